@@ -1,0 +1,73 @@
+"""RLlib's side of each benchmark."""
+
+from __future__ import annotations
+
+import time
+from time import perf_counter
+from typing import Any
+
+import ray
+import task
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+
+def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: int, iterations: int) -> task.Answer:
+    """PPO on CartPole-v1 in one process, timed from outside: RLlib's own timers are averages that remember the warm-up."""
+    algo = (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
+        .training(train_batch_size_per_learner=batch, minibatch_size=minibatch, num_epochs=epochs, lr=3e-4)
+        .rl_module(
+            model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
+        )
+        .debugging(seed=0)
+        .build_algo()
+    )
+    update = algo.learner_group.update
+    learning: list[float] = []
+
+    def timed_update(*args: Any, **kwargs: Any) -> Any:
+        started = perf_counter()
+        answer = update(*args, **kwargs)
+        learning.append(perf_counter() - started)
+        return answer
+
+    algo.learner_group.update = timed_update
+    for _ in range(warmup):
+        algo.train()
+    learning.clear()
+    started, steps = perf_counter(), 0
+    for _ in range(iterations):
+        steps += algo.train()["env_runners"]["num_env_steps_sampled"]
+    answer = task.rates(steps, perf_counter() - started, sum(learning))
+    algo.stop()
+    ray.shutdown()
+    return answer
+
+
+def solve(seed: int, goal: float) -> task.Answer:
+    """RLlib's tuned CartPole example, with as many sampling processes as the reference machine has cores."""
+    algo = (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=2, num_envs_per_env_runner=16)
+        .training(lr=3e-4, num_epochs=6, vf_loss_coeff=0.01)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[32], fcnet_activation="linear", vf_share_layers=True))
+        .debugging(seed=seed)
+        .build_algo()
+    )
+    solved: dict[str, Any] = {"solved_at": None, "timesteps": None}
+    for _ in range(100):
+        seen = algo.train()["env_runners"]
+        if seen["num_episodes_lifetime"] >= 100 and seen["episode_return_mean"] >= goal:
+            solved = {"solved_at": time.monotonic(), "timesteps": int(seen["num_env_steps_sampled_lifetime"])}
+            break
+    algo.stop()
+    ray.shutdown()
+    return solved
+
+
+if __name__ == "__main__":
+    task.main({f.__name__: f for f in (throughput, solve)})

@@ -1,0 +1,137 @@
+"""Stable-Baselines3's side of each benchmark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+import task
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+Schedule = Callable[[float], float]
+
+
+def linear(start: float) -> Schedule:
+    """A value that falls to zero with the remaining share of the steps."""
+    return lambda remaining: start * remaining
+
+
+class EachRollout(BaseCallback):  # type: ignore[misc]
+    """Calls `see(steps, mean return of the last 100 episodes or None)` after each rollout; ends when it gives False."""
+
+    def __init__(self, see: Callable[[int, float | None], bool]) -> None:
+        super().__init__()
+        self.see = see
+        self.going_on = True
+
+    def _on_step(self) -> bool:
+        return self.going_on
+
+    def _on_rollout_end(self) -> None:
+        returns = [episode["r"] for episode in self.model.ep_info_buffer]
+        self.going_on = self.see(self.num_timesteps, fmean(returns) if len(returns) == 100 else None)
+
+
+def same_work(num_envs: int, batch: int, minibatch: int, epochs: int) -> PPO:
+    """PPO on CartPole-v1 with SB3's own defaults beyond the work that all share: 64x64 tanh, separate value net."""
+    envs = make_vec_env("CartPole-v1", n_envs=num_envs, seed=0)
+    return PPO(
+        "MlpPolicy", envs, n_steps=batch // num_envs, batch_size=minibatch, n_epochs=epochs, device="cpu", seed=0
+    )
+
+
+def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: int, iterations: int) -> task.Answer:
+    """Time `train()` apart from the rest, in one call of `learn`."""
+    model = same_work(num_envs, batch, minibatch, epochs)
+    train = model.train
+    marks: list[tuple[float, float]] = []
+
+    def timed_train() -> None:
+        started = perf_counter()
+        train()
+        marks.append((started, perf_counter()))
+
+    model.train = timed_train
+    model.learn((warmup + iterations) * batch)
+    overall = marks[-1][1] - marks[warmup - 1][1]
+    return task.rates(iterations * batch, overall, sum(end - start for start, end in marks[warmup:]))
+
+
+def startup(num_envs: int, batch: int, minibatch: int, epochs: int) -> task.Answer:
+    """One iteration, and the moment it was finished."""
+    same_work(num_envs, batch, minibatch, epochs).learn(batch)
+    return {"finished_at": time.monotonic()}
+
+
+def action(calls: int) -> task.Answer:
+    """One action for one observation."""
+    model = PPO("MlpPolicy", "CartPole-v1", device="cpu")
+    obs, _ = gym.make("CartPole-v1").reset(seed=0)
+    return {"us": task.median_us(lambda: model.predict(obs, deterministic=True), calls)}
+
+
+def solve(seed: int, goal: float) -> task.Answer:
+    """The zoo's settings for CartPole-v1, until the goal or the zoo's number of steps."""
+    solved: dict[str, Any] = {"solved_at": None, "timesteps": None}
+
+    def see(steps: int, mean: float | None) -> bool:
+        if mean is None or mean < goal:
+            return True
+        solved.update(solved_at=time.monotonic(), timesteps=steps)
+        return False
+
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=8, seed=seed),
+        n_steps=32,
+        batch_size=256,
+        gae_lambda=0.8,
+        gamma=0.98,
+        n_epochs=20,
+        ent_coef=0.0,
+        learning_rate=linear(1e-3),
+        clip_range=linear(0.2),
+        device="cpu",
+        seed=seed,
+    )
+    model.learn(100_000, callback=EachRollout(see))
+    return solved
+
+
+def learn(env: str, seed: int, iterations: int, config: dict[str, Any]) -> task.Answer:
+    """The curve of mean returns with shoal's settings said in SB3's words."""
+    num_envs, batch = config["num_envs_per_worker"], config["train_batch_size"]
+    curve: list[tuple[int, float | None]] = []
+
+    def see(steps: int, mean: float | None) -> bool:
+        curve.append((steps, mean))
+        return True
+
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env(env, n_envs=num_envs, seed=seed),
+        n_steps=batch // num_envs,
+        batch_size=config["sgd_minibatch_size"],
+        n_epochs=config["num_sgd_iter"],
+        learning_rate=linear(config["lr"]) if "lr_schedule" in config else config["lr"],
+        gamma=config["gamma"],
+        gae_lambda=config["lambda_"],
+        clip_range=config["clip_param"],
+        ent_coef=config["entropy_coeff"],
+        vf_coef=config["vf_loss_coeff"],
+        max_grad_norm=config["grad_clip"],
+        device="cpu",
+        seed=seed,
+    )
+    model.learn(iterations * batch, callback=EachRollout(see))
+    return {"curve": curve}
+
+
+if __name__ == "__main__":
+    task.main({f.__name__: f for f in (throughput, startup, action, solve, learn)})

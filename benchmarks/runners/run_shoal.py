@@ -1,0 +1,152 @@
+"""shoal's side of each benchmark."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+import task
+
+import shoal
+
+MODEL = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
+
+
+def same_work(num_envs: int, batch: int, minibatch: int, epochs: int, **config: Any) -> shoal.PPO:
+    """PPO on CartPole-v1 in one process: 64x64 tanh, separate value net."""
+    return shoal.PPO(
+        env="CartPole-v1",
+        config={
+            "num_workers": 0,
+            "num_envs_per_worker": num_envs,
+            "train_batch_size": batch,
+            "sgd_minibatch_size": minibatch,
+            "num_sgd_iter": epochs,
+            "lr": 3e-4,
+            "model": MODEL,
+            "seed": 0,
+            **config,
+        },
+    )
+
+
+def throughput(
+    num_envs: int,
+    batch: int,
+    minibatch: int,
+    epochs: int,
+    warmup: int,
+    iterations: int,
+    custom_model: bool = False,
+) -> task.Answer:
+    """Iterations of the whole algorithm, with the NumPy network or a torch model that the user wrote."""
+    model: dict[str, Any] = MODEL
+    if custom_model:
+        from two_nets import TwoNets
+
+        model = {"custom_model": TwoNets}
+    with same_work(num_envs, batch, minibatch, epochs, model=model) as trainer:
+        for _ in range(warmup):
+            trainer.train()
+        steps, overall, learning = 0, 0.0, 0.0
+        for _ in range(iterations):
+            started = perf_counter()
+            result = trainer.train()
+            overall += perf_counter() - started
+            learning += result["timers"]["learn_s"]
+            steps += result["timesteps_this_iter"]
+    return task.rates(steps, overall, learning)
+
+
+def sampling(num_envs: int, batch: int, iterations: int) -> task.Answer:
+    """Sampling, and the bare environment's own rate, in turns.
+
+    The learning rate is next to nothing, so that the policy stays at random and both sides reset equally often.
+    """
+    ours, bare = [], []
+    with same_work(num_envs, batch, minibatch=batch, epochs=1, lr=1e-12) as trainer:
+        trainer.train()
+        for _ in range(iterations):
+            bare.append(bare_steps_per_s(batch))
+            started = perf_counter()
+            result = trainer.train()
+            overall = perf_counter() - started
+            ours.append(result["timesteps_this_iter"] / (overall - result["timers"]["learn_s"]))
+    return {"sampling": statistics.median(ours), "bare": statistics.median(bare)}
+
+
+def bare_steps_per_s(steps: int) -> float:
+    """Steps per second of CartPole-v1 without wrappers, under random actions, resets included."""
+    env = gym.make("CartPole-v1").unwrapped
+    env.reset(seed=0)
+    chance = random.Random(0)
+    actions = [chance.randrange(2) for _ in range(steps)]
+    step, reset = env.step, env.reset
+    started = perf_counter()
+    for chosen in actions:
+        _, _, terminated, _, _ = step(chosen)
+        if terminated:
+            reset()
+    return steps / (perf_counter() - started)
+
+
+def startup(num_envs: int, batch: int, minibatch: int, epochs: int) -> task.Answer:
+    """One iteration, and the moment it was finished."""
+    with same_work(num_envs, batch, minibatch, epochs) as trainer:
+        trainer.train()
+        return {"finished_at": time.monotonic()}
+
+
+def action(calls: int) -> task.Answer:
+    """One action for one observation."""
+    obs, _ = gym.make("CartPole-v1").reset(seed=0)
+    with shoal.PPO(env="CartPole-v1", config={"model": MODEL}) as trainer:
+        return {"us": task.median_us(lambda: trainer.compute_single_action(obs, explore=False), calls)}
+
+
+def learn(env: str, seed: int, iterations: int, config: dict[str, Any]) -> task.Answer:
+    """The curve of mean returns."""
+    curve: list[tuple[int, float | None]] = []
+    with shoal.PPO(env=env, config={**config, "seed": seed, "num_workers": 0, "model": MODEL}) as trainer:
+        for _ in range(iterations):
+            result = trainer.train()
+            whole = result["episodes_total"] >= 100
+            curve.append((result["timesteps_total"], result["episode_reward_mean"] if whole else None))
+    return {"curve": curve}
+
+
+def images(batch: int, minibatch: int, num_envs: int) -> task.Answer:
+    """Peak memory of a few iterations on an environment with 1 MiB observations."""
+    from mebibyte import MebibyteEnv
+
+    config = {
+        "num_envs_per_worker": num_envs,
+        "train_batch_size": batch,
+        "sgd_minibatch_size": minibatch,
+        "num_sgd_iter": 1,
+    }
+    with shoal.PPO(env=MebibyteEnv, config=config) as trainer:
+        peaks = []
+        for _ in range(3):
+            trainer.train()
+            peaks.append(task.peak_rss_mb())
+    return {"peaks_mb": peaks}
+
+
+def long_run(steps: int, every: int) -> task.Answer:
+    """Memory held after each `every` steps of CartPole-v1."""
+    held, due = [], every
+    with same_work(num_envs=64, batch=4096, minibatch=256, epochs=2) as trainer:
+        while due <= steps:
+            if trainer.train()["timesteps_total"] >= due:
+                held.append((due, task.rss_mb()))
+                due += every
+    return {"held_mb": held}
+
+
+if __name__ == "__main__":
+    task.main({f.__name__: f for f in (throughput, sampling, startup, action, learn, images, long_run)})

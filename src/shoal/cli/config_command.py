@@ -1,0 +1,98 @@
+"""`shoal config`: every key with its meaning, and the check of a file before any node-hour is spent."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shoal.config.reference import Row
+
+
+@click.group()
+def config() -> None:
+    """Show every key there is, or check a file."""
+
+
+@config.command()
+@click.argument("key", required=False)
+@click.option("--run", default="PPO", show_default=True, metavar="ALGORITHM", help="Whose keys to show.")
+@click.option("--json-schema", is_flag=True, help="Print the JSON Schema of experiment files, for editors.")
+def show(key: str | None, run: str, json_schema: bool) -> None:
+    """Show every key: type, default, meaning; or only KEY, such as lr, model or stop."""
+    from shoal.config import reference
+
+    if json_schema:
+        if key is not None:
+            raise ConfigError("--json-schema describes whole files; leave KEY out")
+        import json
+
+        click.echo(json.dumps(reference.file_schema(run), indent=2))
+        return
+    experiment, own = reference.experiment_rows(), reference.config_rows(run)
+    if key is None:
+        sections = [("Experiment", experiment), (f"config, for {run}", own)]
+    else:
+        sections = [("", _matching(key, own, experiment, reference.stop_rows()))]
+    if sys.stdout.isatty():
+        _print_tables(sections)
+    else:
+        click.echo("\n\n".join(_aligned(title, rows) for title, rows in sections))
+
+
+@config.command()
+@click.argument("file", type=click.Path())
+def check(file: str) -> None:
+    """List every problem of a file of experiments; exit code 2 if there is one."""
+    from shoal.config.experiment import experiments_from_file
+
+    experiments = experiments_from_file(file)
+    count = "1 experiment" if len(experiments) == 1 else f"{len(experiments)} experiments"
+    click.echo(f"{file}: {count}, no problems")
+
+
+def _matching(key: str, own: list[Row], experiment: list[Row], stop: list[Row]) -> list[Row]:
+    """The row of a key and of the keys inside it."""
+    plain = key.removeprefix("config.")
+    known = [*own, *experiment, *stop]
+    rows = [row for row in known if row.key == plain or row.key.startswith(f"{plain}.")]
+    if key == "config":
+        rows = own
+    if not rows:
+        from shoal.config.vocabulary import key_hint
+
+        places = [*(f"config.{row.key}" for row in own), *(row.key for row in (*experiment, *stop))]
+        raise ConfigError(f"{key}: unknown key{key_hint(f'config.{plain}', places)}")
+    return rows
+
+
+def _aligned(title: str, rows: list[Row]) -> str:
+    """Plain columns for pipes: one line per key, no control codes."""
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row.meaning]).rstrip()
+        for row in rows
+    ]
+    return "\n".join([title, *lines] if title else lines)
+
+
+def _print_tables(sections: list[tuple[str, list[Row]]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    for title, rows in sections:
+        table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        table.add_column("key", style="cyan", overflow="fold")
+        table.add_column("type", overflow="fold", max_width=24)
+        table.add_column("default", style="green", overflow="fold", max_width=18)
+        table.add_column("meaning")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        console.print(table)
+        console.print()

@@ -1,0 +1,102 @@
+"""The `shoal` command: finds subcommands without importing the others, and ends with one sentence when one fails."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NamedTuple
+
+import click
+
+from shoal.errors import ConfigError, ShoalError
+from shoal.version import __version__
+
+
+class _Lazy(NamedTuple):
+    """Where a command lives, and its line in the help, which must not cost the import."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS = {
+    "train": _Lazy("shoal.cli.train", "train", "Train an agent on an environment, or the experiments of a file."),
+    "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
+    "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
+    "config": _Lazy("shoal.cli.config_command", "config", "Show every key there is, or check a file."),
+    "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The commands, in the order in which people meet them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command."""
+        lazy = COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        command = getattr(importlib.import_module(lazy.module), lazy.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command for one that does not exist."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}."
+            ctx.fail(f"There is no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; what it refuses becomes sentences on stderr and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except ShoalError as error:
+            if os.environ.get("SHOAL_DEBUG") == "1":
+                raise
+            problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+            for problem in problems:
+                click.echo(f"Error: {problem}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(130)
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="shoal")
+def main() -> None:
+    """Train reinforcement-learning agents on any simulation.
+
+    Start with `shoal train CartPole-v1`, or with your own environment: `shoal train my_env.py:MyEnv`.
+    """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell; put `eval "$(shoal completion bash)"` into ~/.bashrc."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    assert complete is not None
+    click.echo(complete(main, {}, "shoal", "_SHOAL_COMPLETE").source())
+
+
+if __name__ == "__main__":
+    sys.exit(main(prog_name="shoal"))

@@ -1,0 +1,256 @@
+"""From what the user says, as a file or a tree, to checked experiments and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    InstanceOf,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from shoal.config.fields import Count, Flag, Size, Text
+from shoal.config.overrides import Override, set_in
+from shoal.config.problems import got, sentences
+from shoal.config.settings import STRICT, AlgorithmConfig, PPOConfig, key_paths
+from shoal.config.stopping import stop_criteria
+from shoal.config.vocabulary import nearest
+from shoal.config.yaml_files import dump_yaml, load_file
+from shoal.errors import ConfigError
+
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig}
+"""Every algorithm that `run` may name, with its configuration."""
+
+
+def folder_name(value: str) -> str:
+    """Refuse a name that cannot be a folder's."""
+    if "/" in value or "\\" in value or value.startswith((".", "-", "~")) or len(value.encode()) > 200:
+        raise ValueError("becomes a folder: use no slash, no dot, dash or ~ in front, and at most 200 bytes")
+    return value
+
+
+class Experiment(BaseModel):
+    """One training run as the user describes it."""
+
+    model_config = STRICT
+
+    name: Annotated[Text, AfterValidator(folder_name)] = "default"
+    """The experiment's name, and the folder of its runs; in a file it stands on top, with everything else under it."""
+    run: Text = "PPO"
+    """The algorithm."""
+    stop: Annotated[dict[str, float], PlainValidator(stop_criteria), WithJsonSchema({"type": "object"})] = {}
+    """When the run ends: as soon as a result reaches its limit, e.g. {timesteps_total: 100000, time_total_s: "90m"}."""
+    checkpoint_freq: Count = 10
+    """Training iterations between checkpoints; 0: none on the way (classic RLlib: 0, so that a killed run is lost)."""
+    checkpoint_at_end: Flag = True
+    """Whether the end of a run is a checkpoint (classic RLlib: false)."""
+    keep_checkpoints_num: Size | None = None
+    """How many of the newest checkpoints are kept; null: all."""
+    results_dir: Text = "~/shoal_results"
+    """Where runs are written, as results_dir/name/run; ~ and $VAR are expanded."""
+    config: InstanceOf[AlgorithmConfig]
+    """The algorithm's own keys."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls, data: Any, handler: ModelWrapValidatorHandler[Experiment]) -> Experiment:
+        """Report every problem at once, in our words."""
+        try:
+            experiment = handler(data)
+        except ValidationError as error:
+            raise ConfigError(sentences(error, [], _known(AlgorithmConfig))) from None
+        if experiment.config.evaluation_interval is None:
+            silent = [name for name in experiment.stop if name.startswith("evaluation/")]
+            if silent:
+                raise ConfigError(f"stop.{silent[0]}: there is no evaluation; set config.evaluation_interval too")
+        return experiment
+
+
+EXPERIMENT_KEYS = tuple(key for key in Experiment.model_fields if key != "name")
+
+
+def algorithm_class(run: Any) -> type[AlgorithmConfig]:
+    """The configuration of the algorithm that `run` names."""
+    if isinstance(run, str) and run in ALGORITHMS:
+        return ALGORITHMS[run]
+    close = nearest(run, ALGORITHMS) if isinstance(run, str) else None
+    hint = f"; did you mean {close}?" if close else ""
+    raise ConfigError(f"run: there is {' and '.join(ALGORITHMS)} {got(run)}{hint}")
+
+
+def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:
+    """The checked configuration of an algorithm, from its keys."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"config: must be a mapping of keys {got(tree)}")
+    return algorithm_class(run).model_validate(dict(tree))
+
+
+def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ()) -> Experiment:
+    """A checked experiment from its tree `{name, run, env, stop, ..., config: {...}}`; `overrides` are applied last."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"the experiment must be a mapping with env, run, stop and config {got(tree)}")
+    body, problems = _with_env_in_config(tree)
+    problems += _apply(body, overrides)
+    keys = body.pop("config")
+    if isinstance(keys, dict) and keys.get("env") is None:
+        problems.append("env: is missing; write env: with an id such as CartPole-v1, module:Class or file.py:Class")
+    try:
+        config = algorithm_config(body.get("run", "PPO"), keys)
+    except ConfigError as error:
+        problems += error.problems
+        # A stand-in, so that the other keys are checked too; evaluation is on so that no stop name is refused for it.
+        config = AlgorithmConfig(evaluation_interval=1)
+    problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
+    try:
+        experiment = Experiment.model_validate({**{str(key): value for key, value in body.items()}, "config": config})
+    except ConfigError as error:
+        raise ConfigError(_unique(problems + error.problems)) from None
+    if problems:
+        raise ConfigError(_unique(problems))
+    return experiment
+
+
+def experiments_from_file(path: str | Path, overrides: Iterable[Override] = ()) -> list[Experiment]:
+    """The experiments of a YAML file: each has its name on top and its keys under it."""
+    document = load_file(path)
+    tree = document.tree
+    form = "write a name on top and the experiment under it, indented: my_experiment: {env: CartPole-v1, run: PPO}"
+    if tree is None:
+        raise ConfigError(f"{path}: is empty; {form}")
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: has no experiment in it {got(tree)}; {form}")
+    flat = [key for key in ("env", "run") if key in tree and not isinstance(tree[key], dict)]
+    if flat:
+        raise ConfigError(f"{path}:{document.lines.get(flat[0], 1)}: the experiment has no name; {form}")
+
+    changes = list(overrides)
+    found: list[Experiment] = []
+    problems: list[str] = []
+    for name, body in tree.items():
+        where = _Places(str(path), str(name), document.lines, {changed for changed, _ in changes})
+        if not isinstance(body, dict):
+            problems.append(where.at("", f"must be an experiment with env, run, stop and config {got(body)}"))
+        elif not isinstance(name, str):
+            problems.append(where.at("", "an experiment's name must be text; put it in quotes"))
+        elif "name" in body:
+            problems.append(where.at("name", "unknown key; the experiment's name is the key on top"))
+        else:
+            try:
+                found.append(experiment_from({"name": name, **body}, changes))
+            except ConfigError as error:
+                problems += [where.of(problem) for problem in error.problems]
+    if problems:
+        raise ConfigError(_unique(problems))
+    return found
+
+
+def as_tree(experiment: Experiment) -> dict[str, Any]:
+    """The resolved experiment as a plain tree of text, numbers, lists and mappings; `experiment_from` reads it back."""
+    fields = experiment.model_dump(exclude={"config"})
+    return {**fields, "config": config_tree(experiment.config)}
+
+
+def config_tree(config: AlgorithmConfig) -> dict[str, Any]:
+    """The resolved configuration as a plain tree; classes become `module:Qualname`."""
+    tree: dict[str, Any] = _plain(config.model_dump(), "config")
+    # What is not set in evaluation is as in training, and stays out of the file.
+    evaluation = tree["evaluation_config"]
+    tree["evaluation_config"] = {key: value for key, value in evaluation.items() if value is not None}
+    return tree
+
+
+def experiment_yaml(experiment: Experiment) -> str:
+    """The resolved experiment as the text of a file that `experiments_from_file` reads back."""
+    tree = as_tree(experiment)
+    return dump_yaml({tree.pop("name"): tree})
+
+
+class _Places:
+    """Puts file, line and experiment in front of a problem."""
+
+    def __init__(self, file: str, name: str, lines: Mapping[str, int], changed: set[str]) -> None:
+        self.file, self.name, self.lines, self.changed = file, name, lines, changed
+
+    def of(self, problem: str) -> str:
+        path, colon, rest = problem.partition(": ")
+        return self.at(path, rest) if colon and " " not in path else f"{self.file}: {self.name}: {problem}"
+
+    def at(self, path: str, problem: str) -> str:
+        if path in self.changed:
+            return f"{path}: {problem}"
+        place = full = f"{self.name}.{path}".rstrip(".")
+        while place and place not in self.lines:
+            # `env` may stand beside `config` or in it; the problem speaks of config.env.
+            place = f"{self.name}.env" if place == f"{self.name}.config.env" else place.rpartition(".")[0]
+        return f"{self.file}:{self.lines.get(place, 1)}: {full}: {problem}"
+
+
+def _with_env_in_config(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A copy of the tree whose `env` stands in `config`, and what is wrong with that."""
+    body = {key: _copied(value) for key, value in tree.items()}
+    config = body.get("config")
+    if config is None:
+        config = {}
+    if not isinstance(config, Mapping):
+        body["config"] = {}
+        return body, [f"config: must be a mapping of keys {got(config)}"]
+    body["config"] = config = dict(config)
+    if "env" not in body:
+        return body, []
+    env = body.pop("env")
+    if config.get("env") not in (None, env):
+        return body, [f"env: stands both in the experiment and in config, and they differ {got(env)}; leave one out"]
+    config["env"] = env
+    return body, []
+
+
+def _apply(body: dict[str, Any], overrides: Iterable[Override]) -> list[str]:
+    problems: list[str] = []
+    for path, value in overrides:
+        known = ["name", *_known(ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig))]
+        try:
+            set_in(body, "config.env" if path == "env" else path, _copied(value), known)
+        except ConfigError as error:
+            problems += error.problems
+    return problems
+
+
+def _known(kind: type[AlgorithmConfig]) -> list[str]:
+    return [*EXPERIMENT_KEYS, "env", *key_paths(kind)]
+
+
+def _copied(value: Any) -> Any:
+    """Containers are copied, so that no override reaches the caller's tree; the user's own objects are not."""
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if type(value) is list else value
+
+
+def _plain(value: Any, path: str) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, path) for item in value]
+    if isinstance(value, functools.partial):
+        return _plain(value.func, path)
+    if callable(value):
+        named = value if hasattr(value, "__qualname__") else type(value)
+        return f"{named.__module__}:{named.__qualname__}"
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist(), path)
+    raise ConfigError(f"{path}: a {type(value).__name__} cannot be written to a file; use text, numbers and lists")
+
+
+def _unique(problems: list[str]) -> list[str]:
+    return list(dict.fromkeys(problems))

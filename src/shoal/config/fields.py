@@ -1,0 +1,220 @@
+"""The kinds of values that a key may have: what is accepted, and the sentence when it is not.
+
+Python and samplers of searches give NumPy numbers, YAML gives `4e3` for 4000: whole numbers are taken by their value.
+Text is never taken for a number, and a number never for true or false.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+
+MAX_SIZE = 2**31 - 1
+
+
+def whole(value: Any) -> int:
+    """`value` as an int, if it is a whole number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError("must be a whole number")
+    if isinstance(value, Integral):
+        return int(value)
+    exact = float(value)
+    if not exact.is_integer():
+        raise ValueError("must be a whole number")
+    return int(exact)
+
+
+def number(value: Any) -> float:
+    """`value` as a finite float, if it is a number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError("must be a number")
+    try:
+        result = float(value)
+    except OverflowError:
+        raise ValueError("is too large") from None
+    if not math.isfinite(result):
+        raise ValueError("must be a finite number")
+    return result
+
+
+def flag(value: Any) -> bool:
+    """`value` if it is true or false itself."""
+    if isinstance(value, bool):
+        return value
+    raise ValueError("must be true or false")
+
+
+def text(value: Any) -> str:
+    """`value` if it is text with something in it."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("must be text")
+    if not value.isprintable():
+        raise ValueError("must be one line of printable text")
+    return value
+
+
+def schedule(value: Any) -> tuple[tuple[int, float], ...] | None:
+    """`[[step, value], ...]` with steps ascending from 0."""
+    if value is None:
+        return None
+    try:
+        points = tuple((whole(step), number(level)) for step, level in value)
+    except (TypeError, ValueError):
+        raise ValueError("must be a list of [step, value] pairs, e.g. [[0, 3e-4], [1000000, 0]]") from None
+    steps = [step for step, _ in points]
+    if not steps or steps[0] != 0 or any(a >= b for a, b in pairwise(steps)):
+        raise ValueError("its steps must start at 0 and ascend, e.g. [[0, 3e-4], [1000000, 0]]")
+    if any(level < 0 for _, level in points):
+        raise ValueError("its values must be at least 0")
+    return points
+
+
+def fragment_length(value: Any) -> int | Literal["auto"]:
+    """A whole number of steps, or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    if isinstance(value, str) or not isinstance(value, Real) or not 1 <= whole(value) <= MAX_SIZE:
+        raise ValueError("must be a whole number of steps, at least 1, or auto")
+    return whole(value)
+
+
+def reward_clipping(value: Any) -> float | bool | None:
+    """None and false: off; true: the sign; a number: the largest magnitude."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return True
+    if isinstance(value, str) or not isinstance(value, Real) or number(value) <= 0:
+        raise ValueError("must be null (off), true (the reward's sign) or a number above 0 (the largest magnitude)")
+    return number(value)
+
+
+def conv_layers(value: Any) -> tuple[tuple[int, int, int], ...] | None:
+    """`[[filters, kernel, stride], ...]`, where a square kernel may also be written `[k, k]`."""
+    if value is None:
+        return None
+    problem = "must be a list of [filters, kernel, stride], e.g. [[32, 8, 4], [64, 4, 2]]"
+    try:
+        layers = tuple((whole(filters), _square(kernel), _square(stride)) for filters, kernel, stride in value)
+    except (TypeError, ValueError):
+        raise ValueError(problem) from None
+    if not layers or any(not 1 <= size <= 65536 for layer in layers for size in layer):
+        raise ValueError(problem)
+    return layers
+
+
+def free_mapping(value: Any) -> dict[str, Any]:
+    """A mapping that belongs to the user's own code: names are text, numbers finite, and all else is up to them."""
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping of names to values")
+    _check_writable(value, "", 0)
+    return dict(value)
+
+
+def env_source(value: Any) -> str | Callable[..., Any] | None:
+    """A name or path of an environment, a class or a callable."""
+    if value is None or callable(value):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str):
+        return text(value)
+    raise ValueError("must be an environment's id (CartPole-v1), module:Class, file.py:Class, a class or a callable")
+
+
+def model_source(value: Any) -> str | type | None:
+    """A registered name, `module:Class`, or a class."""
+    if value is None or isinstance(value, type):
+        return value
+    if isinstance(value, str):
+        return text(value)
+    raise ValueError("must be the name of a registered model, module:Class, or a class")
+
+
+def _square(value: Any) -> int:
+    if isinstance(value, (list, tuple)):
+        first, second = value
+        if first != second:
+            raise ValueError
+        value = first
+    return whole(value)
+
+
+def _check_writable(value: Any, path: str, depth: int) -> None:
+    """Refuse what no file format keeps: names that are not text, numbers that are not finite, endless nesting."""
+    if depth > 50:
+        raise ValueError("is nested more than 50 levels deep")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"its keys must be text; put {key!r} in quotes")
+            _check_writable(item, f"{path}.{key}".lstrip("."), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_writable(item, path, depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{path} must be a finite number")
+
+
+Flag = Annotated[bool, BeforeValidator(flag)]
+Text = Annotated[str, BeforeValidator(text)]
+Count = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(whole)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE), BeforeValidator(whole)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1), BeforeValidator(whole)]
+NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
+Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]
+BelowOne = Annotated[float, Field(ge=0, lt=1), BeforeValidator(number)]
+
+Sizes = Annotated[tuple[Size, ...], Field(max_length=100)]
+Schedule = Annotated[
+    tuple[tuple[int, float], ...] | None,
+    PlainValidator(schedule),
+    WithJsonSchema({"type": ["array", "null"], "items": {"type": "array", "items": {"type": "number"}}}),
+]
+FragmentLength = Annotated[
+    int | Literal["auto"],
+    PlainValidator(fragment_length),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
+]
+RewardClipping = Annotated[
+    float | bool | None,
+    PlainValidator(reward_clipping),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": ["boolean", "null"]}]}),
+]
+ConvLayers = Annotated[
+    tuple[tuple[int, int, int], ...] | None,
+    PlainValidator(conv_layers),
+    WithJsonSchema({"type": ["array", "null"], "items": {"type": "array", "minItems": 3, "maxItems": 3}}),
+]
+FreeMapping = Annotated[dict[str, Any], PlainValidator(free_mapping), WithJsonSchema({"type": "object"})]
+EnvSource = Annotated[
+    str | Callable[..., Any] | None, PlainValidator(env_source), WithJsonSchema({"type": ["string", "null"]})
+]
+ModelSource = Annotated[str | type | None, PlainValidator(model_source), WithJsonSchema({"type": ["string", "null"]})]
+
+
+def refuse_tensorflow(value: Any) -> Any:
+    """Say what to do about the frameworks that classic RLlib had."""
+    if isinstance(value, str) and value.lower() in ("tf", "tf1", "tf2", "tfe", "tensorflow"):
+        raise ValueError("TensorFlow is not supported; leave framework out, or say torch")
+    return value
+
+
+Framework = Annotated[Literal["auto", "numpy", "torch"], BeforeValidator(refuse_tensorflow)]
+
+
+def only_stochastic_sampling(value: str) -> str:
+    """Refuse the explorations that need a value function over actions."""
+    if value != "StochasticSampling":
+        raise ValueError(
+            "this algorithm explores by sampling from its own action distribution; "
+            "leave exploration_config out, or write {type: StochasticSampling}"
+        )
+    return value
+
+
+StochasticSampling = Annotated[Text, AfterValidator(only_stochastic_sampling)]

@@ -1,0 +1,322 @@
+"""Every key that a configuration may have, with its type, default and meaning.
+
+The docstring under a field is its only description: `shoal config show`, the JSON Schema and the reference read it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from shoal.config.fields import (
+    BelowOne,
+    ConvLayers,
+    Count,
+    EnvSource,
+    Flag,
+    Fraction,
+    FragmentLength,
+    Framework,
+    FreeMapping,
+    ModelSource,
+    NonNegative,
+    Positive,
+    RewardClipping,
+    Schedule,
+    Seed,
+    Size,
+    Sizes,
+    StochasticSampling,
+)
+from shoal.config.problems import sentences
+from shoal.errors import ConfigError
+
+STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, use_attribute_docstrings=False, protected_namespaces=())
+
+Activation = Literal["linear", "tanh", "relu", "elu", "silu", "sigmoid", "leaky_relu", "gelu", "softplus"]
+
+Config = TypeVar("Config", bound="AlgorithmConfig")
+
+
+class ModelConfig(BaseModel):
+    """The network between observations and actions."""
+
+    model_config = STRICT
+
+    fcnet_hiddens: Sizes = (64, 64)
+    """Widths of the hidden layers for vector observations; [] is a linear policy.
+
+    Classic RLlib: [256, 256]; small networks act and learn faster."""
+    fcnet_activation: Activation = "tanh"
+    """Activation after each of those layers."""
+    conv_filters: ConvLayers = None
+    """Convolutions for images as [[filters, kernel, stride], ...]; null: layers that suit the image's size."""
+    conv_activation: Activation = "relu"
+    """Activation after each convolution."""
+    post_fcnet_hiddens: Sizes | None = None
+    """Widths of the layers after the convolutions, where images and numbers are joined; null: one layer of 256."""
+    free_log_std: Flag = True
+    """Whether the spread of continuous actions is a parameter of its own, not an output of the network.
+
+    Classic RLlib: false; a free spread explores more steadily."""
+    vf_share_layers: Flag = False
+    """Whether the value function shares the policy's hidden layers."""
+    custom_model: ModelSource = None
+    """Your own model: a registered name, module:Class, or in Python the class itself; null: the built-in networks."""
+    custom_model_config: FreeMapping = {}
+    """What your own model gets as its configuration."""
+
+
+class OptimizerConfig(BaseModel):
+    """How gradients become steps."""
+
+    model_config = STRICT
+
+    type: Literal["adam"] = "adam"
+    """The optimiser."""
+    eps: Positive = 1e-5
+    """Adam's epsilon (classic RLlib: 1e-8; 1e-5 is usual for PPO and steadier at the start)."""
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    """Adam's decay rates of the first and second moment."""
+
+
+class ExplorationConfig(BaseModel):
+    """How actions are tried out in training."""
+
+    model_config = STRICT
+
+    type: StochasticSampling = "StochasticSampling"
+    """Sampling from the policy's own action distribution."""
+
+
+class EvaluationConfig(BaseModel):
+    """What is different in evaluation."""
+
+    model_config = STRICT
+
+    explore: Flag = False
+    """Whether actions are sampled in evaluation; false takes the most likely one (classic RLlib: as in training)."""
+    env_config: FreeMapping = {}
+    """Entries that replace those of the training env_config."""
+    seed: Seed | None = None
+    """Seed of the evaluation environments; null: derived from the training seed."""
+    horizon: Size | None = None
+    """Longest evaluation episode in steps; null: as in training."""
+
+
+class AlgorithmConfig(BaseModel):
+    """The keys that all algorithms have in common."""
+
+    model_config = STRICT
+
+    env: EnvSource = None
+    """The environment: a Gymnasium id, a registered name, module:Class or file.py:Class; in Python also a callable."""
+    env_config: FreeMapping = {}
+    """What the environment gets as its configuration, beside worker_index, vector_index, env_index and num_workers."""
+    max_env_failures: Count = 100
+    """How many failures of environments a run survives; one more ends it, saved, with the cause."""
+    horizon: Size | None = None
+    """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
+
+    num_workers: Count = 0
+    """Processes that sample experience; 0: everything in this process, without Ray (classic RLlib: 2)."""
+    num_envs_per_worker: Size = 8
+    """Environments that each worker steps as one vector (classic RLlib: 1; a vector needs one forward pass a step)."""
+    num_cpus_per_worker: NonNegative = 1
+    """Cores that each worker takes; a fraction lets workers share a core."""
+    num_gpus: NonNegative = 0
+    """GPUs for learning; a fraction shares one; more than 0 needs PyTorch."""
+    ignore_worker_failures: Flag = False
+    """Whether training goes on with the remaining workers when one is lost and not recreated."""
+    recreate_failed_workers: Flag = True
+    """Whether a lost worker is replaced by a new one (classic RLlib: false)."""
+
+    rollout_fragment_length: FragmentLength = "auto"
+    """Steps that each environment gives at a time; auto: train_batch_size shared out over all environments, rounded up.
+
+    Classic RLlib: 200; auto samples each batch in one go."""
+    batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
+    """Whether a batch may end inside an episode, or waits until every episode in it is complete."""
+    train_batch_size: Size = 2048
+    """Steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
+    clip_rewards: RewardClipping = None
+    """Rewards as the learner sees them: null as they are, true their sign, a number their largest magnitude."""
+    observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
+    """MeanStdFilter scales observations by their running mean and standard deviation."""
+    normalize_actions: Flag = True
+    """Whether bounded continuous actions are -1..1 to the policy and are scaled to the environment's bounds."""
+    clip_actions: Flag = True
+    """Whether continuous actions are clipped to the environment's bounds (classic RLlib: false when normalised)."""
+
+    gamma: Fraction = 0.99
+    """Discount factor."""
+    lr: Positive = 3e-4
+    """Learning rate (classic RLlib: 5e-5 for PPO, 1e-3 elsewhere; 3e-4 suits Adam on small networks)."""
+    lr_schedule: Schedule = None
+    """Learning rate over timesteps, linear between [[timestep, value], ...]; it replaces lr."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """The optimiser's own settings."""
+    grad_clip: Positive | None = 0.5
+    """Largest norm of a gradient; null: no limit (classic RLlib: null)."""
+    model: ModelConfig = ModelConfig()
+    """The network."""
+    framework: Framework = "auto"
+    """What computes the network: numpy or torch; auto: torch for images, custom models and GPUs, numpy otherwise.
+
+    Classic RLlib: tf, which is not supported."""
+
+    explore: Flag = True
+    """Whether actions are sampled in training; false takes the most likely one."""
+    exploration_config: ExplorationConfig = ExplorationConfig()
+    """How the algorithm explores."""
+    evaluation_interval: Size | None = None
+    """Training iterations between evaluations; null: none."""
+    evaluation_duration: Size = 10
+    """Length of one evaluation, in evaluation_duration_unit."""
+    evaluation_duration_unit: Literal["episodes", "timesteps"] = "episodes"
+    """Unit of evaluation_duration."""
+    evaluation_num_workers: Count = 0
+    """Processes for evaluation; 0: in this process."""
+    evaluation_config: EvaluationConfig = EvaluationConfig()
+    """What is different in evaluation."""
+
+    seed: Seed = 0
+    """Seed of everything random; the same seed and environments give the same run (classic RLlib: unset)."""
+    restore_episodes: Flag = True
+    """Whether a resumed run replays its unfinished episodes to where they were, rather than starting new ones."""
+    log_level: Literal["DEBUG", "INFO", "WARN", "ERROR"] = "WARN"
+    """Least important messages that are shown."""
+
+    @property
+    def num_envs(self) -> int:
+        """Training environments in all."""
+        return max(self.num_workers, 1) * self.num_envs_per_worker
+
+    @property
+    def fragment_length(self) -> int:
+        """Steps per environment and fragment, with auto resolved."""
+        if self.rollout_fragment_length == "auto":
+            return math.ceil(self.train_batch_size / self.num_envs)
+        return self.rollout_fragment_length
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
+        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
+        return self.fragment_length * fragments
+
+    def conflicts(self) -> list[str]:
+        """Keys that are right by themselves but not together."""
+        found: list[str] = []
+        rows = self.fragment_length * self.num_envs
+        if (
+            self.batch_mode == "truncate_episodes"
+            and self.rollout_fragment_length != "auto"
+            and self.train_batch_size % rows
+        ):
+            found.append(
+                f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
+                f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
+                f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
+            )
+        if self.framework == "numpy":
+            found += [
+                f"config.framework: numpy cannot do {what}; say torch, or leave framework out"
+                for what, asked in (
+                    ("num_gpus above 0", self.num_gpus > 0),
+                    ("a custom_model", self.model.custom_model is not None),
+                    ("conv_filters", self.model.conv_filters is not None),
+                )
+                if asked
+            ]
+        if self.model.custom_model_config and self.model.custom_model is None:
+            found.append("config.model.custom_model_config: nobody reads it; name a custom_model, or leave it out")
+        if self.lr_schedule is not None:
+            found += self._scheduled("lr", self.lr_schedule[0][1])
+        if self.evaluation_num_workers and self.evaluation_interval is None:
+            found.append("config.evaluation_num_workers: there is no evaluation; set evaluation_interval too")
+        return found
+
+    def _scheduled(self, key: str, start: float) -> list[str]:
+        """A value beside a schedule must be the default or the schedule's start, else one of them is ignored."""
+        value = getattr(self, key)
+        if value in (start, type(self).model_fields[key].default):
+            return []
+        return [f"config.{key}: {key}_schedule replaces it and starts at {start:g}; leave {key} out (got {value:g})"]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls: type[Config], data: Any, handler: ModelWrapValidatorHandler[Config]) -> Config:
+        """Report every problem at once, in our words."""
+        if isinstance(data, Mapping) and not all(isinstance(key, str) for key in data):
+            raise ConfigError([f"config: keys must be text (got {key!r})" for key in data if not isinstance(key, str)])
+        try:
+            config = handler(data)
+        except ValidationError as error:
+            raise ConfigError(sentences(error, ["config"], key_paths(cls))) from None
+        conflicts = config.conflicts()
+        if conflicts:
+            raise ConfigError(conflicts)
+        return config
+
+
+class PPOConfig(AlgorithmConfig):
+    """Proximal policy optimisation."""
+
+    use_critic: Flag = True
+    """Whether a value function is the baseline of the advantages."""
+    use_gae: Flag = True
+    """Whether advantages are generalised advantage estimates; false: whole returns less the baseline."""
+    lambda_: Fraction = 0.95
+    """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
+    kl_coeff: NonNegative = 0.0
+    """First coefficient of the adaptive KL penalty; 0: no penalty (classic RLlib: 0.2; clipping alone is enough)."""
+    kl_target: Positive = 0.01
+    """KL divergence per iteration that the adaptive penalty aims at."""
+    sgd_minibatch_size: Size = 64
+    """Steps per gradient (classic RLlib: 128)."""
+    num_sgd_iter: Size = 10
+    """Passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
+    shuffle_sequences: Flag = True
+    """Whether the steps of a batch are shuffled between passes."""
+    vf_loss_coeff: NonNegative = 0.5
+    """Weight of the value function's loss (classic RLlib: 1.0)."""
+    entropy_coeff: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    entropy_coeff_schedule: Schedule = None
+    """Entropy weight over timesteps, linear between [[timestep, value], ...]; it replaces entropy_coeff."""
+    clip_param: Positive = 0.2
+    """How far the probability ratio may move from 1 (classic RLlib: 0.3)."""
+    vf_clip_param: Positive | None = None
+    """How far a value may move from its old estimate in one update; null: any.
+
+    Classic RLlib: 10.0, which hinders learning where returns are large."""
+
+    def conflicts(self) -> list[str]:
+        """Keys that are right by themselves but not together."""
+        found = super().conflicts()
+        if self.sgd_minibatch_size > self.train_batch_size:
+            found.append(
+                f"config.sgd_minibatch_size: {self.sgd_minibatch_size} is more than train_batch_size "
+                f"{self.train_batch_size}; make it at most that, or the batch larger"
+            )
+        if self.use_gae and not self.use_critic:
+            found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
+        if self.entropy_coeff_schedule is not None:
+            found += self._scheduled("entropy_coeff", self.entropy_coeff_schedule[0][1])
+        return found
+
+
+def key_paths(config: type[BaseModel], prefix: str = "config") -> list[str]:
+    """The dotted paths of all keys of a configuration, outer ones before inner ones."""
+    nested: list[str] = []
+    own: list[str] = []
+    for name, field in config.model_fields.items():
+        path = f"{prefix}.{name}"
+        own.append(path)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            nested += key_paths(field.annotation, path)
+    return own + nested

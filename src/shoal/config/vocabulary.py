@@ -1,0 +1,147 @@
+"""The words of other libraries, and what a mistyped or misplaced key most likely means.
+
+There is one vocabulary and there are no aliases: a foreign word is refused, and the message has the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+
+FOREIGN: Mapping[str, str] = MappingProxyType(
+    {
+        # RLlib's new API stack
+        "num_env_runners": "config.num_workers",
+        "num_rollout_workers": "config.num_workers",
+        "num_envs_per_env_runner": "config.num_envs_per_worker",
+        "num_cpus_per_env_runner": "config.num_cpus_per_worker",
+        "num_gpus_per_learner": "config.num_gpus",
+        "train_batch_size_per_learner": "config.train_batch_size",
+        "minibatch_size": "config.sgd_minibatch_size",
+        "num_epochs": "config.num_sgd_iter",
+        "env_runners": "its keys stand directly in config: num_workers, num_envs_per_worker, rollout_fragment_length",
+        "rollouts": "its keys stand directly in config: num_workers, num_envs_per_worker, rollout_fragment_length",
+        "resources": "its keys stand directly in config: num_gpus, num_cpus_per_worker",
+        "training": "its keys stand directly in config: lr, gamma, train_batch_size",
+        "evaluation": "its keys stand directly in config: evaluation_interval, evaluation_duration",
+        "environment": "config.env",
+        "env_name": "config.env",
+        "env_id": "config.env",
+        "model_config": "config.model",
+        "rl_module": "config.model",
+        "restart_failed_env_runners": "config.recreate_failed_workers",
+        "ignore_env_runner_failures": "config.ignore_worker_failures",
+        "evaluation_num_env_runners": "config.evaluation_num_workers",
+        "evaluation_num_episodes": "config.evaluation_duration",
+        "head_fcnet_hiddens": "config.model.post_fcnet_hiddens",
+        "storage_path": "results_dir",
+        "local_dir": "results_dir",
+        "logdir": "results_dir",
+        "log_dir": "results_dir",
+        "checkpoint_frequency": "checkpoint_freq",
+        "checkpoint_config": "its keys stand in the experiment: checkpoint_freq, keep_checkpoints_num",
+        "num_to_keep": "keep_checkpoints_num",
+        "stopping_criteria": "stop",
+        "stopping_criterion": "stop",
+        # Stable-Baselines3
+        "learning_rate": "config.lr",
+        "n_steps": "config.rollout_fragment_length",
+        "n_envs": "config.num_envs_per_worker",
+        "num_envs": "config.num_envs_per_worker",
+        "batch_size": "config.sgd_minibatch_size",
+        "n_epochs": "config.num_sgd_iter",
+        "gae_lambda": "config.lambda_",
+        "lambda": "config.lambda_",
+        "lam": "config.lambda_",
+        "ent_coef": "config.entropy_coeff",
+        "vf_coef": "config.vf_loss_coeff",
+        "clip_range": "config.clip_param",
+        "clip_range_vf": "config.vf_clip_param",
+        "target_kl": "config.kl_target",
+        "max_grad_norm": "config.grad_clip",
+        "total_timesteps": "stop.timesteps_total",
+        "policy_kwargs": "config.model",
+        "net_arch": "config.model.fcnet_hiddens",
+        "activation_fn": "config.model.fcnet_activation",
+        "optimizer_class": "config.optimizer",
+        "normalize_advantage": "advantages are always normalised; leave it out",
+        "normalize_obs": "write observation_filter: MeanStdFilter in config",
+        "device": "write num_gpus: 1 in config for a GPU, or leave it out",
+        "verbose": "write log_level: DEBUG in config, or --quiet on the command line",
+        "tensorboard_log": "results_dir",
+        "max_episode_steps": "config.horizon",
+        "max_steps": "config.horizon",
+        # Other common spellings
+        "workers": "config.num_workers",
+        "n_workers": "config.num_workers",
+        "discount": "config.gamma",
+        "discount_factor": "config.gamma",
+        "entropy_coef": "config.entropy_coeff",
+        "value_loss_coef": "config.vf_loss_coeff",
+        "hidden_sizes": "config.model.fcnet_hiddens",
+        "hiddens": "config.model.fcnet_hiddens",
+        "activation": "config.model.fcnet_activation",
+        "algo": "run",
+        "algorithm": "run",
+        "agent": "run",
+        "random_seed": "config.seed",
+        "gpus": "config.num_gpus",
+    }
+)
+
+FOREIGN_RESULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "total_timesteps": "timesteps_total",
+        "num_timesteps": "timesteps_total",
+        "num_env_steps_sampled_lifetime": "timesteps_total",
+        "num_env_steps_sampled": "timesteps_total",
+        "agent_timesteps_total": "timesteps_total",
+        "timesteps": "timesteps_total",
+        "steps": "timesteps_total",
+        "env_runners/episode_return_mean": "episode_reward_mean",
+        "env_runners/episode_reward_mean": "episode_reward_mean",
+        "env_runners/episode_len_mean": "episode_len_mean",
+        "episode_return_mean": "episode_reward_mean",
+        "sampler_results/episode_reward_mean": "episode_reward_mean",
+        "rollout/ep_rew_mean": "episode_reward_mean",
+        "ep_rew_mean": "episode_reward_mean",
+        "mean_reward": "episode_reward_mean",
+        "reward": "episode_reward_mean",
+        "iterations": "training_iteration",
+        "num_iterations": "training_iteration",
+        "training_iterations": "training_iteration",
+        "num_episodes": "episodes_total",
+        "episodes": "episodes_total",
+        "time_since_restore": "time_total_s",
+        "time": "time_total_s",
+        "walltime": "time_total_s",
+    }
+)
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word that `word` most likely means, whatever its case, dashes or spaces."""
+    by_plain = {_plain(name): name for name in known}
+    matches = get_close_matches(_plain(word), by_plain, n=1, cutoff=cutoff)
+    return by_plain[matches[0]] if matches else None
+
+
+def key_hint(path: str, known: Iterable[str]) -> str:
+    """What to type instead of the unknown key at the dotted `path`, as the end of a sentence; empty if nobody knows."""
+    parent, _, key = path.rpartition(".")
+    foreign = FOREIGN.get(_plain(key))
+    if foreign is not None:
+        return f"; {foreign}" if " " in foreign else f"; did you mean {foreign}?"
+    places = list(known)
+    siblings = {place.rpartition(".")[2]: place for place in places if place.rpartition(".")[0] == parent}
+    elsewhere = {place.rpartition(".")[2]: place for place in reversed(places)}
+    for names, cutoff in ((siblings, 0.75), (elsewhere, 0.85), (siblings, 0.6)):
+        name = nearest(key, names, cutoff)
+        if name is not None:
+            return f"; did you mean {names[name]}?"
+    return ""
+
+
+def _plain(word: str) -> str:
+    return word.strip().lower().replace("-", "_").replace(" ", "_")

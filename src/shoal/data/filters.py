@@ -1,0 +1,66 @@
+"""The observation filter: one running mean and standard deviation, owned by the learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.data.state import State
+
+
+class MeanStdFilter:
+    """Shifts and scales numbers by the mean and standard deviation of all that was seen, and clips at `clip` sigmas.
+
+    Workers only apply it; the learner alone updates it, from the raw observations they return, so there is one filter
+    however many workers there are. Columns that are not `measured` pass unchanged.
+    """
+
+    def __init__(self, measured: NDArray[np.bool_], clip: float = 10.0) -> None:
+        self.measured = measured
+        self.clip = np.float32(clip)
+        self.count = 0.0
+        self.mean = np.zeros(len(measured))
+        self.m2 = np.zeros(len(measured))  # sum of squared deviations
+        self._refresh()
+
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Filtered copy of `[B, R]`."""
+        y = (x - self._shift) * self._scale
+        np.clip(y, self._lowest, self._highest, out=y)
+        return y
+
+    def update(self, x: NDArray[Any]) -> None:
+        """Learn from `[B, R]` new rows (Chan's parallel formula, in double precision)."""
+        if not len(x):
+            return
+        x = x.astype(np.float64)
+        count = float(len(x))
+        mean = x.mean(axis=0)
+        m2 = np.square(x - mean).sum(axis=0)
+        total = self.count + count
+        delta = mean - self.mean
+        self.mean = self.mean + delta * (count / total)
+        self.m2 = self.m2 + m2 + np.square(delta) * (self.count * count / total)
+        self.count = total
+        self._refresh()
+
+    def get_state(self) -> State:
+        """Count, mean and squared deviations."""
+        return State({"count": self.count}, {"mean": self.mean.copy(), "m2": self.m2.copy()})
+
+    def set_state(self, state: State) -> None:
+        """Take over what another filter has seen."""
+        self.count = float(state.values["count"])
+        self.mean = state.arrays["mean"].astype(np.float64)
+        self.m2 = state.arrays["m2"].astype(np.float64)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        std = np.sqrt(self.m2 / max(self.count - 1, 1)) if self.count > 1 else np.ones_like(self.m2)
+        self._shift = np.where(self.measured, self.mean, 0).astype(np.float32)
+        # A number that never moved carries nothing, and must not explode when it first does.
+        self._scale = np.where(self.measured & (std > 1e-8), 1 / np.maximum(std, 1e-8), 1).astype(np.float32)
+        self._highest = np.where(self.measured, self.clip, np.inf).astype(np.float32)
+        self._lowest = -self._highest

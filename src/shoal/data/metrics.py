@@ -1,0 +1,65 @@
+"""Statistics over episodes, as results report them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from shoal.data.batch import Episode
+from shoal.data.state import State
+
+WINDOW = 100
+
+
+class EpisodeWindow:
+    """The last 100 episodes; if more finish in one iteration, all of those."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._recent: deque[Episode] = deque(maxlen=WINDOW)
+
+    def add(self, episodes: list[Episode]) -> dict[str, Any]:
+        """Take in the episodes of one iteration and give the statistics; None where no episode has finished yet."""
+        self.total += len(episodes)
+        self._recent.extend(episodes)
+        shown = episodes if len(episodes) > WINDOW else list(self._recent)
+        return {
+            "episodes_total": self.total,
+            "episodes_this_iter": len(episodes),
+            **episode_statistics(shown),
+            "custom_metrics": custom_metrics(shown),
+        }
+
+    def get_state(self) -> State:
+        """The window's rewards, lengths and metrics."""
+        recent = [[e.env_index, e.reward, e.length, e.metrics] for e in self._recent]
+        return State({"total": self.total, "recent": recent})
+
+    def set_state(self, state: State) -> None:
+        """Take over a saved window."""
+        self.total = int(state.values["total"])
+        self._recent = deque((Episode(*saved) for saved in state.values["recent"]), maxlen=WINDOW)
+
+
+def episode_statistics(episodes: Iterable[Episode]) -> dict[str, float | None]:
+    """Mean, smallest and largest return, and mean length."""
+    rewards = [e.reward for e in episodes]
+    lengths = [e.length for e in episodes]
+    return {
+        "episode_reward_mean": float(np.mean(rewards)) if rewards else None,
+        "episode_reward_min": min(rewards, default=None),
+        "episode_reward_max": max(rewards, default=None),
+        "episode_len_mean": float(np.mean(lengths)) if lengths else None,
+    }
+
+
+def custom_metrics(episodes: Iterable[Episode]) -> dict[str, float]:
+    """The mean of each number that environments put into the last `info` of their episodes."""
+    found: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.metrics.items():
+            found.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in sorted(found.items())}

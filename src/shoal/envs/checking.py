@@ -1,0 +1,216 @@
+"""A first look at an environment before training: its spaces, one reset and one step, with every finding as a sentence.
+
+What can never work is an error here, before any time is spent. What may be chance (a simulator that raises now and
+then) or habit (double precision, a value out of bounds) is a warning: the sampler guards the boundary from then on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+
+from shoal.envs.making import AnyEnv, Env, adapt_legacy, strip
+from shoal.envs.spaces import ActionSpec, ObsSpec, Space, leaves_of, path_name
+from shoal.envs.telling import own_words, start_error
+from shoal.errors import ConfigError, EnvError
+
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a first look found.
+
+    `env` is the environment that was looked at, open, in an unknown state (reset or close it), and behind the old-Gym
+    adapter if `legacy` says that only its first steps gave it away: then the maker needs `legacy=True` for the others.
+    """
+
+    env: AnyEnv
+    legacy: bool
+    warnings: tuple[str, ...]
+
+
+def check_first_steps(make: Callable[[], AnyEnv]) -> CheckReport:
+    """Make one environment, reset it and step it once; raise what can never work, report what looks wrong."""
+    env = make()
+    try:
+        if isinstance(env, VectorEnv):
+            return CheckReport(env, False, tuple(dict.fromkeys(_check_vector(env))))
+        legacy, warnings = _check_single(env)
+    except BaseException:
+        env.close()
+        raise
+    return CheckReport(adapt_legacy(env) if legacy else env, legacy, tuple(dict.fromkeys(warnings)))
+
+
+def _check_single(env: Env) -> tuple[bool, list[str]]:
+    bare, _ = strip(env)
+    _check_spaces(bare.observation_space, bare.action_space)
+    warnings: list[str] = []
+    legacy = _check_reset(bare, warnings)
+    action = _first_action(bare.action_space)
+    try:
+        result: Any = bare.step(action)
+    except Exception as error:
+        warnings.append(f"its first step, with action {action!r}, raised {own_words(error)}")
+        return legacy, warnings
+    count = len(result) if isinstance(result, tuple | list) else None
+    if count == 4:
+        obs, reward, done, info = result
+        terminated, truncated = done, False
+        legacy = True
+    elif count == 5:
+        obs, reward, terminated, truncated, info = result
+    else:
+        got = type(result).__name__ if count is None else f"{count} values"
+        raise start_error(f"step() must return obs, reward, terminated, truncated, info (got {got})")
+    warnings += obs_warnings(bare.observation_space, obs, "step()")
+    _check_reward(reward, warnings)
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        _check_flag(name, flag, warnings)
+    if not isinstance(info, dict):
+        raise start_error(f"step() must return a dict as info (got {type(info).__name__})")
+    return legacy, warnings
+
+
+def _check_reset(env: Env, warnings: list[str]) -> bool:
+    """Reset once and look at the observation; whether the result has the form of old Gym."""
+    try:
+        result: Any = env.reset(seed=_SEED)
+    except Exception as error:
+        raise start_error(f"its first reset() failed: {own_words(error)}") from error
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+        warnings += obs_warnings(env.observation_space, result[0], "reset()")
+        return False
+    try:
+        warnings += obs_warnings(env.observation_space, result, "reset()")
+    except EnvError as error:
+        raise start_error(f"reset() must return (obs, info) with info a dict (got {_kind(result)}); {error}") from error
+    return True
+
+
+def _check_spaces(observation_space: Any, action_space: Any) -> None:
+    for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if not isinstance(space, spaces.Space):
+            raise start_error(
+                f"{name} must be a gymnasium.spaces.Space (got {_kind(space)}); set it in the constructor"
+            )
+    problems: list[str] = []
+    for spec, space in ((ObsSpec, observation_space), (ActionSpec, action_space)):
+        try:
+            spec(space)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
+    _check_spaces(env.single_observation_space, env.single_action_space)
+    try:
+        obs, info = env.reset(seed=_SEED)
+    except Exception as error:
+        raise start_error(f"its first reset() failed: {own_words(error)}") from error
+    if not isinstance(info, dict):
+        raise start_error(f"reset() must return (obs, info) with info a dict (got {type(info).__name__})")
+    warnings = obs_warnings(env.observation_space, obs, "reset()")
+    try:
+        obs, rewards, terminated, truncated, _ = env.step(_first_action(env.action_space))
+    except Exception as error:
+        return [*warnings, f"its first step raised {own_words(error)}"]
+    for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
+        if np.shape(values) != (env.num_envs,):
+            raise start_error(f"step() must return {name} of shape ({env.num_envs},) (got shape {np.shape(values)})")
+    return warnings + obs_warnings(env.observation_space, obs, "step()")
+
+
+def obs_warnings(space: Space, obs: Any, source: str) -> list[str]:
+    """How an observation departs from its space in ways that training survives; the wrong structure or shape raises."""
+    warnings: list[str] = []
+    if isinstance(space, spaces.Dict) and isinstance(obs, Mapping):
+        extra = [str(key) for key in obs if key not in space.spaces]
+        if extra:
+            warnings.append(
+                f"{source} gives {', '.join(extra)}, which observation_space does not have: never seen by the policy"
+            )
+    for path, leaf in leaves_of(space):
+        what = f"{source}: observation {path_name(path)!r}" if path else f"{source}: the observation"
+        value = obs
+        for key in path:
+            try:
+                value = value[key]
+            except (KeyError, IndexError, TypeError):
+                raise start_error(f"{what} is missing (got {_kind(obs)})") from None
+        warnings += _leaf_warnings(leaf, value, what)
+    return warnings
+
+
+def _leaf_warnings(leaf: Space, value: Any, what: str) -> list[str]:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise start_error(f"{what} is ragged, its space says shape {leaf.shape}") from None
+    if array.shape != leaf.shape:
+        raise start_error(f"{what} has shape {array.shape}, its space says {leaf.shape}")
+    if array.dtype.kind not in "biuf":
+        raise start_error(f"{what} must hold numbers (got {_kind(value)})")
+    warnings: list[str] = []
+    dtype = np.dtype(leaf.dtype) if leaf.dtype is not None else array.dtype
+    if (
+        isinstance(value, np.ndarray | np.generic)
+        and not np.can_cast(array.dtype, dtype, "safe")
+        and array.dtype.kind == "f"
+    ):
+        warnings.append(f"{what} is {array.dtype} where its space says {dtype}: shoal casts it")
+    if not np.isfinite(array).all():
+        warnings.append(f"{what} is not finite (NaN or infinity)")
+    elif not _inside(leaf, array):
+        warnings.append(f"{what} lies outside its space {leaf}")
+    return warnings
+
+
+def _inside(leaf: Space, array: Any) -> bool:
+    if isinstance(leaf, spaces.Box):
+        return bool(((array >= leaf.low) & (array <= leaf.high)).all())
+    if isinstance(leaf, spaces.Discrete):
+        return bool(leaf.start <= array < leaf.start + leaf.n)
+    if isinstance(leaf, spaces.MultiDiscrete):
+        start = getattr(leaf, "start", 0)
+        return bool(((array >= start) & (array < start + leaf.nvec)).all())
+    return bool(((array == 0) | (array == 1)).all())
+
+
+def _check_reward(reward: Any, warnings: list[str]) -> None:
+    if not isinstance(reward, Real | np.bool_):
+        raise start_error(f"step() must return a number as reward (got {_kind(reward)})")
+    if not np.isfinite(float(reward)):
+        warnings.append(f"step(): the reward is not finite ({reward})")
+
+
+def _check_flag(name: str, flag: Any, warnings: list[str]) -> None:
+    if isinstance(flag, bool | np.bool_):
+        return
+    if isinstance(flag, Real) and flag in (0, 1):
+        warnings.append(f"step(): {name} is {flag!r}, no bool: shoal reads it as {bool(flag)}")
+        return
+    raise start_error(f"step() must return True or False as {name} (got {_kind(flag)})")
+
+
+def _first_action(space: Space) -> Any:
+    # A copy, so that the environment's own stream of random actions is not moved.
+    own = copy.deepcopy(space)
+    own.seed(_SEED)
+    return own.sample()
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}, dtype {value.dtype}"
+    return "None" if value is None else type(value).__name__

@@ -1,0 +1,122 @@
+"""Environments written for Gym before 0.26, as they stand: `reset()` gives an observation, `step()` four values."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shoal.envs.telling import notice_once, start_error
+from shoal.errors import ConfigError
+
+
+def is_legacy(env: Any) -> bool:
+    """Whether an environment needs the adapter, as far as one can tell without running it."""
+    if not isinstance(env, gymnasium.Env):
+        return True
+    spaces_known = isinstance(env.observation_space, spaces.Space) and isinstance(env.action_space, spaces.Space)
+    return not spaces_known or not _takes(env.unwrapped.reset, "seed")
+
+
+class LegacyGymEnv(gymnasium.Env[Any, Any]):
+    """A Gym environment behind Gymnasium's interface."""
+
+    def __init__(self, env: Any) -> None:
+        notice_once(
+            f"{type(getattr(env, 'unwrapped', env)).__name__} speaks the interface of old Gym; shoal adapts it "
+            "(its step's `done` counts as terminated, or as truncated where info says TimeLimit.truncated)"
+        )
+        self.env = env
+        self.observation_space = gymnasium_space(env.observation_space)
+        self.action_space = gymnasium_space(env.action_space)
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
+        self._takes_seed = _takes(getattr(env, "unwrapped", env).reset, "seed")
+        self._takes_options = _takes(getattr(env, "unwrapped", env).reset, "options")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Seed in whatever way the environment knows, reset, and give (obs, info)."""
+        keywords: dict[str, Any] = {}
+        if self._takes_seed:
+            keywords["seed"] = seed
+        elif seed is not None:
+            self._seed(seed)
+        if self._takes_options:
+            keywords["options"] = options
+        result = self.env.reset(**keywords)
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+            # A Tuple space may hold (something, dict) itself: then the whole result is the observation.
+            is_obs = isinstance(self.observation_space, spaces.Tuple) and self.observation_space.contains(result)
+            return (result, {}) if is_obs else (result[0], result[1])
+        return result, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, with `done` told apart into terminated and truncated."""
+        result = self.env.step(action)
+        if len(result) == 4:
+            obs, reward, done, info = result
+            truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
+            return obs, reward, bool(done) and not truncated, truncated, info
+        obs, reward, terminated, truncated, info = result
+        return obs, reward, terminated, truncated, info
+
+    def render(self) -> Any:
+        """Render as the environment does."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment, if it can be."""
+        close = getattr(self.env, "close", None)
+        if close is not None:
+            close()
+
+    def __getattr__(self, name: str) -> Any:
+        # Users' own methods (set_task, action_masks) stay within reach.
+        if name.startswith("_") or name == "env":
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def _seed(self, seed: int) -> None:
+        inner = getattr(self.env, "unwrapped", self.env)
+        if callable(getattr(self.env, "seed", None)):
+            self.env.seed(seed)
+        elif isinstance(inner, gymnasium.Env):
+            # Gymnasium's own reset does nothing but seed np_random, which an old-style reset never does.
+            gymnasium.Env.reset(inner, seed=seed)
+
+
+def gymnasium_space(space: Any) -> spaces.Space[Any]:
+    """The Gymnasium space that equals an old Gym one, recognised by its class name and attributes."""
+    if isinstance(space, spaces.Space):
+        return space
+    kind = type(space).__name__
+    if kind == "Box":
+        return spaces.Box(np.asarray(space.low), np.asarray(space.high), tuple(space.shape), space.dtype)
+    if kind == "Discrete":
+        return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.asarray(space.nvec))
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(space.n if np.ndim(space.n) == 0 else [int(n) for n in space.n])
+    if kind == "Dict":
+        # Old Gym sorted the keys and Gymnasium keeps the order given: the order of the space itself is right for both.
+        return spaces.Dict([(str(key), gymnasium_space(child)) for key, child in space.spaces.items()])
+    if kind == "Tuple":
+        return spaces.Tuple([gymnasium_space(child) for child in space.spaces])
+    if space is None:
+        raise start_error("the environment's observation_space or action_space is None; set both in its constructor")
+    raise ConfigError(
+        f"{type(space).__module__}.{kind} is no space that shoal can use; "
+        "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple of gymnasium.spaces"
+    )
+
+
+def _takes(function: Any, keyword: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return True
+    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -1,0 +1,230 @@
+"""From what a user calls an environment (an id, a name, a file, a class, a function) to a living one."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import VectorEnv
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from shoal.envs.calling import check_keywords, create, guarded
+from shoal.envs.context import EnvContext
+from shoal.envs.gym_ids import find_spec, nearest_ids, unknown_id
+from shoal.envs.importing import (
+    AttributeMissing,
+    ModuleMissing,
+    attribute,
+    importable,
+    load_dotted,
+    load_file,
+    load_module,
+)
+from shoal.envs.legacy import LegacyGymEnv, is_legacy
+from shoal.envs.registry import registered
+from shoal.envs.telling import start_error
+from shoal.errors import ConfigError
+
+Env: TypeAlias = "gymnasium.Env[Any, Any]"
+AnyEnv: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_PARTS = ("reset", "step", "observation_space", "action_space")
+
+
+@dataclass(frozen=True)
+class EnvMaker:
+    """Makes any number of one environment, here or in another process.
+
+    `name` is fit for a folder's name; `env_maker(source, search_path)` gives an equal maker wherever the same modules,
+    files and registered names exist. `legacy` forces the adapter for old Gym, for what only a first step reveals.
+    """
+
+    name: str
+    source: str
+    create: Callable[[EnvContext], Any] = field(compare=False, repr=False)
+    search_path: tuple[str, ...] = ()
+    legacy: bool = False
+    by_text: bool = field(default=False, repr=False)
+
+    def make(self, ctx: EnvContext) -> AnyEnv:
+        """Make one environment, adapted to Gymnasium's interface if it is an old one."""
+        with importable(self.search_path):
+            env = self.create(ctx)
+        if isinstance(env, VectorEnv):
+            return env
+        missing = [part for part in _PARTS if not hasattr(env, part)]
+        if missing:
+            raise start_error(
+                f"env {self.name}: it gave {type(env).__name__} without {', '.join(missing)}; "
+                "an environment needs reset, step, observation_space and action_space, as a gymnasium.Env has"
+            )
+        return adapt_legacy(env) if self.legacy or is_legacy(env) else env
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A class found by a text lives in a module that another process cannot import by name: there it is found again.
+        if self.by_text:
+            return _found_again, (self.source, self.search_path, self.legacy)
+        values = (self.name, self.source, self.create, self.search_path, self.legacy, self.by_text)
+        return EnvMaker, values
+
+
+def env_maker(env: object, search_path: Sequence[Path | str] = ()) -> EnvMaker:
+    """Find out what `env` means: a registered name, a Gymnasium id, a module's or file's class, a class, a callable.
+
+    Modules and files are looked for in `search_path` (the config file's folder, the working folder) first.
+    """
+    folders = tuple(str(Path(folder).expanduser().absolute()) for folder in search_path)
+    if isinstance(env, str):
+        return _maker_from_text(env, folders)
+    if env is None or not callable(env) or _looks_like_env(env):
+        what = f"an environment already made ({type(env).__name__})" if _looks_like_env(env) else repr(env)
+        raise ConfigError(
+            f"env: needs a Gymnasium id, my_module:MyEnv, my_env.py:MyEnv, a class or a function that makes one "
+            f"environment per call (got {what})"
+        )
+    qualname = _qualname(env)
+    name = _folder_name(qualname.rpartition("<locals>.")[2])
+    source = f"{getattr(env, '__module__', None) or '__main__'}:{qualname}"
+    return EnvMaker(name, source, _Call(env, name), folders)
+
+
+def strip(env: Env) -> tuple[Env, int | None]:
+    """Take off Gymnasium's own outer wrappers that cost time at every step, and give the tightest step limit they held.
+
+    Only the exact checker, order and time-limit wrappers go, from outside up to the first other wrapper.
+    """
+    limit: int | None = None
+    while type(env) in (PassiveEnvChecker, OrderEnforcing, TimeLimit):
+        if isinstance(env, TimeLimit):
+            limit = env._max_episode_steps if limit is None else min(limit, env._max_episode_steps)
+        assert isinstance(env, gymnasium.Wrapper)
+        env = env.env
+    return env, limit
+
+
+def adapt_legacy(env: Any) -> Env:
+    """The environment behind the old-Gym adapter, its step limit outside, where `step` gives five values."""
+    bare, limit = strip(env)
+    adapted: Env = LegacyGymEnv(bare)
+    return adapted if limit is None else TimeLimit(adapted, limit)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Makes an environment by calling a class or function."""
+
+    target: Callable[..., Any]
+    name: str
+    own_folder: tuple[str, ...] = ()  # where a class found in a file has its neighbours
+
+    def __call__(self, ctx: EnvContext) -> Any:
+        with importable(self.own_folder):
+            return create(self.target, self.name, ctx)
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """Makes an environment from Gymnasium's own description of it, which other processes may not have registered."""
+
+    spec: EnvSpec
+    name: str
+    settings: dict[str, Any]
+
+    def __call__(self, ctx: EnvContext) -> Any:
+        keywords = {**self.settings, **ctx.user_config}
+        return guarded(lambda: self._make(keywords), self.name, ctx)
+
+    def _make(self, keywords: dict[str, Any]) -> Any:
+        entry = self.spec.entry_point
+        target = load_env_creator(entry) if isinstance(entry, str) else entry
+        if target is not None:
+            check_keywords(target, self.name, keywords, ("max_episode_steps", "disable_env_checker"))
+        return gymnasium.make(self.spec, **{"disable_env_checker": True, **keywords})
+
+
+def _maker_from_text(text: str, folders: tuple[str, ...]) -> EnvMaker:
+    text = text.strip()
+    creator = registered(text)
+    if creator is not None:
+        return EnvMaker(_folder_name(text), text, _Call(creator, text), folders)
+    head, colon, attr = text.rpartition(":")
+    if text.endswith(".py"):
+        raise ConfigError(f"env {text!r}: which class in it? Type {text}:MyEnv")
+    if "<" in attr:
+        raise ConfigError(f"env {text!r}: a function inside a program; start from that program, with env=... in Python")
+    if colon and text not in gymnasium.registry:
+        return _maker_from_colon(text, head, attr, folders)
+    if _DOTTED.fullmatch(text) and text not in gymnasium.registry:
+        try:
+            target = load_dotted(text, folders)
+        except ModuleMissing as error:
+            near = nearest_ids(text)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise ConfigError(f"env {text!r}: {error}{hint}") from error
+        except AttributeMissing as error:
+            raise ConfigError(f"env {text!r}: {error}") from error
+        return _maker_of_found(text, text, target, folders)
+    found = find_spec(text)
+    if found is None:
+        raise unknown_id(text)
+    spec, settings = found
+    return EnvMaker(_folder_name(text), text, _Spec(spec, text, settings), folders)
+
+
+def _maker_from_colon(text: str, head: str, attr: str, folders: tuple[str, ...]) -> EnvMaker:
+    is_file = head.endswith(".py")
+    if not head or not attr:
+        raise ConfigError(f"env {text!r}: type my_module:MyEnv or my_env.py:MyEnv")
+    try:
+        module = load_file(head, folders) if is_file else load_module(head, folders)
+        target = attribute(module, attr)
+    except AttributeMissing as error:
+        if attr in gymnasium.registry:
+            # Gymnasium's own "module:id": the import registered the id.
+            spec = gymnasium.registry[attr]
+            return EnvMaker(_folder_name(attr), text, _Spec(spec, attr, {}), folders)
+        raise ConfigError(f"env {text!r}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"env {text!r}: {error}") from error
+    if is_file:
+        return _maker_of_found(
+            f"{Path(head).stem}.{attr}", text, target, folders, (str(Path(str(module.__file__)).parent),)
+        )
+    return _maker_of_found(f"{head}.{attr}", text, target, folders)
+
+
+def _maker_of_found(
+    name: str, text: str, target: Any, folders: tuple[str, ...], own_folder: tuple[str, ...] = ()
+) -> EnvMaker:
+    if not callable(target) or _looks_like_env(target):
+        raise ConfigError(
+            f"env {text!r}: that is of type {type(target).__name__}; "
+            "name a class, or a function that makes one environment per call"
+        )
+    return EnvMaker(_folder_name(name), text, _Call(target, text, own_folder), folders, by_text=True)
+
+
+def _found_again(source: str, search_path: tuple[str, ...], legacy: bool) -> EnvMaker:
+    maker = env_maker(source, search_path)
+    return EnvMaker(maker.name, maker.source, maker.create, maker.search_path, legacy, maker.by_text)
+
+
+def _looks_like_env(env: object) -> bool:
+    return not isinstance(env, type) and hasattr(env, "reset") and hasattr(env, "step")
+
+
+def _qualname(target: Any) -> str:
+    while isinstance(target, functools.partial):
+        target = target.func
+    return str(getattr(target, "__qualname__", type(target).__qualname__))
+
+
+def _folder_name(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "_", text).strip("_.") or "env"

@@ -1,0 +1,139 @@
+"""Native vector environments (`gymnasium.make_vec`, envpool-like ones), used as they are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
+
+from shoal.data.batch import Episode, Incident, Parts
+from shoal.envs.spaces import ActionSpec, ObsSpec
+from shoal.envs.vector import Steps, episode_seed
+from shoal.errors import EnvError
+
+
+class NativeVector:
+    """A `gymnasium.vector.VectorEnv` behind the `Vector` contract, whatever its way to reset.
+
+    It is one program: a failure in it cannot be mended for one environment alone, so it ends the run, saved. Its inner
+    state cannot be replayed either: a resumed run begins new episodes.
+    """
+
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec, seed: int, first_index: int = 0
+    ) -> None:
+        self.env = env
+        self.num_envs = env.num_envs
+        self.episodes: list[Episode] = []
+        self.incidents: list[Incident] = []
+        self._obs_spec, self._action_spec = obs_spec, action_spec
+        self._seed, self._first_index = seed, first_index
+        self._resets = 0
+        self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._rewards = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._resetting = np.zeros(self.num_envs, bool)  # rows that spend the coming step on their reset
+
+    def reset(self, obs: Parts) -> None:
+        """See `Vector`."""
+        self._resets += 1
+        seeds = [episode_seed(self._seed, self._first_index + i, self._resets) for i in range(self.num_envs)]
+        first, _ = self.env.reset(seed=seeds)
+        self._put(first, obs)
+        self._rewards[:], self._lengths[:], self._resetting[:] = 0, 0, False
+
+    def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
+        """See `Vector`."""
+        if active is not None:
+            raise EnvError("batch_mode: complete_episodes cannot stop single environments of a native vector environment")
+        try:
+            obs, rewards, terminated, truncated, infos = self.env.step(self._batched(actions))
+        except Exception as error:
+            raise EnvError(f"the vector environment failed in step: {type(error).__name__}: {error}") from error
+        self._put(obs, steps.obs)
+        steps.rewards[:] = rewards
+        if not np.isfinite(steps.rewards.sum()):
+            row = int((~np.isfinite(steps.rewards)).argmax())
+            raise EnvError(f"environment {self._first_index + row} of the vector gave the reward {steps.rewards[row]}")
+        steps.terminated[:] = terminated
+        steps.truncated[:] = truncated
+        steps.truncated &= ~steps.terminated
+        self._skip_resets(steps)
+        self._rewards += steps.rewards
+        self._lengths += steps.valid
+        ended = (steps.terminated | steps.truncated) & steps.valid
+        if not ended.any():
+            return
+        self._hand_over_finals(steps, infos)
+        for row in np.flatnonzero(ended):
+            index = self._first_index + int(row)
+            self.episodes.append(Episode(index, float(self._rewards[row]), int(self._lengths[row])))
+        self._rewards[ended], self._lengths[ended] = 0, 0
+        if self._mode == AutoresetMode.NEXT_STEP:
+            self._resetting = ended
+        elif self._mode == AutoresetMode.DISABLED:
+            first, _ = self.env.reset(options={"reset_mask": ended})
+            self._put(first, steps.obs)
+
+    def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
+        """See `Vector`."""
+        self.reset(obs)
+        return [False] * len(histories)
+
+    def get_state(self) -> dict[str, Any]:
+        """See `Vector`."""
+        return {"resets": self._resets}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Vector`."""
+        self._resets = int(state["resets"])
+
+    def close(self) -> None:
+        """See `Vector`."""
+        with contextlib.suppress(Exception):
+            self.env.close()
+
+    def _skip_resets(self, steps: Steps) -> None:
+        """A step that a row spent on its reset is no transition."""
+        if self._resetting.any():
+            steps.valid[self._resetting] = False
+            steps.rewards[self._resetting] = 0
+            steps.truncated[self._resetting] = False
+            steps.terminated[self._resetting] = True
+            self._resetting = np.zeros(self.num_envs, bool)
+
+    def _hand_over_finals(self, steps: Steps, infos: dict[str, Any]) -> None:
+        for row in np.flatnonzero(steps.truncated & steps.valid):
+            last = tuple(part[row].copy() for part in steps.obs)
+            if self._mode == AutoresetMode.SAME_STEP:
+                room = self._obs_spec.allocate(1)
+                finals = infos["final_obs"] if "final_obs" in infos else infos["final_observation"]
+                self._obs_spec.put(finals[row], room, 0)
+                last = tuple(part[0] for part in room)
+            steps.finals.append((int(row), last))
+
+    def _put(self, batched: Any, obs: Parts) -> None:
+        single = len(self._obs_spec.leaves) == 1 and not self._obs_spec.leaves[0].path
+        if single and self._obs_spec.leaves[0].first is None:
+            array = np.asarray(batched)
+            if len(array) != self.num_envs or array[0].size != obs[0][0].size:
+                raise EnvError(f"the vector environment's observations have shape {array.shape}")
+            obs[0][...] = array.reshape(obs[0].shape)
+        else:
+            rows = list(iterate(self.env.observation_space, batched))
+            self._obs_spec.put_all(rows, obs)
+        problem = self._obs_spec.problem(obs)
+        if problem is not None:
+            raise EnvError(f"environment {self._first_index + problem[0]} of the vector: {problem[1]}")
+
+    def _batched(self, actions: NDArray[Any]) -> Any:
+        from gymnasium.vector.utils import concatenate, create_empty_array
+
+        decoded = self._action_spec.decode(actions)
+        space = self._action_spec.space
+        return concatenate(space, decoded, create_empty_array(space, self.num_envs))

@@ -1,0 +1,58 @@
+"""How this room tells a user about their environment: notices that come once, and errors that point into their code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from functools import cache
+from pathlib import Path
+
+import gymnasium
+
+from shoal.errors import EnvError
+
+logger = logging.getLogger("shoal")
+
+_SHOAL = str(Path(__file__).resolve().parents[1])
+_GYMNASIUM = str(Path(gymnasium.__file__).resolve().parent)
+_STDLIB = str(Path(os.__file__).resolve().parent)
+
+
+@cache
+def notice_once(sentence: str) -> None:
+    """Log a sentence the first time it is said in this process."""
+    logger.warning(sentence)
+
+
+def start_error(sentence: str) -> EnvError:
+    """An environment that never came to life: the user mends it and starts again, so it ends like a wrong word."""
+    error = EnvError(sentence)
+    error.exit_code = 2
+    return error
+
+
+def own_words(error: BaseException) -> str:
+    """The error's type and text in one line, and its place in the user's code if there is one."""
+    words = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = " ".join(f"{type(error).__name__}: {words}".split())
+    place = user_place(error)
+    return f"{text} ({place})" if place else text
+
+
+def user_place(error: BaseException) -> str | None:
+    """`file:line` of the last frame outside libraries, else of the last one that is neither ours nor Gymnasium's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<frozen", _SHOAL + os.sep, _GYMNASIUM + os.sep))
+    ]
+    own = [frame for frame in frames if not _is_library(frame.filename)] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else None
+
+
+def _is_library(filename: str) -> bool:
+    folders = Path(filename).parts
+    return filename.startswith(_STDLIB + os.sep) or "site-packages" in folders or "dist-packages" in folders

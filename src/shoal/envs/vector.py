@@ -1,0 +1,315 @@
+"""N environments stepped as one, written straight into arrays, each guarded at the boundary.
+
+Whatever stands behind it (Python environments in this process, a native vector environment, later processes of their
+own), a vector has same-step autoreset: the row that `step` writes is where the next action is taken, and the true last
+observation of a truncated episode is handed over apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.data.batch import Episode, Incident, Parts
+from shoal.envs.spaces import ActionSpec, ObsSpec
+from shoal.errors import EnvError
+
+MOST_FAILURES_IN_A_ROW = 10
+
+
+@dataclass
+class Steps:
+    """What one step of every environment gives, in rows `[N]` that the caller owns."""
+
+    obs: Parts  # where the next action is taken
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    finals: list[tuple[int, Parts]] = field(default_factory=list)  # (row, last observation) of truncated episodes
+    failed: list[int] = field(default_factory=list)  # rows whose step did not happen
+
+
+class Vector(Protocol):
+    """What a sampler needs of N environments."""
+
+    num_envs: int
+    episodes: list[Episode]  # finished since they were last taken
+    incidents: list[Incident]
+
+    def reset(self, obs: Parts) -> None:
+        """Begin a new episode everywhere and write the first observations."""
+
+    def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
+        """Take one step everywhere (or where `active`) and write what came of it into `steps`."""
+
+    def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
+        """Bring each environment back to where its unfinished episode's actions lead; False where it begins anew."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Counters of episodes and failures, as JSON values."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over the counters."""
+
+    def close(self) -> None:
+        """Close every environment; never raises."""
+
+
+def episode_seed(seed: int, env_index: int, episode: int) -> int:
+    """The seed of one episode of one environment: splitmix64 of the three numbers, so neighbours share nothing."""
+    mask = 0xFFFFFFFFFFFFFFFF
+    x = (seed * 0x9E3779B97F4A7C15 + env_index * 0xBF58476D1CE4E5B9 + episode * 0x94D049BB133111EB) & mask
+    for _ in range(2):
+        x = (x + 0x9E3779B97F4A7C15) & mask
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+        x ^= x >> 31
+    return x & 0x7FFFFFFF
+
+
+class PythonVector:
+    """Gymnasium environments in this process, one after another.
+
+    `make(row)` gives an environment with gymnasium's checking and ordering wrappers taken off, and its time limit.
+    A failing environment (it raises, or gives what no network may see) is rebuilt alone; `max_failures` ends the run.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], tuple[gym.Env[Any, Any], int | None]],
+        num_envs: int,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        *,
+        seed: int,
+        first_index: int = 0,
+        worker_index: int = 0,
+        max_failures: int | None = None,
+    ) -> None:
+        self.num_envs = num_envs
+        self.episodes: list[Episode] = []
+        self.incidents: list[Incident] = []
+        self._make, self._obs_spec, self._action_spec = make, obs_spec, action_spec
+        self._seed, self._first_index, self._worker_index = seed, first_index, worker_index
+        self._max_failures = max_failures
+        self._failures = 0
+        self._failures_in_a_row = [0] * num_envs
+        self._episode = [0] * num_envs
+        self._rewards = np.zeros(num_envs)
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._limits = np.full(num_envs, np.iinfo(np.int64).max)
+        self._blank = obs_spec.get(obs_spec.allocate(1), 0)
+        self._columns: tuple[list[Any], ...] = tuple([None] * num_envs for _ in range(5))
+        self.envs: list[gym.Env[Any, Any]] = [None] * num_envs  # type: ignore[list-item]
+        self._steps: list[Callable[[Any], Any]] = [None] * num_envs  # type: ignore[list-item]
+        for row in range(num_envs):
+            self._build(row)
+
+    def reset(self, obs: Parts) -> None:
+        """See `Vector`."""
+        for row in range(self.num_envs):
+            self._begin(row, obs)
+
+    def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
+        """See `Vector`."""
+        observations, rewards, terminated, truncated, infos = self._columns
+        decoded = self._action_spec.decode(actions)
+        failed = steps.failed
+        for row, step in enumerate(self._steps):
+            if active is not None and not active[row]:
+                observations[row], rewards[row], terminated[row], truncated[row] = self._blank, 0.0, False, False
+                continue
+            try:
+                observations[row], rewards[row], terminated[row], truncated[row], infos[row] = step(decoded[row])
+            except Exception as error:
+                self._fail(row, error, decoded[row])
+                failed.append(row)
+        if failed or not self._written(steps):
+            self._write_one_by_one(steps, decoded)
+        steps.terminated[:] = terminated
+        steps.truncated[:] = truncated
+        self._lengths += 1
+        self._rewards += steps.rewards
+        steps.truncated |= self._lengths >= self._limits
+        steps.truncated &= ~steps.terminated
+        ended = steps.terminated | steps.truncated
+        if active is not None:
+            ended &= active
+            self._lengths[~active] -= 1
+            steps.valid[:] = active
+            steps.terminated[~active] = True
+            steps.truncated[~active] = False
+        if failed:
+            steps.valid[failed] = False
+            steps.terminated[failed] = True
+            steps.truncated[failed] = False
+            ended[failed] = False
+        for row in ended.nonzero()[0]:
+            self._end(int(row), steps)
+        for row in failed:
+            self._begin(row, steps.obs)
+
+    def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
+        """See `Vector`."""
+        return [self._replay(row, history, obs) for row, history in enumerate(histories)]
+
+    def get_state(self) -> dict[str, Any]:
+        """See `Vector`."""
+        return {"episode": list(self._episode), "failures": self._failures}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Vector`."""
+        self._episode = [int(n) for n in state["episode"]]
+        self._failures = int(state["failures"])
+
+    def close(self) -> None:
+        """See `Vector`."""
+        for env in self.envs:
+            _close(env)
+
+    def _written(self, steps: Steps) -> bool:
+        """Write observations and rewards of all rows at once; False if any of them is unfit."""
+        observations, rewards = self._columns[:2]
+        try:
+            self._obs_spec.put_all(observations, steps.obs)
+            numbers = np.array(rewards, np.float32)
+        except Exception:
+            return False
+        if numbers.ndim != 1 or not np.isfinite(numbers.sum()):
+            return False
+        steps.rewards[:] = numbers
+        return self._obs_spec.problem(steps.obs) is None
+
+    def _write_one_by_one(self, steps: Steps, decoded: Sequence[Any]) -> None:
+        """Write what is sound and blame what is not."""
+        observations, rewards, terminated, truncated, _ = self._columns
+        for row in range(self.num_envs):
+            if row not in steps.failed:
+                try:
+                    steps.rewards[row] = _number(rewards[row])
+                    self._obs_spec.put(observations[row], steps.obs, row)
+                except Exception as error:
+                    self._fail(row, error, decoded[row])
+                    steps.failed.append(row)
+            if row in steps.failed:
+                steps.rewards[row], terminated[row], truncated[row] = 0.0, True, False
+
+    def _end(self, row: int, steps: Steps) -> None:
+        """Record a finished episode and begin the next."""
+        if steps.truncated[row]:
+            steps.finals.append((row, tuple(part[row].copy() for part in steps.obs)))
+        info = self._columns[4][row]
+        metrics = _metrics(info) if info else {}
+        index = self._first_index + row
+        self.episodes.append(Episode(index, float(self._rewards[row]), int(self._lengths[row]), metrics))
+        self._failures_in_a_row[row] = 0
+        self._begin(row, steps.obs)
+
+    def _begin(self, row: int, obs: Parts) -> None:
+        """Start the next episode, rebuilding the environment as often as its failures are forgiven."""
+        while True:
+            self._episode[row] += 1
+            self._lengths[row], self._rewards[row] = 0, 0.0
+            try:
+                first, _ = self.envs[row].reset(seed=self._episode_seed(row))
+                self._obs_spec.put(first, obs, row)
+                return
+            except Exception as error:
+                self._fail(row, error, None)
+
+    def _replay(self, row: int, history: NDArray[Any] | None, obs: Parts) -> bool:
+        if history is not None:
+            try:
+                self._lengths[row], self._rewards[row] = 0, 0.0
+                last, _ = self.envs[row].reset(seed=self._episode_seed(row))
+                for action in self._action_spec.decode(history) if len(history) else ():
+                    last, reward, terminated, truncated, _ = self.envs[row].step(action)
+                    self._lengths[row] += 1
+                    self._rewards[row] += np.float32(_number(reward))
+                    if terminated or truncated:
+                        raise ValueError("the episode ended before its recorded end")
+                self._obs_spec.put(last, obs, row)
+                return True
+            except Exception:
+                self._build(row)
+        self._begin(row, obs)
+        return False
+
+    def _episode_seed(self, row: int) -> int:
+        return episode_seed(self._seed, self._first_index + row, self._episode[row])
+
+    def _build(self, row: int) -> None:
+        env, limit = self._make(row)
+        self.envs[row], self._steps[row] = env, env.step
+        self._limits[row] = np.iinfo(np.int64).max if limit is None else limit
+
+    def _fail(self, row: int, error: Exception, action: Any) -> None:
+        """Write the failure down, rebuild the environment, or end the run when it is one failure too many."""
+        incident = Incident(
+            env_index=self._first_index + row,
+            worker_index=self._worker_index,
+            seed=self._episode_seed(row),
+            step=int(self._lengths[row]) + (action is not None),
+            action="none, in reset" if action is None else _short(action),
+            cause=f"{type(error).__name__}: {error}".splitlines()[0],
+            traceback="".join(traceback.format_exception(error)),
+        )
+        self.incidents.append(incident)
+        self._failures += 1
+        # A failure on the first step or in reset, time and again, is no progress at all.
+        self._failures_in_a_row[row] = self._failures_in_a_row[row] + 1 if self._lengths[row] == 0 else 1
+        limit = self._max_failures
+        if limit is not None and self._failures > limit:
+            raise EnvError(f"{describe(incident)}\nThat was failure {self._failures} and max_env_failures is {limit}.") from error
+        if self._failures_in_a_row[row] >= MOST_FAILURES_IN_A_ROW:
+            times = MOST_FAILURES_IN_A_ROW
+            raise EnvError(f"{describe(incident)}\nIt failed {times} times in a row without one good step.") from error
+        _close(self.envs[row])
+        self._build(row)
+
+
+def describe(incident: Incident) -> str:
+    """One sentence on a failure, with what is needed to see it again."""
+    return (
+        f"environment {incident.env_index} failed at step {incident.step} of its episode "
+        f"(seed {incident.seed}, action {incident.action}): {incident.cause}"
+    )
+
+
+def _number(reward: Any) -> float:
+    """The reward as a float; arrays, None and what is not finite are refused."""
+    if np.ndim(reward):
+        raise ValueError(f"reward is an array of shape {np.shape(reward)}, it must be one number")
+    if reward is None:
+        raise ValueError("reward is None, it must be one number")
+    number = float(reward)
+    if not np.isfinite(np.float32(number)):
+        raise ValueError(f"reward is {number}, it must be a finite number")
+    return number
+
+
+def _metrics(info: dict[str, Any]) -> dict[str, float]:
+    """The plain numbers of an info, which become the run's custom metrics."""
+    plain = (int, float, np.integer, np.floating, np.bool_)
+    return {
+        str(key): float(value) for key, value in info.items() if isinstance(value, plain) and np.isfinite(float(value))
+    }
+
+
+def _short(action: Any) -> str:
+    text = " ".join(str(action).split())
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _close(env: gym.Env[Any, Any]) -> None:
+    # A simulator that failed may fail to close too; that tells nothing new.
+    with contextlib.suppress(Exception):
+        env.close()

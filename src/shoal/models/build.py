@@ -1,0 +1,98 @@
+"""Which network a policy gets: NumPy where it can, PyTorch where it must."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+
+from shoal.config.settings import AlgorithmConfig
+from shoal.data.filters import MeanStdFilter
+from shoal.envs.spaces import ActionSpec, ObsSpec, Space, is_image, leaves_of
+from shoal.errors import ConfigError
+from shoal.models.distributions import Distribution, distribution_for, log_std_inputs
+from shoal.models.encoder import Encoder
+from shoal.models.mlp import MLP
+from shoal.models.network import Network
+from shoal.models.policy import Policy
+
+
+def build_policy(obs_space: Space, action_space: Space, config: AlgorithmConfig) -> Policy:
+    """A fresh policy for these spaces, initialised from the config's seed."""
+    reason = needs_torch(obs_space, config)
+    if reason is not None and find_spec("torch") is None:
+        raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
+    obs_spec = ObsSpec(obs_space, images=config.framework != "numpy")
+    action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions)
+    distribution = distribution_for(action_spec)
+    encoder = Encoder(obs_spec)
+    if config.observation_filter == "MeanStdFilter":
+        if not encoder.measured.any():
+            raise ConfigError("observation_filter: MeanStdFilter has nothing to filter, the observations hold no Box vector")
+        encoder.filter = MeanStdFilter(encoder.measured)
+    seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
+    network = (_numpy_network if reason is None else _torch_network)(obs_spec, encoder, distribution, config, action_space, seed)
+    return Policy(obs_spec, action_spec, network, distribution, encoder, config.seed)
+
+
+def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
+    """Why this policy cannot run on NumPy alone; None if it can."""
+    if config.framework == "torch":
+        return "framework: torch"
+    if config.model.custom_model is not None:
+        reason = "custom_model"
+    elif config.num_gpus:
+        reason = "num_gpus"
+    elif any(is_image(leaf) for _, leaf in leaves_of(obs_space)):
+        # With `framework: numpy` said outright, images are flattened into the vector.
+        return None if config.framework == "numpy" else "an image observation"
+    else:
+        return None
+    if config.framework == "numpy":
+        raise ConfigError(f"config.framework: {reason} runs on PyTorch (got numpy); leave framework out or say torch")
+    return reason
+
+
+def _numpy_network(
+    obs_spec: ObsSpec, encoder: Encoder, distribution: Distribution, config: AlgorithmConfig, _: Space, seed: int
+) -> Network:
+    del obs_spec
+    model = config.model
+    free = log_std_inputs(distribution) if model.free_log_std else None
+    return MLP(
+        encoder.size,
+        distribution.num_inputs,
+        tuple(model.fcnet_hiddens),
+        model.fcnet_activation,
+        model.vf_share_layers,
+        free,
+        seed,
+    )
+
+
+def _torch_network(
+    obs_spec: ObsSpec,
+    encoder: Encoder,
+    distribution: Distribution,
+    config: AlgorithmConfig,
+    action_space: Space,
+    seed: int,
+) -> Network:
+    from shoal.models.torch_network import build_torch_network
+
+    model = config.model
+    free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)
+    image_dtypes = obs_spec.dtypes[1:] if obs_spec.vector_size else obs_spec.dtypes
+    network: Network = build_torch_network(
+        encoder.size,
+        obs_spec.image_shapes,
+        image_dtypes,
+        distribution.num_inputs,
+        free,
+        model,
+        obs_spec.space,
+        action_space,
+        seed,
+        "cuda" if config.num_gpus else "cpu",
+    )
+    return network

@@ -1,0 +1,327 @@
+"""Action distributions over network outputs, with every derivative in closed form.
+
+Each takes `inputs` `[B, K]` (what the network put out) and `actions` `[B, A]` (indices, bits or floats). An algorithm asks
+`evaluate` for log-probability, entropy and KL, decides how much it wants of each, and `gradient` gives the derivative
+with respect to the inputs. `fisher` is the Hessian of the KL at equality: what a natural gradient divides by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.envs.spaces import ActionSpec
+
+Array = NDArray[np.float32]
+Coefficient = Array | float
+LOG_STD_RANGE = (-20.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a distribution says about given actions; `saved` is for `gradient` alone."""
+
+    log_prob: Array  # [B]
+    entropy: Array  # [B]
+    kl: Array | None  # [B], from the old inputs' distribution to this one
+    saved: Any
+
+
+class Distribution(Protocol):
+    """A family of action distributions, parametrised by network outputs."""
+
+    num_inputs: int  # K
+    num_actions: int  # A
+    num_noise: int  # M
+
+    def noise(self, rng: np.random.Generator, steps: int) -> Array:
+        """All randomness that `steps` samples of one environment need, `[steps, M]`."""
+
+    def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
+        """Actions `[B, A]`, a deterministic function of inputs and noise."""
+
+    def mode(self, inputs: Array) -> NDArray[Any]:
+        """The likeliest actions `[B, A]`."""
+
+    def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
+        """Log-probability of the actions, entropy, and the KL from the distribution at `old_inputs`."""
+
+    def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
+        """The derivative `[B, K]` of `sum(d_log_prob * log_prob + d_entropy * entropy + d_kl * kl)`."""
+
+    def fisher(self, inputs: Array, tangent: Array) -> Array:
+        """The Fisher information at `inputs` times `tangent`, both `[B, K]`."""
+
+
+class Categorical:
+    """`count` independent choices among `n` each, from logits."""
+
+    def __init__(self, n: int, count: int = 1) -> None:
+        self.n, self.count = n, count
+        self.num_inputs = self.num_noise = n * count
+        self.num_actions = count
+
+    def noise(self, rng: np.random.Generator, steps: int) -> Array:
+        """Gumbel noise: the largest of logit + noise is a sample of the softmax."""
+        e = rng.standard_exponential((steps, self.num_noise), dtype=np.float32)
+        return -np.log(np.maximum(e, np.float32(1e-30)))
+
+    def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
+        """The Gumbel-max trick."""
+        return self.mode(inputs + noise)
+
+    def mode(self, inputs: Array) -> NDArray[Any]:
+        """The largest logit of each choice."""
+        return inputs.reshape(-1, self.count, self.n).argmax(axis=2)
+
+    def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
+        """See `Distribution`."""
+        logp, p = self._softmax(inputs)
+        chosen = np.arange(len(logp)), actions.reshape(-1).astype(np.intp, copy=False)
+        log_prob = self._total(logp[chosen])
+        entropy_each = -np.einsum("ij,ij->i", p, logp)
+        kl, old_p = None, None
+        if old_inputs is not None:
+            old_logp, old_p = self._softmax(old_inputs)
+            kl = self._total(np.einsum("ij,ij->i", old_p, old_logp - logp))
+        return Evaluation(log_prob, self._total(entropy_each), kl, (logp, p, chosen, entropy_each, old_p))
+
+    def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
+        """d log p_a = 1_a - p;  d H = -p (log p + H);  d KL = p - p_old."""
+        logp, p, chosen, entropy, old_p = e.saved
+        each = self._each(d_log_prob)
+        g = p * -each
+        g[chosen] += each[:, 0] if each.ndim else each
+        if np.ndim(d_entropy) or d_entropy:
+            g -= self._each(d_entropy) * (p * (logp + entropy[:, None]))
+        if old_p is not None and (np.ndim(d_kl) or d_kl):
+            g += self._each(d_kl) * (p - old_p)
+        return g.reshape(-1, self.num_inputs)
+
+    def fisher(self, inputs: Array, tangent: Array) -> Array:
+        """(diag p - p p') v."""
+        _, p = self._softmax(inputs)
+        pv = p * tangent.reshape(-1, self.n)
+        return (pv - p * pv.sum(axis=1, keepdims=True)).reshape(-1, self.num_inputs)
+
+    def _softmax(self, inputs: Array) -> tuple[Array, Array]:
+        """Log-probabilities and probabilities, one row per choice `[B * count, n]`."""
+        logits = inputs.reshape(-1, self.n)
+        logp = logits - logits.max(axis=1, keepdims=True)
+        p = np.exp(logp)
+        total = p.sum(axis=1, keepdims=True)
+        p /= total
+        logp -= np.log(total, out=total)
+        return logp, p
+
+    def _total(self, each: Array) -> Array:
+        return each if self.count == 1 else each.reshape(-1, self.count).sum(axis=1)
+
+    def _each(self, coefficient: Coefficient) -> Array:
+        c = np.asarray(coefficient, np.float32)
+        if not c.ndim:
+            return c
+        return (c if self.count == 1 else np.repeat(c, self.count))[:, None]
+
+
+class Bernoulli:
+    """`count` independent bits, from logits."""
+
+    def __init__(self, count: int) -> None:
+        self.num_inputs = self.num_actions = self.num_noise = count
+
+    def noise(self, rng: np.random.Generator, steps: int) -> Array:
+        """Logistic noise: logit + noise > 0 is a sample."""
+        u = np.clip(rng.random((steps, self.num_noise), dtype=np.float32), 1e-7, 1 - 1e-7)
+        return np.asarray(np.log(u) - np.log1p(-u), np.float32)
+
+    def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
+        """Bits `[B, A]`."""
+        return self.mode(inputs + noise)
+
+    def mode(self, inputs: Array) -> NDArray[Any]:
+        """Each bit at its likelier value."""
+        return (inputs > 0).astype(np.int64)
+
+    def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
+        """See `Distribution`."""
+        p, softplus = _sigmoid(inputs), np.logaddexp(0, inputs)
+        log_prob = (actions * inputs - softplus).sum(axis=1, dtype=np.float32)
+        entropy = (softplus - inputs * p).sum(axis=1)
+        kl, old_p = None, None
+        if old_inputs is not None:
+            old_p = _sigmoid(old_inputs)
+            kl = (old_p * (old_inputs - inputs) + softplus - np.logaddexp(0, old_inputs)).sum(axis=1)
+        return Evaluation(log_prob, entropy, kl, (inputs, actions, p, old_p))
+
+    def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
+        """d log p = a - p;  d H = -z p (1 - p);  d KL = p - p_old."""
+        z, actions, p, old_p = e.saved
+        g = _column(d_log_prob) * (actions - p) - _column(d_entropy) * (z * p * (1 - p))
+        if old_p is not None:
+            g += _column(d_kl) * (p - old_p)
+        return np.asarray(g, np.float32)
+
+    def fisher(self, inputs: Array, tangent: Array) -> Array:
+        """p (1 - p) v."""
+        p = _sigmoid(inputs)
+        return np.asarray(p * (1 - p) * tangent, np.float32)
+
+
+class Gaussian:
+    """`count` independent normal numbers; inputs are the means, then the logarithms of the standard deviations."""
+
+    def __init__(self, count: int) -> None:
+        self.num_actions = self.num_noise = count
+        self.num_inputs = 2 * count
+
+    def noise(self, rng: np.random.Generator, steps: int) -> Array:
+        """Standard normal numbers."""
+        return rng.standard_normal((steps, self.num_noise), dtype=np.float32)
+
+    def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
+        """Mean + sigma * noise."""
+        mean, log_std = self._split(inputs)
+        return mean + np.exp(log_std) * noise
+
+    def mode(self, inputs: Array) -> NDArray[Any]:
+        """The mean."""
+        return inputs[:, : self.num_actions]
+
+    def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
+        """See `Distribution`."""
+        mean, log_std = self._split(inputs)
+        inverse_std = np.exp(-log_std)
+        z = (actions - mean) * inverse_std
+        half_log_2pi = 0.5 * np.log(2 * np.pi)
+        log_prob = -(0.5 * z * z + log_std).sum(axis=1) - np.float32(self.num_actions * half_log_2pi)
+        entropy = log_std.sum(axis=1) + np.float32(self.num_actions * (half_log_2pi + 0.5))
+        kl, old = None, None
+        if old_inputs is not None:
+            old_mean, old_log_std = self._split(old_inputs)
+            shift = (mean - old_mean) * inverse_std
+            spread = np.exp(2 * (old_log_std - log_std))
+            kl = (log_std - old_log_std + 0.5 * (spread + shift * shift) - 0.5).sum(axis=1)
+            old = (shift, spread)
+        return Evaluation(log_prob, entropy, kl, (inputs, z, inverse_std, old))
+
+    def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
+        """With z = (a - mean) / sigma: d log p = (z / sigma, z^2 - 1);  d H = (0, 1)."""
+        inputs, z, inverse_std, old = e.saved
+        n = self.num_actions
+        g = np.empty_like(inputs)
+        g[:, :n] = _column(d_log_prob) * (z * inverse_std)
+        g[:, n:] = _column(d_log_prob) * (z * z - 1) + _column(d_entropy)
+        if old is not None:
+            shift, spread = old
+            g[:, :n] += _column(d_kl) * (shift * inverse_std)
+            g[:, n:] += _column(d_kl) * (1 - spread - shift * shift)
+        return self._inside(inputs, g)
+
+    def fisher(self, inputs: Array, tangent: Array) -> Array:
+        """diag(1 / sigma^2, 2) v."""
+        n = self.num_actions
+        _, log_std = self._split(inputs)
+        g = np.empty_like(tangent)
+        g[:, :n] = tangent[:, :n] * np.exp(-2 * log_std)
+        g[:, n:] = 2 * tangent[:, n:]
+        return self._inside(inputs, g)
+
+    def _split(self, inputs: Array) -> tuple[Array, Array]:
+        return inputs[:, : self.num_actions], np.clip(inputs[:, self.num_actions :], *LOG_STD_RANGE)
+
+    def _inside(self, inputs: Array, g: Array) -> Array:
+        """A standard deviation at the end of its range does not move by gradient."""
+        raw = inputs[:, self.num_actions :]
+        g[:, self.num_actions :] *= (raw > LOG_STD_RANGE[0]) & (raw < LOG_STD_RANGE[1])
+        return g
+
+
+class Product:
+    """Independent distributions side by side: MultiDiscrete with unequal choices, Dict and Tuple actions."""
+
+    def __init__(self, factors: Sequence[Distribution]) -> None:
+        self.factors = list(factors)
+        self.num_inputs = sum(f.num_inputs for f in factors)
+        self.num_actions = sum(f.num_actions for f in factors)
+        self.num_noise = sum(f.num_noise for f in factors)
+        self._inputs = _slices([f.num_inputs for f in factors])
+        self._actions = _slices([f.num_actions for f in factors])
+        self._noise = _slices([f.num_noise for f in factors])
+
+    def noise(self, rng: np.random.Generator, steps: int) -> Array:
+        """Each factor's noise, side by side."""
+        return np.concatenate([f.noise(rng, steps) for f in self.factors], axis=1)
+
+    def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
+        """Each factor's sample, side by side."""
+        places = zip(self.factors, self._inputs, self._noise, strict=True)
+        return np.concatenate([f.sample(inputs[:, i], noise[:, m]) for f, i, m in places], axis=1)
+
+    def mode(self, inputs: Array) -> NDArray[Any]:
+        """Each factor's mode, side by side."""
+        return np.concatenate([f.mode(inputs[:, i]) for f, i in zip(self.factors, self._inputs, strict=True)], axis=1)
+
+    def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
+        """Logarithms, entropies and KLs of independent factors add up."""
+        parts = [
+            f.evaluate(inputs[:, i], actions[:, a], None if old_inputs is None else old_inputs[:, i])
+            for f, i, a in zip(self.factors, self._inputs, self._actions, strict=True)
+        ]
+        kl = None if old_inputs is None else sum((p.kl for p in parts if p.kl is not None), np.float32(0))
+        log_prob = sum((p.log_prob for p in parts), np.float32(0))
+        entropy = sum((p.entropy for p in parts), np.float32(0))
+        return Evaluation(np.asarray(log_prob), np.asarray(entropy), None if kl is None else np.asarray(kl), parts)
+
+    def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
+        """Each factor's gradient, side by side."""
+        pairs = zip(self.factors, e.saved, strict=True)
+        return np.concatenate([f.gradient(part, d_log_prob, d_entropy, d_kl) for f, part in pairs], axis=1)
+
+    def fisher(self, inputs: Array, tangent: Array) -> Array:
+        """The Fisher matrix is block-diagonal."""
+        pairs = zip(self.factors, self._inputs, strict=True)
+        return np.concatenate([f.fisher(inputs[:, i], tangent[:, i]) for f, i in pairs], axis=1)
+
+
+def distribution_for(spec: ActionSpec) -> Distribution:
+    """The distribution that an action space asks for."""
+    factors: list[Distribution] = []
+    for leaf in spec.leaves:
+        if leaf.kind == "categorical":
+            factors.extend(Categorical(n, len(list(run))) for n, run in groupby(leaf.choices))
+        elif leaf.kind == "bernoulli":
+            factors.append(Bernoulli(leaf.size))
+        else:
+            factors.append(Gaussian(leaf.size))
+    return factors[0] if len(factors) == 1 else Product(factors)
+
+
+def log_std_inputs(distribution: Distribution) -> NDArray[np.int64]:
+    """Which inputs are logarithms of standard deviations: with `free_log_std` they do not depend on the observation."""
+    columns: list[int] = []
+    offset = 0
+    for factor in distribution.factors if isinstance(distribution, Product) else [distribution]:
+        if isinstance(factor, Gaussian):
+            columns.extend(range(offset + factor.num_actions, offset + factor.num_inputs))
+        offset += factor.num_inputs
+    return np.array(columns, np.int64)
+
+
+def _slices(sizes: Sequence[int]) -> list[slice]:
+    ends = np.cumsum(sizes)
+    return [slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _column(coefficient: Coefficient) -> Array:
+    c = np.asarray(coefficient, np.float32)
+    return c[:, None] if c.ndim else c
+
+
+def _sigmoid(z: Array) -> Array:
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * z)), np.float32)

@@ -1,0 +1,96 @@
+"""From stored observations to what a network reads: one-hot for choices, the running filter for measurements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from shoal.data.batch import Parts
+from shoal.data.filters import MeanStdFilter
+from shoal.envs.spaces import ObsSpec
+from shoal.models.network import Inputs
+
+MOST_ONE_HOT_CHOICES = 1024
+
+
+class Encoder:
+    """Encodes the vector part of observations; images pass through untouched.
+
+    - A discrete number with n values becomes n indicators (above 1024 values: its binary digits); a binary one stays.
+    - Integers of a bounded Box (a RAM dump, say) are scaled to [0, 1].
+    - Floats stay as they are, or pass the observation filter where there is one.
+    """
+
+    def __init__(self, spec: ObsSpec, observation_filter: MeanStdFilter | None = None) -> None:
+        self.spec = spec
+        self.filter = observation_filter
+        size = spec.vector_size
+        self.measured = np.zeros(size, bool)  # which columns the filter applies to
+        scale, shift = np.ones(size, np.float32), np.zeros(size, np.float32)
+        plain: list[int] = []
+        for leaf in spec.leaves:
+            columns = leaf.columns
+            if leaf.choices is not None and not isinstance(leaf.space, spaces.MultiBinary):
+                continue
+            if not columns.stop:
+                continue
+            plain.extend(range(columns.start, columns.stop))
+            if leaf.choices is None:
+                self.measured[columns] = True
+                assert isinstance(leaf.space, spaces.Box)
+                if np.issubdtype(leaf.space.dtype or np.float32, np.integer) and leaf.space.is_bounded():
+                    low = leaf.space.low.reshape(-1).astype(np.float64)
+                    width = np.maximum(leaf.space.high.reshape(-1).astype(np.float64) - low, 1)
+                    scale[columns], shift[columns] = 1 / width, -low / width
+        self._plain = np.array(plain, np.int64)
+        self._all_plain = len(plain) == size
+        self._scale = scale if (scale != 1).any() or shift.any() else None
+        self._shift = shift
+        self._tables: list[tuple[int, NDArray[np.float32]]] = []
+        for leaf in spec.leaves:
+            if leaf.choices is not None and not isinstance(leaf.space, spaces.MultiBinary):
+                for column, choices in zip(range(leaf.columns.start, leaf.columns.stop), leaf.choices, strict=True):
+                    self._tables.append((column, _code_table(int(choices))))
+        self.size = len(plain) + sum(table.shape[1] for _, table in self._tables)
+
+    def __call__(self, parts: Parts) -> Inputs:
+        """Encoded inputs for a batch of observations, each part `[B, ...]`."""
+        if not self.spec.vector_size:
+            return parts
+        return (self.encode(parts[0]), *parts[1:])
+
+    def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Features `[B, D]` of the vector part `[B, R]`; the same array where nothing needs to change."""
+        x = raw
+        if self._scale is not None:
+            x = x * self._scale + self._shift
+        if self.filter is not None:
+            x = self.filter(x)
+        if self._all_plain:
+            return x
+        out = np.empty((len(raw), self.size), np.float32)
+        column = len(self._plain)
+        if column:
+            out[:, :column] = x[:, self._plain]
+        for source, table in self._tables:
+            width = table.shape[1]
+            # Environments do step out of their spaces (at the end of an episode, say): the nearest value inside stands for it.
+            out[:, column : column + width] = table.take(raw[:, source].astype(np.int64), axis=0, mode="clip")
+            column += width
+        return out
+
+    def measurements(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What the filter learns from: the vector part after scaling, before filtering."""
+        return raw if self._scale is None else raw * self._scale + self._shift
+
+
+def _code_table(choices: int) -> NDArray[np.float32]:
+    """One row per value: its indicator, or its binary digits where indicators would be too many."""
+    if choices <= MOST_ONE_HOT_CHOICES:
+        return np.eye(choices, dtype=np.float32)
+    digits = np.arange(int(choices - 1).bit_length())
+    table: NDArray[Any] = (np.arange(choices)[:, None] >> digits) & 1
+    return table.astype(np.float32)

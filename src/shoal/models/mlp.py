@@ -1,0 +1,343 @@
+"""The default network: a NumPy multilayer perceptron with hand-written derivatives.
+
+Small networks in PyTorch are all dispatch overhead; here a call is a handful of BLAS operations into buffers that are
+kept. Policy and value net have the same hidden sizes, so their layers are stacked: weights `[G, in, out]`, activations
+`[G, B, out]`, with G = 2 for separate nets and G = 1 for a shared trunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.models.network import Inputs
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A nonlinearity: `apply(z)` works in place; `slope(z, h, out)` is its derivative, from z only where `needs_z`."""
+
+    apply: Callable[[Array], Array]
+    slope: Callable[[Array, Array, Array], Array]
+    needs_z: bool = False
+
+
+def _tanh(z: Array) -> Array:
+    # 2 / (1 + exp(-2 z)) - 1: a third faster than np.tanh in float32, and within 2e-7 of it. Overflow ends at -1, as it should.
+    np.multiply(z, -2, out=z)
+    np.exp(z, out=z)
+    z += 1
+    np.divide(2, z, out=z)
+    z -= 1
+    return z
+
+
+def _sigmoid(z: Array) -> Array:
+    np.negative(z, out=z)
+    np.exp(z, out=z)
+    z += 1
+    return np.divide(1, z, out=z)
+
+
+def _silu(z: Array) -> Array:
+    z *= _sigmoid(z.copy())
+    return z
+
+
+def _silu_slope(z: Array, h: Array, out: Array) -> Array:
+    s = _sigmoid(z.copy())
+    return np.add(s, h * (1 - s), out=out)
+
+
+def _gelu_parts(z: Array) -> tuple[Array, Array]:
+    # The tanh form, as in the original paper; torch's `approximate="tanh"`.
+    c = np.float32(np.sqrt(2 / np.pi))
+    t = np.tanh(c * (z + np.float32(0.044715) * z**3))
+    return t, c * (1 + np.float32(3 * 0.044715) * z * z)
+
+
+def _gelu(z: Array) -> Array:
+    t, _ = _gelu_parts(z)
+    z *= np.float32(0.5) * (1 + t)
+    return z
+
+
+def _gelu_slope(z: Array, h: Array, out: Array) -> Array:
+    del h
+    t, inner = _gelu_parts(z)
+    return np.add(np.float32(0.5) * (1 + t), np.float32(0.5) * z * (1 - t * t) * inner, out=out)
+
+
+def _tanh_slope(z: Array, h: Array, out: Array) -> Array:
+    del z
+    np.multiply(h, h, out=out)
+    return np.subtract(1, out, out=out)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "linear": Activation(lambda z: z, lambda z, h, out: _fill(out, 1)),
+    "tanh": Activation(_tanh, _tanh_slope),
+    "relu": Activation(lambda z: np.maximum(z, 0, out=z), lambda z, h, out: np.greater(h, 0, out=out)),
+    "elu": Activation(
+        lambda z: np.copyto(z, np.expm1(np.minimum(z, 0)), where=z < 0) or z,
+        lambda z, h, out: np.add(np.minimum(h, 0), 1, out=out),
+    ),
+    "silu": Activation(_silu, _silu_slope, needs_z=True),
+    "sigmoid": Activation(_sigmoid, lambda z, h, out: np.multiply(h, 1 - h, out=out)),
+    "leaky_relu": Activation(
+        lambda z: np.maximum(z, np.float32(0.01) * z, out=z),
+        lambda z, h, out: np.add(np.float32(0.99) * (h > 0), np.float32(0.01), out=out),
+    ),
+    "gelu": Activation(_gelu, _gelu_slope, needs_z=True),
+    "softplus": Activation(
+        lambda z: np.logaddexp(z, np.float32(0), out=z), lambda z, h, out: np.subtract(1, np.exp(-h), out=out)
+    ),
+}
+
+
+def _fill(out: Array, value: float) -> Array:
+    out.fill(value)
+    return out
+
+
+@dataclass
+class Tape:
+    """What `forward` keeps: the input, each layer's activations and slopes `[G, B, H]`, and room to work in."""
+
+    x: Array
+    hidden: list[Array]
+    slopes: list[Array]
+    grads: list[Array]
+    z: list[Array] = field(default_factory=list)
+
+
+class MLP:
+    """Keeps the `Network` contract for one feature vector per observation."""
+
+    def __init__(
+        self,
+        num_features: int,
+        num_outputs: int,
+        hiddens: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        share_layers: bool = False,
+        free_outputs: NDArray[np.int64] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.num_features, self.num_outputs = num_features, num_outputs
+        self.hiddens = tuple(hiddens)
+        self.activation_name = activation
+        self._activation = ACTIVATIONS[activation]
+        self.groups = 1 if share_layers else 2
+        free = np.zeros(0, np.int64) if free_outputs is None else free_outputs
+        self._free = free
+        self._computed = np.setdiff1d(np.arange(num_outputs), free)
+        self._tapes: dict[int, Tape] = {}
+        self._act_buffers: dict[int, list[Array]] = {}
+
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        sizes = (num_features, *self.hiddens)
+        for layer, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+            self._shapes[f"hidden{layer}.weight"] = (self.groups, fan_in, fan_out)
+            self._shapes[f"hidden{layer}.bias"] = (self.groups, fan_out)
+        self._shapes["policy.weight"] = (sizes[-1], len(self._computed))
+        self._shapes["policy.bias"] = (len(self._computed),)
+        self._shapes["value.weight"] = (sizes[-1], 1)
+        self._shapes["value.bias"] = (1,)
+        if len(free):
+            self._shapes["log_std"] = (len(free),)
+        total = sum(int(np.prod(shape)) for shape in self._shapes.values())
+        self.params = np.zeros(total, np.float32)
+        self._gradient = np.zeros(total, np.float32)
+        self._p = self._views(self.params)
+        self._g = self._views(self._gradient)
+        self._initialise(np.random.default_rng(seed))
+
+    def sync(self) -> None:
+        """Nothing to do: the layers are views into `params`."""
+
+    def act(self, inputs: Inputs) -> Array:
+        """See `Network`."""
+        return self._outputs(self._last_hidden(inputs[0], 0))
+
+    def values(self, inputs: Inputs) -> Array:
+        """See `Network`."""
+        h = self._last_hidden(inputs[0], self.groups - 1)
+        return (h @ self._p["value.weight"])[:, 0] + self._p["value.bias"]
+
+    def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
+        """See `Network`."""
+        x = inputs[0]
+        tape = self._tape(len(x))
+        tape.x = x
+        below: Array = x
+        keep_z = self._activation.needs_z
+        with np.errstate(over="ignore"):
+            for layer, h in enumerate(tape.hidden):
+                np.matmul(below, self._p[f"hidden{layer}.weight"], out=h)
+                h += self._p[f"hidden{layer}.bias"][:, None, :]
+                if keep_z:
+                    np.copyto(tape.z[layer], h)
+                self._activation.apply(h)
+                self._activation.slope(tape.z[layer] if keep_z else h, h, tape.slopes[layer])
+                below = h
+        top = below if self.hiddens else np.broadcast_to(x, (self.groups, *x.shape))
+        values = (top[-1] @ self._p["value.weight"])[:, 0] + self._p["value.bias"]
+        return self._outputs(top[0]), values, tape
+
+    def vjp(self, tape: Tape, d_outputs: Array, d_values: Array) -> Array:
+        """See `Network`."""
+        g, p = self._g, self._p
+        top = tape.hidden[-1] if self.hiddens else np.broadcast_to(tape.x, (self.groups, *tape.x.shape))
+        d_policy = d_outputs
+        if len(self._free):
+            np.sum(d_outputs[:, self._free], axis=0, out=g["log_std"])
+            d_policy = d_outputs[:, self._computed]
+        d_value = d_values[:, None]
+        np.matmul(top[0].T, d_policy, out=g["policy.weight"])
+        np.sum(d_policy, axis=0, out=g["policy.bias"])
+        np.matmul(top[-1].T, d_value, out=g["value.weight"])
+        np.sum(d_values, out=g["value.bias"][0:1].reshape(()))
+        if not self.hiddens:
+            return self._gradient
+        d_top = tape.grads[-1]
+        np.matmul(d_policy, p["policy.weight"].T, out=d_top[0])
+        if self.groups == 2:
+            np.multiply(d_value, p["value.weight"].T, out=d_top[1])
+        else:
+            d_top[0] += d_value * p["value.weight"].T
+        for layer in range(len(self.hiddens) - 1, -1, -1):
+            dz = tape.grads[layer]
+            dz *= tape.slopes[layer]
+            below = tape.hidden[layer - 1].transpose(0, 2, 1) if layer else tape.x.T
+            np.matmul(below, dz, out=g[f"hidden{layer}.weight"])
+            np.sum(dz, axis=1, out=g[f"hidden{layer}.bias"])
+            if layer:
+                np.matmul(dz, p[f"hidden{layer}.weight"].transpose(0, 2, 1), out=tape.grads[layer - 1])
+        return self._gradient
+
+    def jvp(self, tape: Tape, tangent: Array) -> tuple[Array, Array]:
+        """See `Network`."""
+        v, p = self._views(np.ascontiguousarray(tangent, np.float32)), self._p
+        dot: Array | None = None  # the input does not move
+        below: Array = tape.x
+        for layer, h in enumerate(tape.hidden):
+            moved = below @ v[f"hidden{layer}.weight"] + v[f"hidden{layer}.bias"][:, None, :]
+            if dot is not None:
+                moved += dot @ p[f"hidden{layer}.weight"]
+            moved *= tape.slopes[layer]
+            dot, below = moved, h
+        top = below if self.hiddens else np.broadcast_to(tape.x, (self.groups, *tape.x.shape))
+        dot_policy = top[0] @ v["policy.weight"] + v["policy.bias"]
+        dot_values = (top[-1] @ v["value.weight"])[:, 0] + v["value.bias"]
+        if dot is not None:
+            dot_policy += dot[0] @ p["policy.weight"]
+            dot_values += (dot[-1] @ p["value.weight"])[:, 0]
+        return self._with_free(dot_policy, v), dot_values
+
+    def named_params(self) -> dict[str, Array]:
+        """Each net's layers apart, as a reader expects them."""
+        named: dict[str, Array] = {}
+        for name, view in self._p.items():
+            if not name.startswith("hidden"):
+                named[name] = view
+            elif self.groups == 1:
+                named[f"shared.{name}"] = view[0]
+            else:
+                named[f"policy.{name}"], named[f"value.{name}"] = view[0], view[1]
+        return named
+
+    def summary(self) -> str:
+        """See `Network`."""
+        return table_of(
+            f"NumPy MLP, {self.activation_name}, {self.num_features} features in, {self.num_outputs} outputs and a value out",
+            [(name, tuple(view.shape)) for name, view in self.named_params().items()],
+        )
+
+    def _views(self, vector: Array) -> dict[str, Array]:
+        views, offset = {}, 0
+        for name, shape in self._shapes.items():
+            size = int(np.prod(shape))
+            views[name] = vector[offset : offset + size].reshape(shape)
+            offset += size
+        return views
+
+    def _initialise(self, rng: np.random.Generator) -> None:
+        """Orthogonal weights: gain sqrt(2) in the hidden layers, 0.01 for the policy (near uniform), 1 for the value."""
+        for name, view in self._p.items():
+            if name.startswith("hidden") and name.endswith("weight"):
+                for group in view:
+                    group[:] = orthogonal(rng, group.shape, np.sqrt(2))
+        self._p["policy.weight"][:] = orthogonal(rng, self._shapes["policy.weight"], 0.01)
+        self._p["value.weight"][:] = orthogonal(rng, self._shapes["value.weight"], 1.0)
+
+    def _last_hidden(self, x: Array, group: int) -> Array:
+        """The top of one net's hidden layers, in buffers that are kept for small batches."""
+        buffers = self._act_buffers.get(len(x))
+        if buffers is None:
+            buffers = [np.empty((len(x), size), np.float32) for size in self.hiddens]
+            if len(self._act_buffers) < 16 and len(x) <= 1024:
+                self._act_buffers[len(x)] = buffers
+        with np.errstate(over="ignore"):
+            for layer, h in enumerate(buffers):
+                np.matmul(x, self._p[f"hidden{layer}.weight"][group], out=h)
+                h += self._p[f"hidden{layer}.bias"][group]
+                x = self._activation.apply(h)
+        return x
+
+    def _outputs(self, top: Array) -> Array:
+        return self._with_free(top @ self._p["policy.weight"] + self._p["policy.bias"], self._p)
+
+    def _with_free(self, computed: Array, views: dict[str, Array]) -> Array:
+        if not len(self._free):
+            return computed
+        out = np.empty((len(computed), self.num_outputs), np.float32)
+        out[:, self._computed] = computed
+        out[:, self._free] = views["log_std"]
+        return out
+
+    def _tape(self, size: int) -> Tape:
+        tape = self._tapes.get(size)
+        if tape is None:
+
+            def rooms() -> list[Array]:
+                return [np.empty((self.groups, size, hidden), np.float32) for hidden in self.hiddens]
+
+            tape = Tape(
+                np.empty((0, 0), np.float32), rooms(), rooms(), rooms(), rooms() if self._activation.needs_z else []
+            )
+            if len(self._tapes) > 8:
+                self._tapes.clear()
+            self._tapes[size] = tape
+        return tape
+
+
+def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[Any]:
+    """A matrix with orthonormal rows or columns, times `gain`."""
+    rows, columns = shape
+    if not rows or not columns:
+        return np.zeros(shape)
+    flat = rng.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(flat)
+    q *= np.sign(np.diag(r))
+    return gain * (q if rows >= columns else q.T)
+
+
+def table_of(title: str, rows: Sequence[tuple[str, tuple[int, ...]]]) -> str:
+    """A table of parameters with their shapes and counts."""
+    counts = [int(np.prod(shape)) for _, shape in rows]
+    width = max(len(name) for name, _ in rows)
+    shapes = [" x ".join(str(n) for n in shape) for _, shape in rows]
+    shape_width = max(len(s) for s in [*shapes, "shape"])
+    lines = [title, f"{'parameter':<{width}}  {'shape':<{shape_width}}  {'count':>9}"]
+    lines += [
+        f"{name:<{width}}  {shape:<{shape_width}}  {count:>9,}"
+        for (name, _), shape, count in zip(rows, shapes, counts, strict=True)
+    ]
+    return "\n".join([*lines, f"{'total':<{width}}  {'':<{shape_width}}  {sum(counts):>9,}"])

@@ -1,0 +1,48 @@
+"""The contract between algorithms and networks: `forward`, `vjp` and `jvp` on one flat parameter vector.
+
+An algorithm works in output space: it computes, in closed form, the gradient of its objective with respect to what the
+network put out, and the network pulls that back to its parameters. Both backends (the NumPy MLP in `mlp.py`, any
+PyTorch module in `torch_network.py`) keep this contract and pass the same tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+Inputs = tuple[NDArray[Any], ...]
+"""Encoded observations, batch first: the feature vector `[B, D]` if there is one, then each image `[B, H, W, C]` raw."""
+
+
+class Network(Protocol):
+    """A policy head `[B, K]` and a value head `[B]` over one flat float32 parameter vector `[P]`."""
+
+    params: Array  # [P]; live: the network uses what is written into it (call `sync` afterwards)
+    num_outputs: int  # K
+
+    def sync(self) -> None:
+        """Tell the network that `params` was written (a network on a GPU copies it over; others do nothing)."""
+
+    def act(self, inputs: Inputs) -> Array:
+        """Outputs `[B, K]` alone, nothing kept for derivatives. Valid until the next call; fast for small B."""
+
+    def values(self, inputs: Inputs) -> Array:
+        """Values `[B]` alone."""
+
+    def forward(self, inputs: Inputs) -> tuple[Array, Array, Any]:
+        """Outputs `[B, K]`, values `[B]`, and a tape for one `vjp` or any number of `jvp`s. Valid until the next `forward`."""
+
+    def vjp(self, tape: Any, d_outputs: Array, d_values: Array) -> Array:
+        """The gradient `[P]` of `sum(d_outputs * outputs) + sum(d_values * values)`. Valid until the next call."""
+
+    def jvp(self, tape: Any, tangent: Array) -> tuple[Array, Array]:
+        """How outputs `[B, K]` and values `[B]` move when the parameters move along `tangent` `[P]`."""
+
+    def named_params(self) -> dict[str, Array]:
+        """Each parameter by name, as a view into `params`."""
+
+    def summary(self) -> str:
+        """A table of layers, shapes and parameter counts."""

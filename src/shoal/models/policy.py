@@ -1,0 +1,135 @@
+"""A policy: observations in, actions out, with everything that takes: spaces, filter, network and distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.data.batch import Batch
+from shoal.data.filters import MeanStdFilter
+from shoal.data.state import State
+from shoal.envs.spaces import ActionSpec, ObsSpec
+from shoal.errors import CheckpointError
+from shoal.models.distributions import Distribution
+from shoal.models.encoder import Encoder
+from shoal.models.network import Array, Network
+
+
+class Summary(str):
+    """A text that a prompt shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Model:
+    """The network as a user looks at it."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    @property
+    def base_model(self) -> Model:
+        """The model itself: what classic RLlib calls so."""
+        return self
+
+    def summary(self) -> Summary:
+        """A table of layers, shapes and parameter counts."""
+        return Summary(self.network.summary())
+
+
+class Policy:
+    """One policy over given spaces."""
+
+    def __init__(
+        self,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        network: Network,
+        distribution: Distribution,
+        encoder: Encoder,
+        seed: int = 0,
+    ) -> None:
+        self.obs_spec, self.action_spec = obs_spec, action_spec
+        self.network, self.distribution, self.encoder = network, distribution, encoder
+        self._rng = np.random.default_rng([seed, 3])
+
+    @property
+    def model(self) -> Model:
+        """The network, with a `summary()`."""
+        return Model(self.network)
+
+    @property
+    def filter(self) -> MeanStdFilter | None:
+        """The observation filter, if there is one."""
+        return self.encoder.filter
+
+    def compute_single_action(self, obs: Any, explore: bool = True) -> Any:
+        """The action for one observation, both as the environment's spaces have them."""
+        return self.compute_actions([obs], explore)[0]
+
+    def compute_actions(self, observations: list[Any], explore: bool = True) -> list[Any]:
+        """One action per observation, in one pass of the network; a ValueError says what does not fit."""
+        rows = self.obs_spec.allocate(len(observations))
+        for index, obs in enumerate(observations):
+            self.obs_spec.put(obs, rows, index)
+        outputs = self.network.act(self.encoder(rows))
+        if explore:
+            actions = self.distribution.sample(outputs, self.distribution.noise(self._rng, len(observations)))
+        else:
+            actions = self.distribution.mode(outputs)
+        return list(self.action_spec.decode(actions))
+
+    def get_weights(self) -> dict[str, Array]:
+        """A copy of every parameter by name."""
+        return {name: view.copy() for name, view in self.network.named_params().items()}
+
+    def set_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Overwrite parameters by name; unknown names and other shapes are refused before anything changes."""
+        views = self.network.named_params()
+        for name, value in weights.items():
+            if name not in views:
+                raise ValueError(f"no parameter is called {name!r}; there are {', '.join(views)}")
+            if np.shape(value) != views[name].shape:
+                raise ValueError(f"{name} has shape {views[name].shape}, not {np.shape(value)}")
+        for name, value in weights.items():
+            views[name][...] = value
+        self.network.sync()
+
+    def learn_filter(self, batch: Batch) -> None:
+        """Let the filter see a batch's raw observations."""
+        if self.filter is not None and self.obs_spec.vector_size:
+            raw = batch.obs[0][batch.valid]
+            self.filter.update(self.encoder.measurements(raw))
+
+    def get_state(self) -> State:
+        """Parameters, filter and the stream behind `compute_single_action`."""
+        values: dict[str, Any] = {"rng": self._rng.bit_generator.state}
+        arrays: dict[str, NDArray[Any]] = {"params": self.network.params.copy()}
+        if self.filter is not None:
+            state = self.filter.get_state()
+            values["filter"] = state.values
+            arrays |= {f"filter.{name}": array for name, array in state.arrays.items()}
+        return State(values, arrays)
+
+    def set_state(self, state: State) -> None:
+        """Take over parameters, filter and stream; a network of another size is refused."""
+        params = state.arrays["params"]
+        if params.shape != self.network.params.shape:
+            raise CheckpointError(
+                f"the checkpoint's network has {len(params)} parameters and this one {len(self.network.params)}: "
+                "environment or model differ from those it was trained with"
+            )
+        if (self.filter is not None) != ("filter" in state.values):
+            raise CheckpointError("observation_filter differs from the one the checkpoint was trained with")
+        self.network.params[:] = params
+        self.network.sync()
+        self._rng.bit_generator.state = state.values["rng"]
+        if self.filter is not None:
+            arrays = {name: state.arrays[f"filter.{name}"] for name in ("mean", "m2")}
+            self.filter.set_state(State(state.values["filter"], arrays))

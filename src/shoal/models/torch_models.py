@@ -1,0 +1,464 @@
+"""The PyTorch modules that come with shoal, the classic way to write one's own, and how a network is made of them.
+
+- `MLPNet`: the same layers as the NumPy MLP, for one feature vector.
+- `VisionNet`: convolutions for each image, joined with the feature vector.
+- `TorchModelV2` and `FullyConnectedNetwork`: custom models with classic RLlib's signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from shoal.config.settings import ModelConfig
+from shoal.envs.spaces import Space, is_image, leaves_of, path_name
+from shoal.envs.telling import own_words
+from shoal.errors import ConfigError, ShoalError
+from shoal.models.catalog import custom_model_class
+from shoal.models.torch_network import Tensors, TorchNetwork
+
+# In place wherever the derivative needs only the result: a layer's own output is nobody else's.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: x,
+    "tanh": torch.tanh_,
+    "relu": torch.relu_,
+    "elu": partial(F.elu, inplace=True),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid_,
+    "leaky_relu": partial(F.leaky_relu, inplace=True),
+    "gelu": partial(F.gelu, approximate="tanh"),
+    "softplus": F.softplus,
+}
+LARGEST_MAP_SIDE = 12
+NUM_EXAMPLES = 3
+
+
+class Dense(nn.Module):
+    """Fully connected layers, each followed by the activation, and then a linear head if `num_outputs` is given."""
+
+    def __init__(
+        self, num_inputs: int, hiddens: Sequence[int], activation: str, num_outputs: int | None = None, gain: float = 1
+    ) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self._hidden = []
+        for index, size in enumerate(hiddens):
+            layer = _orthogonal(nn.Linear(num_inputs, size), sqrt(2))
+            self.add_module(f"hidden{index}", layer)
+            self._hidden.append(layer)
+            num_inputs = size
+        self.num_features = num_inputs
+        self.head = None if num_outputs is None else _orthogonal(nn.Linear(num_inputs, num_outputs), gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs `[B, O]` of features `[B, D]`."""
+        for layer in self._hidden:
+            x = self.activation(layer(x))
+        return x if self.head is None else self.head(x)
+
+
+class MLPNet(nn.Module):
+    """A policy net and a value net over one feature vector, apart or on shared hidden layers."""
+
+    def __init__(
+        self, num_features: int, num_outputs: int, hiddens: Sequence[int], activation: str, share_layers: bool
+    ) -> None:
+        super().__init__()
+        self.shared = Dense(num_features, hiddens, activation) if share_layers else None
+        own, top = ([], self.shared.num_features) if self.shared else (hiddens, num_features)
+        self.policy = Dense(top, own, activation, num_outputs, gain=0.01)
+        self.value = Dense(top, own, activation, 1)
+
+    def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
+        """Outputs `[B, K]` and values `[B]` of features `[B, D]`."""
+        x = inputs[0] if self.shared is None else self.shared(inputs[0])
+        return self.policy(x), self.value(x).squeeze(1)
+
+    def act(self, inputs: Tensors) -> Tensor:
+        """Outputs alone."""
+        outputs: Tensor = self.policy(inputs[0] if self.shared is None else self.shared(inputs[0]))
+        return outputs
+
+    def values(self, inputs: Tensors) -> Tensor:
+        """Values alone."""
+        values: Tensor = self.value(inputs[0] if self.shared is None else self.shared(inputs[0]))
+        return values.squeeze(1)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution: its size, and the zeros around its input (left, right, top, bottom)."""
+
+    channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    def side(self, axis: int, size: int) -> int:
+        """How long an axis is after it; below 1 if the kernel does not fit."""
+        before, after = self.padding[2 - 2 * axis : 4 - 2 * axis]
+        return (size + before + after - self.kernel[axis]) // self.stride[axis] + 1
+
+
+def channels_first(shape: Sequence[int]) -> bool:
+    """Whether an image `[A, B, C]` has its channels in front.
+
+    Two equal sides next to each other are height and width; otherwise the shorter of the outer axes holds the channels.
+    """
+    first, middle, last = shape
+    return first != middle and (middle == last or first < last)
+
+
+def image_sides(shape: Sequence[int]) -> tuple[int, int, int]:
+    """Channels, height and width of an image; a field `[H, W]` has one channel."""
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    if len(shape) != 3:
+        raise ConfigError(f"an image has two or three axes (got shape {tuple(shape)}); reshape it in the environment")
+    first, middle, last = shape
+    return (first, middle, last) if channels_first(shape) else (last, first, middle)
+
+
+def default_convolutions(height: int, width: int) -> list[Convolution]:
+    """Layers that suit an image of any size, and are those of the Nature paper for about 84 x 84.
+
+    A first layer by the image's size, then halvings until the map is small, then one 3 x 3. Each axis goes its own
+    way, so long narrow images work, and no kernel is larger than its map.
+    """
+    first = [(8, 4) if side >= 64 else (4, 2) if side >= 16 else (min(3, side), 1) for side in (height, width)]
+    layers = [Convolution(32, (first[0][0], first[1][0]), (first[0][1], first[1][1]))]
+    sides = [layers[0].side(0, height), layers[0].side(1, width)]
+    while max(sides) > LARGEST_MAP_SIDE:
+        halved = [(4, 2) if side > LARGEST_MAP_SIDE else (1, 1) for side in sides]
+        layers.append(Convolution(64, (halved[0][0], halved[1][0]), (halved[0][1], halved[1][1])))
+        sides = [layers[-1].side(axis, side) for axis, side in enumerate(sides)]
+    return [*layers, Convolution(64, (min(3, sides[0]), min(3, sides[1])), (1, 1))]
+
+
+def classic_convolutions(filters: Sequence[Sequence[Any]], height: int, width: int) -> list[Convolution]:
+    """`conv_filters` as classic RLlib means them: only strides shrink the map (by padding), but for the last layer."""
+    layers: list[Convolution] = []
+    sides = [height, width]
+    for channels, kernel, stride in filters:
+        kernels, strides = _pair(kernel), _pair(stride)
+        padding: list[int] = []
+        if len(layers) < len(filters) - 1:
+            for axis in (1, 0):
+                wanted = -(-sides[axis] // strides[axis])
+                missing = max((wanted - 1) * strides[axis] + kernels[axis] - sides[axis], 0)
+                padding += [missing // 2, missing - missing // 2]
+        layers.append(Convolution(channels, kernels, strides, tuple(padding) or (0, 0, 0, 0)))  # type: ignore[arg-type]
+        sides = [layers[-1].side(axis, side) for axis, side in enumerate(sides)]
+        if min(sides) < 1:
+            raise ConfigError(f"model.conv_filters: {_misfit(layers, height, width)}")
+    return layers
+
+
+class ImageNet(nn.Module):
+    """The convolutions over one image; gives one flat row of features per image."""
+
+    def __init__(self, shape: tuple[int, ...], filters: Sequence[Sequence[Any]] | None, activation: str) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.rank, self.channels_first = len(shape), len(shape) == 3 and channels_first(shape)
+        channels, height, width = image_sides(shape)
+        plan = default_convolutions(height, width) if filters is None else classic_convolutions(filters, height, width)
+        self._layers: list[tuple[tuple[int, ...] | None, nn.Module]] = []
+        for index, layer in enumerate(plan):
+            conv = _orthogonal(nn.Conv2d(channels, layer.channels, layer.kernel, layer.stride), sqrt(2))
+            self.add_module(f"conv{index}", conv)
+            self._layers.append((layer.padding if any(layer.padding) else None, conv))
+            channels, height, width = layer.channels, layer.side(0, height), layer.side(1, width)
+        self.num_features = channels * height * width
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Features `[B, D]` of images `[B, ...]`; bytes are scaled to [0, 1], floats are taken as they are."""
+        x = image.float()
+        if image.dtype == torch.uint8:
+            x = x * (1 / 255)
+        if self.rank == 2:
+            x = x.unsqueeze(1)
+        elif not self.channels_first:
+            x = x.permute(0, 3, 1, 2)
+        for padding, conv in self._layers:
+            x = self.activation(conv(x if padding is None else F.pad(x, padding)))
+        return x.flatten(1)
+
+
+class VisionNet(nn.Module):
+    """Convolutions over each image, their features beside the feature vector, then dense layers and two heads.
+
+    Policy and value always share the convolutions, as PPO with the Nature network does; `vf_share_layers` says whether
+    they share the dense layers after them too (`post_fcnet_hiddens`, None: [256]). Every activation is `conv_activation`.
+    """
+
+    def __init__(
+        self, vector_size: int, image_shapes: Sequence[tuple[int, ...]], num_outputs: int, model: ModelConfig
+    ) -> None:
+        super().__init__()
+        self.vector_size = vector_size
+        self._images = []
+        for index, shape in enumerate(image_shapes):
+            net = ImageNet(shape, model.conv_filters, model.conv_activation)
+            self.add_module(f"image{index}", net)
+            self._images.append(net)
+        hiddens = [256] if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens
+        num_features = vector_size + sum(net.num_features for net in self._images)
+        self.dense = MLPNet(num_features, num_outputs, hiddens, model.conv_activation, model.vf_share_layers)
+
+    def features(self, inputs: Tensors) -> Tensors:
+        """Everything that is seen, as one row `[B, D]` per observation."""
+        vectors, images = (inputs[:1], inputs[1:]) if self.vector_size else ((), inputs)
+        seen = [net(image) for net, image in zip(self._images, images, strict=True)]
+        return (torch.cat([*vectors, *seen], dim=1),) if vectors or len(seen) > 1 else (seen[0],)
+
+    def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
+        """Outputs `[B, K]` and values `[B]`."""
+        return self.dense.forward(self.features(inputs))
+
+    def act(self, inputs: Tensors) -> Tensor:
+        """Outputs alone."""
+        return self.dense.act(self.features(inputs))
+
+    def values(self, inputs: Tensors) -> Tensor:
+        """Values alone."""
+        return self.dense.values(self.features(inputs))
+
+
+class _ModelType(type):
+    """Makes every subclass of `TorchModelV2` a torch module, whether it says so (in either order) or not."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _ModelType:
+        if bases and bases != (object,) and not any(issubclass(parent, nn.Module) for parent in bases):
+            bases = (*bases, nn.Module)
+        return super().__new__(cls, name, bases, namespace)
+
+
+if TYPE_CHECKING:
+    _Module = nn.Module
+else:
+    _Module = object
+
+
+class TorchModelV2(_Module, metaclass=_ModelType):
+    """The parent of custom models, with classic RLlib's signature.
+
+    `forward(input_dict, state, seq_lens)` returns `(outputs [B, num_outputs], state)`; `value_function()` then returns
+    the values `[B]` of the same observations. `input_dict["obs"]` is the encoded observation `[B, D]` (choices are
+    one-hot); an image alone is a tensor in its own shape and dtype; images beside other things make it a dict, of each
+    image by its place in the space and of all else as "features". `input_dict["obs_flat"]` is everything in one row.
+    """
+
+    def __init__(
+        self, obs_space: Space, action_space: Space, num_outputs: int, model_config: Mapping[str, Any], name: str
+    ) -> None:
+        # `TorchModelV2.__init__(...); nn.Module.__init__(self)`, the other order and `super().__init__(...)` all work.
+        if "_parameters" not in self.__dict__:
+            nn.Module.__init__(self)
+        self.obs_space, self.action_space = obs_space, action_space
+        self.num_outputs, self.model_config, self.name = num_outputs, model_config, name
+
+    def forward(self, input_dict: Mapping[str, Any], state: list[Tensor], seq_lens: Any) -> tuple[Tensor, list[Tensor]]:
+        """Outputs `[B, num_outputs]` and the state, for a batch of observations."""
+        raise NotImplementedError("write forward(self, input_dict, state, seq_lens)")
+
+    def value_function(self) -> Tensor:
+        """Values `[B]` of the observations that `forward` saw last."""
+        raise NotImplementedError("write value_function(self)")
+
+    def get_initial_state(self) -> list[Any]:
+        """No memory."""
+        return []
+
+    def variables(self) -> list[Tensor]:
+        """All parameters."""
+        return list(self.parameters())
+
+    def register_variables(self, variables: Sequence[Tensor]) -> None:
+        """Check that these are parameters of this model, as attributes that are layers make them by themselves."""
+        known = {id(parameter) for parameter in self.parameters()}
+        if any(id(variable) not in known for variable in variables):
+            raise ConfigError(
+                f"{type(self).__name__}.register_variables: some are no parameters of the model; "
+                "make the layers that own them attributes of it first"
+            )
+
+
+class FullyConnectedNetwork(TorchModelV2):
+    """The built-in network of `fcnet_hiddens`, to delegate to from a custom model."""
+
+    def __init__(
+        self, obs_space: Space, action_space: Space, num_outputs: int, model_config: Mapping[str, Any], name: str
+    ) -> None:
+        super().__init__(obs_space, action_space, num_outputs, model_config, name)
+        self.net = MLPNet(
+            gymnasium.spaces.flatdim(obs_space),
+            num_outputs,
+            model_config["fcnet_hiddens"],
+            model_config["fcnet_activation"],
+            model_config["vf_share_layers"],
+        )
+        self._seen: Tensor | None = None
+
+    def forward(
+        self, input_dict: Mapping[str, Any], state: list[Tensor] | None = None, seq_lens: Any = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Outputs `[B, num_outputs]`; the value net waits for `value_function`."""
+        del seq_lens
+        flat = input_dict["obs_flat"] if "obs_flat" in input_dict else _flat(input_dict["obs"])
+        self._seen = flat if self.net.shared is None else self.net.shared(flat)
+        return self.net.policy(self._seen), state or []
+
+    def value_function(self) -> Tensor:
+        """Values `[B]` of the observations that `forward` saw last."""
+        assert self._seen is not None, "call forward first"
+        values: Tensor = self.net.value(self._seen)
+        return values.squeeze(1)
+
+
+class _InputDict(dict[str, Any]):
+    """What a classic model gets; `obs_flat` of images is made only when asked for."""
+
+    def __contains__(self, key: object) -> bool:
+        return key == "obs_flat" or super().__contains__(key)
+
+    def __missing__(self, key: str) -> Any:
+        if key != "obs_flat":
+            raise KeyError(key)
+        self[key] = _flat(self["obs"])
+        return self[key]
+
+
+class _ClassicNet(nn.Module):
+    """A classic custom model behind the calls that `TorchNetwork` makes."""
+
+    def __init__(self, model: TorchModelV2, part_names: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model
+        self._names = part_names
+
+    def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
+        return self.act(inputs), self.model.value_function()
+
+    def act(self, inputs: Tensors) -> Tensor:
+        obs = inputs[0] if len(inputs) == 1 else dict(zip(self._names, inputs, strict=True))
+        answer = self.model(_InputDict(obs=obs), [], None)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise ConfigError(f"{type(self.model).__name__}.forward must return (outputs, state), here (outputs, [])")
+        outputs: Tensor = answer[0]
+        return outputs
+
+    def values(self, inputs: Tensors) -> Tensor:
+        self.act(inputs)
+        return self.model.value_function()
+
+
+def build_torch_network(
+    vector_size: int,
+    image_shapes: tuple[tuple[int, ...], ...],
+    image_dtypes: Sequence[Any],
+    num_outputs: int,
+    free_outputs: NDArray[np.int64],
+    model: ModelConfig,
+    obs_space: Space,
+    action_space: Space,
+    seed: int,
+    device: str = "cpu",
+) -> TorchNetwork:
+    """The network for a space and a model config: custom model, convolutions or MLP; the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    example: list[NDArray[Any]] = [rng.random((NUM_EXAMPLES, vector_size), np.float32)] if vector_size else []
+    for shape, dtype in zip(image_shapes, image_dtypes, strict=True):
+        scale = 255 if np.dtype(dtype) == np.uint8 else 1
+        example.append((scale * rng.random((NUM_EXAMPLES, *shape), np.float32)).astype(dtype))
+    num_computed = num_outputs - len(free_outputs)
+    # The caller's own random numbers go on as if nothing had been drawn here.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        label: str | None = None
+        module: nn.Module
+        if model.custom_model is not None:
+            assert not len(free_outputs), "a custom model computes all its outputs"
+            custom = _custom_module(vector_size, image_shapes, num_outputs, model, obs_space, action_space)
+            module, label = custom, f"custom model {type(custom.model).__name__}"
+        elif image_shapes:
+            module = VisionNet(vector_size, image_shapes, num_computed, model)
+        else:
+            hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
+            module = MLPNet(vector_size, num_computed, hiddens, activation, model.vf_share_layers)
+        return TorchNetwork(module, num_outputs, free_outputs, tuple(example), device, label)
+
+
+def _custom_module(
+    vector_size: int,
+    image_shapes: tuple[tuple[int, ...], ...],
+    num_outputs: int,
+    model: ModelConfig,
+    obs_space: Space,
+    action_space: Space,
+) -> _ClassicNet:
+    assert model.custom_model is not None
+    model_class = custom_model_class(model.custom_model)
+    name = model_class.__name__
+    if not issubclass(model_class, TorchModelV2):
+        raise ConfigError(f"model.custom_model: write class {name}(TorchModelV2), with TorchModelV2 from shoal")
+    names = [path_name(path) for path, leaf in leaves_of(obs_space) if is_image(leaf)] if image_shapes else []
+    if vector_size:
+        names.insert(0, "features")
+    if not image_shapes:
+        original, obs_space = obs_space, gymnasium.spaces.Box(-np.inf, np.inf, (vector_size,), np.float32)
+        obs_space.original_space = original  # type: ignore[attr-defined]
+    accepted = inspect.signature(model_class.__init__).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    extra = {key: value for key, value in model.custom_model_config.items() if takes_all or key in accepted}
+    try:
+        made = model_class(obs_space, action_space, num_outputs, dict(vars(model)), name, **extra)
+    except ShoalError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"custom model {name} cannot be made: {own_words(error)}") from error
+    for word in ("custom_loss", "metrics"):
+        if hasattr(made, word):
+            raise ConfigError(f"custom model {name}: {word} is not supported; leave it out")
+    if made.get_initial_state():
+        raise ConfigError(f"custom model {name}: models with memory (get_initial_state) are not supported; return []")
+    return _ClassicNet(made, names)
+
+
+def _flat(obs: Any) -> Tensor:
+    if isinstance(obs, Tensor):
+        return obs.flatten(1).float()
+    return torch.cat([_flat(part) for part in (obs.values() if isinstance(obs, Mapping) else obs)], dim=1)
+
+
+def _orthogonal(layer: Any, gain: float) -> Any:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _misfit(layers: Sequence[Convolution], height: int, width: int) -> str:
+    sides, maps = [height, width], [f"{height} x {width}"]
+    for layer in layers[:-1]:
+        sides = [layer.side(axis, side) for axis, side in enumerate(sides)]
+        maps.append(f"{sides[0]} x {sides[1]}")
+    kernel = " x ".join(map(str, layers[-1].kernel))
+    return (
+        f"layer {len(layers)} has a kernel of {kernel}, larger than its map ({' -> '.join(maps)}); "
+        "use a smaller kernel or fewer strides, or leave conv_filters out"
+    )

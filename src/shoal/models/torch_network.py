@@ -1,0 +1,340 @@
+"""Any PyTorch module behind the `Network` contract: `forward`, `vjp` and `jvp` on one flat parameter vector.
+
+A module takes the tuple of encoded observation parts as tensors and gives outputs `[B, K']` and values `[B]`. It may
+have `act(inputs)` and `values(inputs)`, which give one of the two without computing the other.
+
+Every row must depend on its own observation alone, by its parameters alone: dropout, noise, batch normalisation and
+buffers that change in `forward` are found and refused, because they would make acting and learning disagree. Constant
+buffers are welcome; layer and group normalisation are too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+
+from shoal.envs.telling import own_words
+from shoal.errors import ConfigError, ShoalError
+from shoal.models.network import Array, Inputs
+
+# Observations that come through shared memory are read-only, and a network only reads them.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writ", category=UserWarning)
+
+Tensors = tuple[Tensor, ...]
+
+
+def set_threads(count: int) -> None:
+    """How many threads torch's operations in this process use; small networks are fastest with one."""
+    torch.set_num_threads(count)
+
+
+@dataclass
+class Tape:
+    """What one `forward` keeps: its inputs, and the graph behind its outputs until `vjp` has used it."""
+
+    inputs: Tensors
+    outputs: Tensor | None
+    values: Tensor | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One row of the summary."""
+
+    name: str
+    kind: str
+    shape: str
+    count: int
+
+
+class TorchNetwork:
+    """Keeps the `Network` contract for a PyTorch module.
+
+    On the CPU the module's parameters lie in `params` itself and their gradients in one flat buffer: nothing is copied.
+    The columns of `free_outputs` are no outputs of the module but parameters of their own (a log_std that does not
+    depend on the state), which start at 0 and lie at the end of `params`. `example` holds a few observations
+    (`[B, ...]`, B > 1) on which the module is tried, so that a wrong shape is found before the first iteration.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        num_outputs: int,
+        free_outputs: NDArray[np.int64],
+        example: Inputs,
+        device: str = "cpu",
+        label: str | None = None,
+    ) -> None:
+        self.num_outputs = num_outputs
+        self.label = label or type(module).__name__
+        self._free = np.asarray(free_outputs, np.int64)
+        self._computed = np.setdiff1d(np.arange(num_outputs), self._free)
+        self._device = _usable(device)
+        self._in_place = _shares_memory(self._device)
+        self.module = module.to(self._device, torch.float32)
+        self._layers = _tried(self.module, self._tensors(example), len(self._computed), self.label)
+        self._act: Callable[[Tensors], Tensor] = getattr(module, "act", None) or (lambda x: module(x)[0])
+        self._values: Callable[[Tensors], Tensor] = getattr(module, "values", None) or (lambda x: module(x)[1])
+        self._jvp_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+        self._parameters = dict(module.named_parameters())
+        self._size = sum(p.numel() for p in self._parameters.values())
+        if not any(p.requires_grad for p in self._parameters.values()):
+            raise ConfigError(f"{self.label} has no parameters to train; make its layers attributes of the model")
+        self.params: Array = np.zeros(self._size + len(self._free), np.float32)
+        self._gradient = np.zeros_like(self.params)
+        self._flat = self._mirror(self.params)
+        self._flat_gradient = self._mirror(self._gradient)
+        for parameter, value, slope in zip(
+            self._parameters.values(), self._views(self._flat), self._views(self._flat_gradient), strict=True
+        ):
+            value.copy_(parameter.detach())
+            parameter.data = value
+            if parameter.requires_grad:
+                parameter.grad = slope
+        if not self._in_place:
+            self.params[: self._size] = self._flat.cpu().numpy()
+
+    def sync(self) -> None:
+        """See `Network`."""
+        if not self._in_place:
+            self._flat.copy_(torch.from_numpy(self.params[: self._size]))
+
+    def act(self, inputs: Inputs) -> Array:
+        """See `Network`."""
+        with torch.inference_mode():
+            return self._with_free(_array(self._act(self._tensors(inputs))), self.params[self._size :])
+
+    def values(self, inputs: Inputs) -> Array:
+        """See `Network`."""
+        with torch.inference_mode():
+            return _array(self._values(self._tensors(inputs)))
+
+    def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
+        """See `Network`."""
+        tensors = self._tensors(inputs)
+        outputs, values = self.module(tensors)
+        free = self.params[self._size :]
+        return self._with_free(_array(outputs), free), _array(values), Tape(tensors, outputs, values)
+
+    def vjp(self, tape: Tape, d_outputs: Array, d_values: Array) -> Array:
+        """See `Network`."""
+        outputs, values = tape.outputs, tape.values
+        assert outputs is not None, "a tape serves one vjp"
+        assert values is not None
+        self._flat_gradient.zero_()
+        if len(self._free):
+            np.sum(d_outputs[:, self._free], axis=0, out=self._gradient[self._size :])
+            d_outputs = d_outputs[:, self._computed]
+        slopes = self._tensors((d_outputs, d_values))
+        # A model may be without a value function worth the name (zeros, say), and torch refuses what cannot move.
+        moving = [pair for pair in zip((outputs, values), slopes, strict=True) if pair[0].requires_grad]
+        if moving:
+            torch.autograd.backward([top for top, _ in moving], [slope for _, slope in moving])
+        tape.outputs = tape.values = None
+        if not self._in_place:
+            self._gradient[: self._size] = self._flat_gradient.cpu().numpy()
+        return self._gradient
+
+    def jvp(self, tape: Tape, tangent: Array) -> tuple[Array, Array]:
+        """See `Network`."""
+        tangent = np.ascontiguousarray(tangent, np.float32)
+        try:
+            with self._jvp_context():
+                outputs, values = self._pushed(tape.inputs, tangent)
+        except NotImplementedError as error:
+            if self._jvp_context is _plain_kernels:
+                raise ShoalError(f"{self.label}: an operation has no forward derivative: {own_words(error)}") from error
+            # oneDNN's fused LSTM has none, but the plain kernels do.
+            self._jvp_context = _plain_kernels
+            return self.jvp(tape, tangent)
+        return self._with_free(outputs, tangent[self._size :]), values
+
+    def named_params(self) -> dict[str, Array]:
+        """See `Network`; free outputs are called `log_std`."""
+        named, offset = {}, 0
+        for name, parameter in self._parameters.items():
+            named[name] = self.params[offset : offset + parameter.numel()].reshape(tuple(parameter.shape))
+            offset += parameter.numel()
+        if len(self._free):
+            named["log_std"] = self.params[offset:]
+        return named
+
+    def summary(self) -> str:
+        """See `Network`."""
+        rows = [(layer.name, layer.kind, layer.shape, f"{layer.count:,}") for layer in self._layers]
+        if len(self._free):
+            rows.append(("log_std", "free outputs", f"[{len(self._free)}]", f"{len(self._free):,}"))
+        rows = [("layer", "kind", "output", "parameters"), *rows, ("total", "", "", f"{len(self.params):,}")]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {shape:<{widths[2]}}  {count:>{widths[3]}}"
+            for name, kind, shape, count in rows
+        ]
+        return "\n".join([f"PyTorch {self.label} on {self._device}", *lines])
+
+    def _tensors(self, arrays: Inputs) -> Tensors:
+        if self._in_place:
+            return tuple(map(torch.from_numpy, arrays))
+        return tuple(torch.from_numpy(array).to(self._device) for array in arrays)
+
+    def _mirror(self, vector: Array) -> Tensor:
+        """Where the module's own part of a flat vector lives."""
+        own = torch.from_numpy(vector[: self._size])
+        return own if self._in_place else own.to(self._device, copy=True)
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        parameters = self._parameters.values()
+        pieces = torch.split(flat, [p.numel() for p in parameters])
+        return [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
+
+    def _with_free(self, computed: Array, free: Array) -> Array:
+        if not len(self._free):
+            return computed
+        out = np.empty((len(computed), self.num_outputs), np.float32)
+        out[:, self._computed] = computed
+        out[:, self._free] = free
+        return out
+
+    def _pushed(self, inputs: Tensors, tangent: Array) -> tuple[Array, Array]:
+        directions = self._views(torch.from_numpy(tangent[: self._size]).to(self._device))
+        with torch.no_grad(), forward_ad.dual_level():
+            moving = {
+                name: forward_ad.make_dual(p.detach(), direction) if p.requires_grad else p  # type: ignore[no-untyped-call]
+                for (name, p), direction in zip(self._parameters.items(), directions, strict=True)
+            }
+            outputs, values = functional_call(self.module, moving, (inputs,))
+            return _slope(outputs), _slope(values)
+
+
+def _array(tensor: Tensor) -> Array:
+    array: Array = tensor.detach().cpu().numpy()
+    return array
+
+
+def _slope(top: Tensor) -> Array:
+    """How a tensor moves along the direction; what depends on no parameter stands still."""
+    slope: Tensor | None = forward_ad.unpack_dual(top).tangent  # type: ignore[no-untyped-call]
+    return _array(torch.zeros_like(top) if slope is None else slope)
+
+
+def _plain_kernels() -> AbstractContextManager[Any]:
+    flags: AbstractContextManager[Any] = torch.backends.mkldnn.flags(enabled=False)
+    return flags
+
+
+def _shares_memory(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
+def _usable(device: str) -> torch.device:
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"num_gpus: PyTorch cannot use {device!r} here ({error}); set num_gpus: 0") from error
+    return torch.device(device)
+
+
+def _tried(module: nn.Module, example: Tensors, width: int, label: str) -> list[Layer]:
+    """Run the module on a few observations, refuse what cannot be trained, and note what its layers put out."""
+    seen: dict[str, str] = {}
+    batch = len(example[0])
+
+    def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def note(_module: nn.Module, _args: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple) else output
+            if isinstance(first, Tensor):
+                seen.setdefault(name, _shape(first, batch))
+
+        return note
+
+    hooks = [child.register_forward_hook(hook(name)) for name, child in module.named_modules() if name]
+    before = [part.clone() for part in example]
+    try:
+        with torch.no_grad():
+            outputs, values = _called(module, example, label)
+            _check_shapes(outputs, values, batch, width, label)
+            outputs, values = outputs.clone(), values.clone()
+            buffers = [buffer.clone() for buffer in module.buffers()]
+            again = _called(module, example, label)
+            alone = _called(module, tuple(part[:1] for part in example), label)
+    finally:
+        for handle in hooks:
+            handle.remove()
+    if not all(map(torch.equal, example, before)):
+        raise ConfigError(f"{label} changes its observations in place; write x = x * 2, not x *= 2")
+    changed = not all(map(torch.equal, buffers, module.buffers()))
+    noisy = not (_close(outputs, again[0]) and _close(values, again[1]))
+    mixed = not (_close(outputs[:1], alone[0]) and _close(values[:1], alone[1]))
+    if changed or noisy or mixed:
+        what = "keeps statistics in buffers" if changed else "is random" if noisy else "mixes observations of a batch"
+        raise ConfigError(
+            f"{label} {what}{_suspects(module)}; acting and learning would disagree: "
+            "leave out dropout, noise and batch normalisation (LayerNorm and GroupNorm are fine)"
+        )
+    return _layers(module, seen)
+
+
+def _called(module: nn.Module, inputs: Tensors, label: str) -> tuple[Any, Any]:
+    try:
+        outputs, values = module(inputs)
+    except ShoalError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{label} fails on {len(inputs[0])} observations: {own_words(error)}") from error
+    return outputs, values
+
+
+def _check_shapes(outputs: Any, values: Any, batch: int, width: int, label: str) -> None:
+    problems = []
+    for what, got, expected in (("outputs", outputs, (batch, width)), ("values", values, (batch,))):
+        if not isinstance(got, Tensor):
+            problems.append(f"{label}: expected {what} as a tensor, got {type(got).__name__}")
+        elif tuple(got.shape) != expected:
+            wanted = "[B]" if what == "values" else f"[B, {width}]"
+            problems.append(f"{label}: expected {what} {wanted}, got {_shape(got, batch)}")
+        elif got.dtype != torch.float32:
+            problems.append(f"{label}: expected {what} in float32, got {str(got.dtype).removeprefix('torch.')}")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def _shape(tensor: Tensor, batch: int) -> str:
+    sizes = [str(size) for size in tensor.shape]
+    if sizes and tensor.shape[0] == batch:
+        sizes[0] = "B"
+    return f"[{', '.join(sizes)}]"
+
+
+def _suspects(module: nn.Module) -> str:
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+    names = [f"{name} ({type(child).__name__})" for name, child in module.named_modules() if isinstance(child, kinds)]
+    return f" in {', '.join(names)}" if names else ""
+
+
+def _layers(module: nn.Module, shapes: dict[str, str]) -> list[Layer]:
+    """Every part of the module that computes by itself or owns parameters; shared parameters count once."""
+    layers: list[Layer] = []
+    counted: set[int] = set()
+    for name, child in module.named_modules():
+        own = [p for p in child.parameters(recurse=False) if id(p) not in counted]
+        counted.update(id(p) for p in own)
+        is_leaf = name in shapes and next(child.children(), None) is None
+        if own or is_leaf:
+            kind = type(child).__name__
+            layers.append(Layer(name or kind, kind, shapes.get(name, "-"), sum(p.numel() for p in own)))
+    return layers

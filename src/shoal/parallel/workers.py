@@ -1,0 +1,73 @@
+"""The contract of a set of workers, and the set of one that lives in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from shoal.config.settings import AlgorithmConfig
+from shoal.data.batch import Sample
+from shoal.data.state import State
+from shoal.envs.making import EnvMaker
+from shoal.models.policy import Policy
+from shoal.sampling.worker import Worker
+
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """Samples with the learner's policy, wherever the environments are."""
+
+    policy: Policy  # the learner's
+    reward_threshold: float | None  # where the environment's maker says that it is solved
+
+    def sample(self, steps: int) -> Sample:
+        """At least `steps` steps of every environment with the policy's present weights, in the order of environments."""
+
+    def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
+        """The result of `fn(worker)` for every worker, run where the worker is."""
+
+    def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
+        """The result of `fn(env)` for every environment, in the order of environments."""
+
+    def get_state(self) -> list[State]:
+        """The state of every worker."""
+
+    def set_state(self, states: list[State]) -> int:
+        """Take over saved states; returns how many unfinished episodes begin anew."""
+
+    def stop(self) -> None:
+        """End every worker; may be called twice."""
+
+
+class LocalWorkers:
+    """One worker in this process, with the learner's own policy."""
+
+    def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
+        self.worker = Worker(config, maker)
+        self.policy = self.worker.policy
+        self.reward_threshold = self.worker.reward_threshold
+
+    def sample(self, steps: int) -> Sample:
+        """See `Workers`."""
+        return self.worker.sample(steps)
+
+    def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
+        """See `Workers`."""
+        return [fn(self.worker)]
+
+    def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
+        """See `Workers`."""
+        return self.worker.foreach_env(fn)
+
+    def get_state(self) -> list[State]:
+        """See `Workers`."""
+        return [self.worker.get_state()]
+
+    def set_state(self, states: list[State]) -> int:
+        """See `Workers`."""
+        return sum(self.worker.set_state(state) for state in states)
+
+    def stop(self) -> None:
+        """See `Workers`."""
+        self.worker.stop()

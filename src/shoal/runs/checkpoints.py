@@ -1,0 +1,288 @@
+"""Checkpoints: folders that are whole and proven, or refused.
+
+A checkpoint is `checkpoint_000010/` with `state.json`, `arrays.safetensors`, `experiment.json` and `manifest.json`. The
+manifest holds the size and SHA-256 of the others and of itself, because safetensors has no checksum of its own. It is
+made in a temporary folder beside its place, synced, and renamed. There is no pickle, so reading one runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from shoal.data.state import State
+from shoal.errors import CheckpointError
+from shoal.runs.durable import remove_folder, sync_folder, write_file
+from shoal.version import __version__
+
+logger = logging.getLogger("shoal.checkpoints")
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LIMITS = {"state.json": 1 << 30, "experiment.json": 1 << 24, "arrays.safetensors": 1 << 40}
+"""Every file of a checkpoint beside its manifest, with the most bytes it may have."""
+MANIFEST_LIMIT = 1 << 20
+
+_NAME = re.compile(r"checkpoint_(\d{6,})")
+_CLASSIC_FILE = re.compile(r"checkpoint-?\d+")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds, after every byte of it has been checked."""
+
+    state: State
+    experiment_tree: dict[str, Any]
+    summary: dict[str, Any]
+    path: Path
+
+
+def write_checkpoint(
+    folder: Path, state: State, experiment_tree: Mapping[str, Any], summary: Mapping[str, Any]
+) -> Path:
+    """Write `folder/checkpoint_NNNNNN`, named by the summary's `training_iteration`; return once it is on the disk."""
+    target = folder / f"checkpoint_{int(summary['training_iteration']):06d}"
+    contents = {
+        "state.json": _json_bytes(state.values, "state.json"),
+        "arrays.safetensors": _arrays_bytes(state.arrays),
+        "experiment.json": _json_bytes(experiment_tree, "experiment.json"),
+    }
+    manifest = {
+        "format": FORMAT,
+        "shoal": __version__,
+        "files": {name: _proof(content) for name, content in contents.items()},
+        "summary": dict(summary),
+    }
+    contents[MANIFEST] = _manifest_bytes(manifest)
+    temporary = folder / f".tmp-{target.name}-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        for name, content in contents.items():
+            write_file(temporary / name, content)
+        sync_folder(temporary)
+        _put_in_place(temporary, target)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise CheckpointError(
+                f"checkpoint {target} could not be written: {error.strerror or error}; earlier checkpoints are intact. "
+                f"Free some space or make the folder writable."
+            ) from error
+        raise
+    return target
+
+
+def _put_in_place(temporary: Path, target: Path) -> None:
+    """Rename the finished folder to its name, with an older checkpoint of that name kept aside until it is done."""
+    aside = _aside(target)
+    if target.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(target, aside)
+    try:
+        os.rename(temporary, target)
+    except OSError:
+        if aside.exists() and not target.exists():
+            os.rename(aside, target)
+        raise
+    sync_folder(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".old-{target.name}")
+
+
+def _place(target: Path) -> Path:
+    """Where a checkpoint's files are: kept aside, if its writer died between the two renames."""
+    return target if target.is_dir() or not _aside(target).is_dir() else _aside(target)
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint folder, a file in one (`checkpoint_000010/checkpoint-10`), or a run folder's newest good."""
+    given = Path(path).expanduser()
+    folder = checkpoint_folder(given)
+    if folder is not None:
+        return _read_folder(folder)
+    if given.is_dir():
+        found = newest_good(given)
+        if found is None:
+            raise CheckpointError(
+                f"{given} holds no readable checkpoint; give the folder of a run or a checkpoint_NNNNNN."
+            )
+        return found
+    raise CheckpointError(f"there is no checkpoint at {given}; give the folder of a run or a checkpoint_NNNNNN in one.")
+
+
+def checkpoint_folder(path: Path) -> Path | None:
+    """The checkpoint folder that `path` is, or is in; None if it is neither."""
+    inside = _NAME.fullmatch(path.parent.name) and (path.is_file() or _CLASSIC_FILE.fullmatch(path.name))
+    folder = path.parent if inside else path
+    named = _NAME.fullmatch(folder.name) is not None
+    is_one = (folder / MANIFEST).is_file() or (named and (folder.is_dir() or _aside(folder).is_dir()))
+    return folder if is_one else None
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The checkpoint folders in a run folder, newest first by their number."""
+    names = {child.name.removeprefix(".old-") for child in folder.iterdir()} if folder.is_dir() else set()
+    numbered = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
+    return [folder / name for _, name in sorted(numbered, reverse=True)]
+
+
+def newest_good(run_folder: Path) -> Checkpoint | None:
+    """The newest checkpoint of a run that proves whole; those refused are logged with the reason."""
+    candidates = checkpoints_of(run_folder)
+    refused: set[Path] = set()
+    while candidates:
+        for path in candidates:
+            try:
+                return _read_folder(path)
+            except CheckpointError as error:
+                if path.exists():
+                    refused.add(path)
+                    logger.warning("%s The one before it is tried.", error)
+        # A live run may have written a newer one and removed those we had listed.
+        candidates = [path for path in checkpoints_of(run_folder) if path not in refused and path not in candidates]
+    return None
+
+
+def newest_summary(run_folder: Path) -> dict[str, Any] | None:
+    """The summary of the newest checkpoint whose manifest is whole; the other files are not looked at."""
+    for path in checkpoints_of(run_folder):
+        with suppress(CheckpointError):
+            return dict(_checked_manifest(_place(path) / MANIFEST)["summary"])
+    return None
+
+
+def tidy(run_folder: Path) -> None:
+    """Clean up after a writer that died: only for the process that holds the run's lease."""
+    for child in list(run_folder.iterdir()):
+        if child.name.startswith(".old-checkpoint_") and not (place := child.with_name(child.name[5:])).exists():
+            os.rename(child, place)
+        elif child.name.startswith((".old-checkpoint_", ".tmp-checkpoint_")):
+            shutil.rmtree(child, ignore_errors=True)
+        elif child.name.startswith(".tmp-"):
+            child.unlink(missing_ok=True)
+
+
+def prune(run_folder: Path, keep: int | None) -> None:
+    """Remove all but the newest `keep` checkpoints; None keeps all."""
+    if keep is None:
+        return
+    for path in checkpoints_of(run_folder)[max(keep, 1) :]:
+        try:
+            remove_folder(path)
+        except OSError as error:
+            logger.warning("old checkpoint %s could not be removed: %s", path, error.strerror or error)
+
+
+def _read_folder(folder: Path) -> Checkpoint:
+    """Check every byte, then parse."""
+    place = _place(folder)
+    manifest = _checked_manifest(place / MANIFEST)
+    files = manifest["files"]
+    # Network file systems and desktops leave files of their own behind.
+    present = {child.name for child in place.iterdir() if not child.name.startswith((".nfs", ".DS_Store"))} - {MANIFEST}
+    if odd := sorted(present ^ set(LIMITS)):
+        what = "is missing" if odd[0] in LIMITS else "does not belong there"
+        raise CheckpointError(f"checkpoint {folder} is refused: {odd[0]} {what}.")
+    contents: dict[str, bytes] = {}
+    for name, limit in LIMITS.items():
+        contents[name] = _bounded(place / name, limit)
+        if _proof(contents[name]) != files.get(name):
+            raise CheckpointError(f"checkpoint {folder} is refused: {name} is not what was saved (SHA-256 differs).")
+    try:
+        values = json.loads(contents["state.json"])
+        tree = json.loads(contents["experiment.json"])
+        arrays = {name: _owned(array) for name, array in load(contents["arrays.safetensors"]).items()}
+    except Exception as error:  # safetensors raises its own type, which has no parent but Exception
+        raise CheckpointError(f"checkpoint {folder} is refused: it cannot be parsed ({error}).") from error
+    if not isinstance(values, dict) or not isinstance(tree, dict):
+        raise CheckpointError(f"checkpoint {folder} is refused: state.json and experiment.json must hold mappings.")
+    return Checkpoint(State(values, arrays), tree, manifest["summary"], folder)
+
+
+def _checked_manifest(path: Path) -> dict[str, Any]:
+    """The manifest, if it is byte for byte what we would write and of a format we know."""
+    content = _bounded(path, MANIFEST_LIMIT)
+    try:
+        manifest = json.loads(content)
+        version = manifest["format"]
+        if isinstance(version, int) and version > FORMAT:
+            raise CheckpointError(
+                f"checkpoint {path.parent} has format {version}, this shoal {__version__} reads up to {FORMAT}: "
+                f"install the shoal that wrote it, or a newer one."
+            )
+        manifest.pop("sha256")
+        if content != _manifest_bytes(manifest) or version != FORMAT:
+            raise ValueError("its own SHA-256 differs")
+        if not isinstance(manifest["files"], dict) or not isinstance(manifest["summary"], dict):
+            raise ValueError("files and summary must be mappings")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} is damaged ({error}).") from error
+    return dict(manifest)
+
+
+def _bounded(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file that is no larger than `limit`."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} is not a regular file.")
+            if status.st_size > limit:
+                raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} has more than {limit} bytes.")
+            return file.read()
+    except FileNotFoundError as error:
+        raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} is missing.") from error
+    except OSError as error:
+        reason = f"{path.name} cannot be read ({error.strerror})"
+        raise CheckpointError(f"checkpoint {path.parent} is refused: {reason}.") from error
+
+
+def _proof(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _json_bytes(values: Any, name: str) -> bytes:
+    try:
+        return json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{name} cannot be saved: {error} (finite numbers, text, lists, mappings can)."
+        ) from error
+
+
+def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
+    """The one way to write a manifest, its own hash last."""
+    proof = hashlib.sha256(_json_bytes(manifest, MANIFEST)).hexdigest()
+    try:
+        return json.dumps({**manifest, "sha256": proof}, allow_nan=False, indent=1).encode() + b"\n"
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{MANIFEST} cannot be saved: {error}.") from error
+
+
+def _arrays_bytes(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+    try:
+        # safetensors 0.8 writes the memory of a transposed array as it lies, so the order must be made C first.
+        return bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
+    except Exception as error:  # safetensors raises its own type, which has no parent but Exception
+        raise CheckpointError(f"arrays.safetensors cannot be saved: {error}.") from error
+
+
+def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array if array.flags.writeable else array.copy()

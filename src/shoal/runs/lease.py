@@ -1,0 +1,202 @@
+"""One writer per run folder.
+
+The lease is a file that names its owner: boot, process namespace, pid and start time. On this kernel an owner is alive
+if that very process is. An owner elsewhere is alive while its heartbeat is fresh, by the file system's own clock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from shoal.errors import ShoalError
+
+logger = logging.getLogger("shoal.lease")
+
+LEASE = ".lease"
+HEARTBEAT_S = 10.0
+LOST_AFTER_S = 60.0
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told apart from every other one that ever ran; `nonce` tells two leases of one process apart."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def this_process() -> Owner:
+    """The owner that stands for the calling process."""
+    pid = os.getpid()
+    return Owner(socket.gethostname(), _boot(), _namespace(), pid, _start_time(pid) or "", os.urandom(8).hex())
+
+
+class Lease:
+    """The right to write a run folder, from construction to `release`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LEASE
+        self._owner = this_process()
+        self._done = threading.Event()
+        with _guard(folder):
+            _take(self._path, self._owner)
+        self._heart = threading.Thread(target=self._beat, name="shoal-lease", daemon=True)
+        self._heart.start()
+
+    def confirm(self) -> None:
+        """Raise if the lease was taken over (this process was asleep, or its disk away, for too long)."""
+        owner = _read(self._path)
+        if owner is None or owner.nonce != self._owner.nonce:
+            taker = owner or "another process"
+            raise ShoalError(f"{self._path.parent} was taken over by {taker}; start again with --new.")
+
+    def release(self) -> None:
+        """Give the folder back; harmless if it is no longer ours."""
+        self._done.set()
+        self._heart.join()
+        with suppress(OSError), _guard(self._path.parent):
+            owner = _read(self._path)
+            if owner is not None and owner.nonce == self._owner.nonce:
+                self._path.unlink()
+
+    def _beat(self) -> None:
+        while not self._done.wait(HEARTBEAT_S):
+            with suppress(OSError):  # a disk that is away may come back; `confirm` tells if somebody took over
+                os.utime(self._path)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def holder(folder: Path) -> Owner | None:
+    """Who is writing the run folder now, if anybody."""
+    path = folder / LEASE
+    owner = _read(path)
+    return owner if owner is not None and _is_alive(owner, path) else None
+
+
+def check_free(folder: Path) -> None:
+    """Raise if another process is writing the run folder now."""
+    if owner := holder(folder):
+        raise ShoalError(f"{folder} is being written by {owner}: stop it, or start another run with --new.")
+
+
+def _take(path: Path, me: Owner) -> None:
+    owner = _read(path)
+    if owner is not None:
+        check_free(path.parent)
+        if not _here(owner):
+            logger.warning("%s is taken over from %s, silent for over %.0f s.", path.parent, owner, LOST_AFTER_S)
+        _put_away(path, owner)
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        raise ShoalError(f"{path.parent} was just taken by another process: start another run with --new.") from None
+    with open(descriptor, "w") as file:
+        json.dump(asdict(me), file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _put_away(path: Path, owner: Owner) -> None:
+    """Remove a dead owner's lease; without a working lock, make sure that it is that one and no newer."""
+    away = path.with_name(f".tmp-lease-{os.getpid()}-{os.urandom(4).hex()}")
+    with suppress(FileNotFoundError):
+        os.rename(path, away)
+        moved = _read(away)
+        if moved is not None and moved.nonce != owner.nonce:
+            with suppress(OSError):
+                os.link(away, path)
+            away.unlink()
+            raise ShoalError(f"{path.parent} was just taken by {moved}: start another run with --new.")
+        away.unlink()
+
+
+@contextmanager
+def _guard(folder: Path) -> Iterator[None]:
+    """Let one process at a time look at the lease and change it, where the file system has locks.
+
+    Where it has none, O_EXCL and the check in `_put_away` still leave one winner.
+    """
+    with open(folder / ".lease.lock", "w") as file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(path: Path) -> Owner | None:
+    """The owner in the file; None if there is no file; an unknown owner if it is not readable yet or any more."""
+    try:
+        return Owner(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        return Owner("an unknown host", "", "", 0, "", "")
+
+
+def _here(owner: Owner) -> bool:
+    """Whether this kernel can tell about the owner's process."""
+    return bool(owner.boot) and owner.boot == _boot() and owner.namespace == _namespace()
+
+
+def _is_alive(owner: Owner, path: Path) -> bool:
+    if _here(owner):
+        return bool(owner.started) and _start_time(owner.pid) == owner.started
+    return _age_s(path) <= LOST_AFTER_S
+
+
+def _age_s(path: Path) -> float:
+    """Seconds since the last heartbeat, by the clock that stamps files in this folder: hosts' clocks differ."""
+    probe = path.with_name(f".tmp-clock-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        probe.touch()
+        return probe.stat().st_mtime - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _start_time(pid: int) -> str | None:
+    """When the process started, in clock ticks since boot; None if there is no such process, or only its zombie."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if after_name[0] in "ZX" else after_name[19]

@@ -1,0 +1,72 @@
+"""The run's `log.txt`, where a message that repeats cannot fill the disk."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BURST = 20
+PERIOD_S = 60.0
+
+
+class RateLimit(logging.Filter):
+    """Let each message pass `burst` times per period, then count; the count is told when the next one passes.
+
+    Messages are the same if their text before formatting, their level and their logger are.
+    """
+
+    def __init__(self, burst: int = BURST, period_s: float = PERIOD_S) -> None:
+        super().__init__()
+        self._burst = burst
+        self._period_s = period_s
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written."""
+        key = (record.name, record.levelno, str(record.msg))
+        now = time.monotonic()
+        began, count = self._seen.get(key, (now, 0))
+        if now - began >= self._period_s:
+            if count > self._burst:
+                record.msg = f"{record.msg} [and {count - self._burst} more like it before]"
+            began, count = now, 0
+        self._seen[key] = (began, count + 1)
+        if count + 1 == self._burst:
+            record.msg = f"{record.msg} [repeats; not shown again for {self._period_s:.0f} s]"
+        return count < self._burst
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Stay quiet: a full disk is told by the reporters, and logging's own traceback would be the flood."""
+
+
+@contextmanager
+def log_to(path: Path, level: str) -> Iterator[None]:
+    """Write shoal's messages to `path` meanwhile; those of `level` and above also to stderr if nobody else listens."""
+    log = logging.getLogger("shoal")
+    handler = _LogFile(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(RateLimit())
+    handlers: list[logging.Handler] = [handler]
+    if not log.hasHandlers():
+        console = logging.StreamHandler(sys.stderr)
+        console.setLevel(level)
+        console.addFilter(RateLimit())
+        handlers.append(console)
+    before = log.level
+    # The file tells the run's story whatever the user wants to see.
+    log.setLevel(min(logging.INFO, logging.getLevelName(level)))
+    for each in handlers:
+        log.addHandler(each)
+    try:
+        yield
+    finally:
+        for each in handlers:
+            log.removeHandler(each)
+            each.close()
+        log.setLevel(before)

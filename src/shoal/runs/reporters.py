@@ -1,0 +1,197 @@
+"""What a run writes down: `progress.csv`, `result.json`, TensorBoard events."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.runs.durable import replace_file
+from shoal.runs.events import event_file_name, opening, scalars
+from shoal.runs.stopping import flat, numbers
+
+logger = logging.getLogger("shoal.reporters")
+
+
+class Reporters:
+    """Every record of a run, cut back to the iteration it resumes from; a full disk delays rows but loses none."""
+
+    def __init__(self, folder: Path, iteration: int, timesteps: int) -> None:
+        self._reporters = (
+            ResultJson(folder / "result.json", iteration),
+            ProgressCsv(folder / "progress.csv", iteration),
+            Events(folder, timesteps),
+        )
+        self._complained = False
+
+    def report(self, result: Mapping[str, Any]) -> None:
+        """Write one iteration to all of them."""
+        for reporter in self._reporters:
+            try:
+                reporter.report(result)
+            except OSError as error:
+                if not self._complained:
+                    logger.warning("%s cannot be written (%s); training goes on.", reporter.path, error.strerror)
+                self._complained = True
+
+    def close(self) -> None:
+        """Close the files."""
+        for reporter in self._reporters:
+            reporter.close()
+
+
+class _Appended:
+    """A file that only grows by whole pieces: what does not fit is taken back and kept for the next time."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._end = os.lseek(self._descriptor, 0, os.SEEK_END)
+        self._waiting = b""
+
+    def append(self, piece: bytes) -> None:
+        self._waiting += piece
+        written = 0
+        try:
+            while written < len(self._waiting):
+                written += os.pwrite(self._descriptor, self._waiting[written:], self._end + written)
+        except OSError:
+            os.ftruncate(self._descriptor, self._end)
+            raise
+        self._end += written
+        self._waiting = b""
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class ResultJson:
+    """One JSON object per line and iteration, with null where a number is not finite."""
+
+    def __init__(self, path: Path, iteration: int) -> None:
+        self.path = path
+        if path.exists():
+            old = path.read_bytes()
+            kept = b"".join(line for line in old.splitlines(keepends=True) if _is_kept(line, iteration))
+            if kept != old:
+                replace_file(path, kept)
+        self._file = _Appended(path)
+
+    def report(self, result: Mapping[str, Any]) -> None:
+        """Append one line."""
+        self._file.append(json.dumps(_plain(result), allow_nan=False, ensure_ascii=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _is_kept(line: bytes, iteration: int) -> bool:
+    """Whether the line is whole and not after the iteration that the run resumes from."""
+    try:
+        return line.endswith(b"\n") and int(json.loads(line)["training_iteration"]) <= iteration
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+class ProgressCsv:
+    """One row per iteration, nested names as `a/b`; a name that appears later gets a column in all rows."""
+
+    def __init__(self, path: Path, iteration: int) -> None:
+        self.path = path
+        self._columns: list[str] = []
+        if path.exists():
+            self._cut_back(iteration)
+        self._file = _Appended(path)
+
+    def report(self, result: Mapping[str, Any]) -> None:
+        """Append one row."""
+        row = {name: _cell(value) for name, value in flat(result).items()}
+        if new := [name for name in row if name not in self._columns]:
+            self._widen(new)
+        self._file.append(_csv([[row.get(name, "") for name in self._columns]]))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _cut_back(self, iteration: int) -> None:
+        old = self.path.read_text(encoding="utf-8", errors="replace")
+        rows = [row for row in csv.reader(io.StringIO(old, newline="")) if row]
+        columns = rows[0] if rows and "training_iteration" in rows[0] else []
+        at = columns.index("training_iteration") if columns else 0
+        whole = old.endswith("\n")
+        kept = [
+            row
+            for number, row in enumerate(rows[1:], start=2)
+            if len(row) == len(columns)
+            and row[at].isdigit()
+            and int(row[at]) <= iteration
+            and (whole or number < len(rows))
+        ]
+        if not kept:
+            columns = []
+        self._columns = columns
+        fresh = _csv([columns, *kept]) if columns else b""
+        if fresh != old.encode():
+            replace_file(self.path, fresh)
+
+    def _widen(self, new: list[str]) -> None:
+        if not self._columns:
+            self._columns = new
+            self._file.append(_csv([new]))
+            return
+        wider = [*self._columns, *new]
+        with open(self.path, encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+        replace_file(self.path, _csv([wider, *([*row, *([""] * len(new))] for row in rows[1:])]))
+        self._columns = wider
+        self._file.close()
+        self._file = _Appended(self.path)
+
+
+def _csv(rows: list[list[str]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _cell(value: Any) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+class Events:
+    """TensorBoard's numbers under `shoal/`, against `timesteps_total`, in one file per process."""
+
+    def __init__(self, folder: Path, timesteps: int) -> None:
+        self.path = folder / event_file_name()
+        self._file = _Appended(self.path)
+        # Events at exactly `timesteps` are still true, those after it happen again.
+        self._file.append(opening(timesteps + 1))
+
+    def report(self, result: Mapping[str, Any]) -> None:
+        """Append the iteration's numbers."""
+        values = {f"shoal/{name}": value for name, value in numbers(result).items()}
+        self._file.append(scalars(int(result.get("timesteps_total", 0)), values))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's types."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

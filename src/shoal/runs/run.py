@@ -1,0 +1,265 @@
+"""One run from start to end: train, report, evaluate, save, stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from shoal.config.experiment import Experiment, as_tree, experiment_from, experiment_yaml
+from shoal.data.state import State
+from shoal.errors import CheckpointError, ShoalError
+from shoal.runs.checkpoints import (
+    Checkpoint,
+    checkpoint_folder,
+    checkpoints_of,
+    newest_good,
+    newest_summary,
+    prune,
+    tidy,
+    write_checkpoint,
+)
+from shoal.runs.durable import replace_file
+from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
+from shoal.runs.interrupts import Interrupted, Interrupts
+from shoal.runs.lease import Lease, check_free
+from shoal.runs.logs import log_to
+from shoal.runs.reporters import Reporters
+from shoal.runs.resuming import choose, stored_tree
+from shoal.runs.stopping import default_stop, numbers, short, stop_reason
+
+if TYPE_CHECKING:
+    from shoal.runs.trainer import Trainer
+
+logger = logging.getLogger("shoal.runs")
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, with a sentence such as `episode_reward_mean 481.2 >= 475`."""
+
+    kind: Literal["stopped", "interrupted", "failed"]
+    sentence: str
+    signal: int | None = None
+
+
+class Run:
+    """A run and its folder; `results()` trains it.
+
+    `resumed_from` is the checkpoint it goes on from, `last_checkpoint` the newest it has. `done` is the criterion that it
+    has met already, if there is nothing to train. `notes` are sentences for the user. `outcome` is set when it ends.
+    """
+
+    def __init__(
+        self, experiment: Experiment, folder: Path, done: str | None = None, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.experiment = experiment
+        self.folder = folder
+        self.done = done
+        self.notes = notes
+        self.outcome: Outcome | None = None
+        self.resumed_from = next(iter(checkpoints_of(folder)), None)
+        self.last_checkpoint = self.resumed_from
+        self._last: tuple[dict[str, float], State] | None = None
+        self._saved_iteration = 0
+
+    @classmethod
+    def open(cls, experiment: Experiment, new: bool = False) -> Run:
+        """The newest unfinished run of this experiment, or a new one."""
+        experiment, notes = _with_stop(experiment)
+        parent = results_folder(experiment.results_dir, experiment.name)
+        if not new:
+            choice = choose(parent, as_tree(experiment), experiment.stop)
+            if choice.folder is not None:
+                check_free(choice.folder)
+                return cls(experiment, choice.folder, choice.done, notes)
+            notes = (*notes, choice.note) if choice.note else notes
+        return cls(experiment, make_run_folder(parent, experiment.run, experiment.config.env), None, notes)
+
+    @classmethod
+    def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:
+        """The run at `path`; `overrides` replace top-level keys of its experiment (`stop`, `checkpoint_freq`, ...)."""
+        folder = find_run(path)
+        given, newest = checkpoint_folder(Path(path).expanduser().absolute()), next(iter(checkpoints_of(folder)), None)
+        if given is not None and given != newest:
+            raise CheckpointError(
+                f"{folder} goes on from its newest checkpoint, {newest}; give that or the run's folder."
+            )
+        tree = stored_tree(folder)
+        if tree is None:
+            raise CheckpointError(f"{folder / EXPERIMENT_FILE} cannot be read; the run cannot go on without it.")
+        experiment, notes = _with_stop(experiment_from({**tree, **(overrides or {})}))
+        check_free(folder)
+        return cls(experiment, folder, stop_reason(newest_summary(folder) or {}, experiment.stop), notes)
+
+    def results(self, hold_signals: bool = False) -> Iterator[Result]:
+        """Train until a stop criterion is met, and yield one result per iteration.
+
+        However it ends, the last finished iteration is saved. The first Ctrl-C or SIGTERM ends it so, the second at once;
+        with `hold_signals` that is so in the caller's loop body too, else Ctrl-C there is Python's own.
+        """
+        if self.done is not None:
+            self.outcome = Outcome("stopped", self.done)
+            return
+        with ExitStack() as stack:
+            lease = stack.enter_context(Lease(self.folder))
+            tidy(self.folder)
+            self._write_down()
+            stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
+            for note in self.notes:
+                logger.info("%s", note)
+            interrupts = stack.enter_context(Interrupts(hold_signals))
+            try:
+                with interrupts.cutting():
+                    start = self._start()
+                    trainer = _make_trainer(self.experiment, start)
+            except Interrupted:
+                self._note_signal(interrupts)
+                return
+            stack.callback(trainer.stop)
+            interrupts.install()  # Ray takes the handlers when it starts
+            timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0
+            reporters = Reporters(self.folder, self._saved_iteration, timesteps)
+            stack.callback(reporters.close)
+            yield from self._train(trainer, reporters, interrupts, lease)
+
+    def _train(self, trainer: Trainer, reporters: Reporters, interrupts: Interrupts, lease: Lease) -> Iterator[Result]:
+        """The loop, and the save at its end."""
+        try:
+            while self.outcome is None:
+                result = self._iterate(trainer, interrupts)
+                if result is not None:
+                    lease.confirm()
+                    reporters.report(result)
+                    self._save_if_due(lease)
+                    if reason := stop_reason(result, self.experiment.stop):
+                        self.outcome = Outcome("stopped", reason)
+                    with interrupts.away():
+                        yield result
+                self._note_signal(interrupts)
+            logger.info("The run ends: %s.", self.outcome.sentence)
+            if self.outcome.kind == "interrupted" or self.experiment.checkpoint_at_end:
+                self._save(lease)
+        except GeneratorExit:
+            self._note_signal(interrupts)
+            self.outcome = self.outcome or Outcome("stopped", "the program left the loop")
+            self._save(lease)
+        except BaseException as error:
+            self.outcome = Outcome("failed", f"{type(error).__name__}: {error}")
+            logger.error("The run fails: %s", self.outcome.sentence)
+            if not isinstance(error, CheckpointError):
+                self._try_to_save(lease)
+            raise
+
+    def _iterate(self, trainer: Trainer, interrupts: Interrupts) -> Result | None:
+        """One finished iteration; None if a signal cut it short, and then the one before is what will be saved."""
+        try:
+            with interrupts.cutting():
+                result = trainer.train()
+        except Interrupted:
+            return None
+        state = trainer.get_state()
+        self._last = numbers(result), state
+        interval = self.experiment.config.evaluation_interval
+        if interval is not None and result["training_iteration"] % interval == 0:
+            with suppress(Interrupted), interrupts.cutting():
+                result["evaluation"] = trainer.evaluate()
+            self._last = numbers(result), state
+        return result
+
+    def _note_signal(self, interrupts: Interrupts) -> None:
+        if self.outcome is None and interrupts.signal is not None:
+            name = signal.Signals(interrupts.signal).name
+            self.outcome = Outcome("interrupted", f"interrupted by {name}", interrupts.signal)
+
+    def _save_if_due(self, lease: Lease) -> None:
+        """Save on schedule; a disk that is full now may have room at the next time, so training goes on."""
+        if self._last is None or not self.experiment.checkpoint_freq:
+            return
+        if int(self._last[0]["training_iteration"]) % self.experiment.checkpoint_freq == 0:
+            self._try_to_save(lease)
+
+    def _try_to_save(self, lease: Lease) -> None:
+        try:
+            self._save(lease)
+        except ShoalError as error:
+            logger.error("%s", error)
+
+    def _save(self, lease: Lease) -> None:
+        """Save the last finished iteration unless it is saved."""
+        if self._last is None:
+            return
+        summary, state = self._last
+        iteration = int(summary["training_iteration"])
+        if iteration > self._saved_iteration:
+            lease.confirm()
+            self.last_checkpoint = write_checkpoint(self.folder, state, as_tree(self.experiment), summary)
+            self._saved_iteration = iteration
+            prune(self.folder, self.experiment.keep_checkpoints_num)
+
+    def _start(self) -> Checkpoint | None:
+        """The checkpoint to go on from."""
+        start = newest_good(self.folder)
+        if start is None and checkpoints_of(self.folder):
+            raise CheckpointError(f"no checkpoint of {self.folder} can be read; start another run with --new.")
+        self.resumed_from = self.last_checkpoint = start.path if start is not None else None
+        self._saved_iteration = int(start.summary["training_iteration"]) if start is not None else 0
+        return start
+
+    def _write_down(self) -> None:
+        """Write the resolved experiment, for people and for `resume`."""
+        replace_file(self.folder / "config.yaml", experiment_yaml(self.experiment).encode())
+        replace_file(self.folder / EXPERIMENT_FILE, json.dumps(as_tree(self.experiment), indent=1).encode())
+
+
+def run(config: Mapping[str, Any] | Experiment, *, new: bool = False) -> Iterator[Result]:
+    """Train the experiment and yield one result per iteration; an unfinished run of the same experiment is continued.
+
+    `config` is a tree such as `{"env": "CartPole-v1", "run": "PPO", "stop": {...}, "config": {...}}`. After Ctrl-C the run
+    is saved and KeyboardInterrupt raised, after SIGTERM SystemExit.
+    """
+    opened = Run.open(config if isinstance(config, Experiment) else experiment_from(config), new)
+    if opened.done is not None:
+        logger.warning("%s is finished: %s; say new=True for another run.", opened.folder, opened.done)
+    return _for_a_program(opened)
+
+
+def _for_a_program(opened: Run) -> Iterator[Result]:
+    yield from opened.results()
+    number = opened.outcome.signal if opened.outcome is not None else None
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if number is not None:
+        raise SystemExit(128 + number)
+
+
+def _make_trainer(experiment: Experiment, start: Checkpoint | None) -> Trainer:
+    from shoal.runs.trainer import Trainer
+
+    trainer = Trainer(config=experiment.config)
+    try:
+        if start is not None:
+            trainer.set_state(start.state)
+    except BaseException:
+        trainer.stop()
+        raise
+    return trainer
+
+
+def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
+    """The experiment with a stop criterion if there can be one, and what to tell about it."""
+    if experiment.stop:
+        return experiment, ()
+    stop = default_stop(experiment.config.env)
+    if not stop:
+        return experiment, ("No stop is given: the run goes on until Ctrl-C, which saves it.",)
+    limits = " or ".join(f"{name} reaches {short(limit)}" for name, limit in stop.items())
+    note = f"No stop is given: the run ends when {limits}, the reward threshold of {experiment.config.env}."
+    return experiment.model_copy(update={"stop": stop}), (note,)

@@ -1,0 +1,42 @@
+"""Saving and restoring a trainer that is not inside a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.config.experiment import Experiment, as_tree
+from shoal.data.state import State
+from shoal.errors import CheckpointError
+from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
+
+if TYPE_CHECKING:
+    from shoal.runs.trainer import Trainer
+
+
+def save(trainer: Trainer, folder: str | Path | None = None) -> Path:
+    """Write a checkpoint into `folder`, by default a new run folder under ~/shoal_results."""
+    from shoal.runs.folders import new_run_folder
+
+    experiment = Experiment(name=trainer.env_maker.name, run=trainer.algorithm, config=trainer.config)
+    if folder is None:
+        if trainer.folder is None:
+            trainer.folder = new_run_folder(experiment)
+        folder = trainer.folder
+    summary = {"training_iteration": trainer.iteration, "timesteps_total": trainer.timesteps_total}
+    return write_checkpoint(Path(folder), trainer.get_state(), as_tree(experiment), summary)
+
+
+def restore(trainer: Trainer, path: str | Path) -> None:
+    """Put a trainer into the state that a checkpoint holds."""
+    trainer.set_state(read_checkpoint(Path(path)).state)
+
+
+def read_policy(trainer: Trainer, path: str | Path) -> State:
+    """The policy's part of a checkpoint, which must be of the same algorithm."""
+    from shoal.runs.trainer import part_of
+
+    state = read_checkpoint(Path(path)).state
+    if state.values["algorithm"] != trainer.algorithm:
+        raise CheckpointError(f"{path} is a checkpoint of {state.values['algorithm']}, this is {trainer.algorithm}")
+    return part_of(state, "policy")

@@ -1,0 +1,217 @@
+"""What a program types: one object that trains, saves, restores, evaluates and acts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any, ClassVar
+
+from threadpoolctl import ThreadpoolController
+
+from shoal.algorithms import ppo
+from shoal.config.experiment import algorithm_config, config_tree
+from shoal.config.settings import AlgorithmConfig, PPOConfig
+from shoal.data.batch import Incident
+from shoal.data.metrics import EpisodeWindow
+from shoal.data.state import State
+from shoal.envs.making import env_maker
+from shoal.envs.vector import describe
+from shoal.errors import CheckpointError, ConfigError
+from shoal.models.policy import Policy
+from shoal.parallel.start import start_workers
+from shoal.parallel.workers import Workers
+
+log = logging.getLogger("shoal")
+
+MOST_INCIDENTS_SHOWN = 5
+
+
+class Trainer:
+    """Trains one policy; `shoal.PPO` and its siblings are trainers with an algorithm."""
+
+    algorithm: ClassVar[str]
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | AlgorithmConfig | None = None,
+        env: Any = None,
+        search_path: Sequence[str | Path] = (),
+    ) -> None:
+        self.config = self._config(config, env)
+        self.env_maker = env_maker(self.config.env, [*search_path, Path.cwd()])
+        self.search_path = tuple(search_path)
+        # Small matrices lose by threads, and lose hundredfold where another process wants the core.
+        self._threads = ThreadpoolController().limit(limits=_threads(), user_api="blas")
+        self.workers: Workers = start_workers(self.config, self.env_maker)
+        self.learner = _learner(self.config, self.workers.policy)
+        self.iteration = 0
+        self.timesteps_total = 0
+        self.time_total_s = 0.0
+        self.env_failures_total = 0
+        self._window = EpisodeWindow()
+
+    def train(self) -> dict[str, Any]:
+        """One iteration: sample, learn, report."""
+        start = perf_counter()
+        sample, stats, learn_time = self.learner.training_step(self.workers, self.timesteps_total)
+        self.iteration += 1
+        self.timesteps_total += sample.batch.num_steps
+        self._report(sample.incidents)
+        elapsed = perf_counter() - start
+        self.time_total_s += elapsed
+        return {
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps_total,
+            "timesteps_this_iter": sample.batch.num_steps,
+            **self._window.add(sample.episodes),
+            "time_this_iter_s": elapsed,
+            "time_total_s": self.time_total_s,
+            "timesteps_per_s": sample.batch.num_steps / elapsed,
+            "env_failures_total": self.env_failures_total,
+            "timers": {"env_s": sample.env_time_s, "policy_s": sample.policy_time_s, "learn_s": learn_time},
+            "learner": stats,
+        }
+
+    def save(self, folder: str | Path | None = None) -> str:
+        """Write a checkpoint into `folder` (default: a new run folder) and return its path."""
+        from shoal.runs.saving import save
+
+        return str(save(self, folder))
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a checkpoint of the same algorithm, environment and model."""
+        from shoal.runs.saving import restore
+
+        restore(self, path)
+
+    def evaluate(
+        self, checkpoint: str | Path | None = None, *, episodes: int | None = None, explore: bool | None = None
+    ) -> dict[str, Any]:
+        """Run whole episodes without learning, with the present policy or that of a checkpoint."""
+        from shoal.runs.evaluation import evaluate
+        from shoal.runs.saving import read_policy
+
+        if checkpoint is None:
+            return evaluate(self, episodes=episodes, explore=explore)
+        kept = self.get_policy().get_state()
+        try:
+            self.get_policy().set_state(read_policy(self, checkpoint))
+            return evaluate(self, episodes=episodes, explore=explore)
+        finally:
+            self.get_policy().set_state(kept)
+
+    def compute_single_action(self, obs: Any, explore: bool | None = None) -> Any:
+        """The action for one observation; `explore` is the config's unless given."""
+        return self.get_policy().compute_single_action(obs, self.config.explore if explore is None else explore)
+
+    def compute_actions(self, observations: Mapping[Any, Any], explore: bool | None = None) -> dict[Any, Any]:
+        """An action for each observation of a dict, under the same key."""
+        explore = self.config.explore if explore is None else explore
+        actions = self.get_policy().compute_actions(list(observations.values()), explore)
+        return dict(zip(observations, actions, strict=True))
+
+    def get_policy(self) -> Policy:
+        """The policy that learns."""
+        return self.workers.policy
+
+    def get_config(self) -> dict[str, Any]:
+        """The resolved configuration as a plain dict."""
+        return config_tree(self.config)
+
+    def get_state(self) -> State:
+        """Everything that the next iteration depends on."""
+        arrays: dict[str, Any] = {}
+        values: dict[str, Any] = {
+            "algorithm": self.algorithm,
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps_total,
+            "time_total_s": self.time_total_s,
+            "env_failures_total": self.env_failures_total,
+            "episodes": self._window.get_state().values,
+        }
+        parts = {"policy": self.get_policy().get_state(), "learner": self.learner.get_state()}
+        parts |= {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
+        for name, state in parts.items():
+            values[name] = state.values
+            arrays |= {f"{name}/{key}": array for key, array in state.arrays.items()}
+        return State(values, arrays)
+
+    def set_state(self, state: State) -> None:
+        """Take over a saved state; what does not fit is refused before anything changes."""
+        values = state.values
+        if values["algorithm"] != self.algorithm:
+            raise CheckpointError(f"the checkpoint is of {values['algorithm']}, this is {self.algorithm}")
+        self.get_policy().set_state(part_of(state, "policy"))
+        self.learner.set_state(part_of(state, "learner"))
+        self.iteration = int(values["training_iteration"])
+        self.timesteps_total = int(values["timesteps_total"])
+        self.time_total_s = float(values["time_total_s"])
+        self.env_failures_total = int(values["env_failures_total"])
+        self._window.set_state(State(values["episodes"]))
+        count = sum(name.startswith("worker") for name in values)
+        lost = self.workers.set_state([part_of(state, f"worker{k}") for k in range(count)])
+        if lost:
+            log.info("%d unfinished episodes could not be brought back exactly", lost)
+
+    def stop(self) -> None:
+        """End the workers and close the environments; may be called twice."""
+        self.workers.stop()
+        self._threads.restore_original_limits()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _config(self, config: Mapping[str, Any] | AlgorithmConfig | None, env: Any) -> AlgorithmConfig:
+        if isinstance(config, AlgorithmConfig):
+            return config if env is None else config.model_copy(update={"env": env})
+        tree = dict(config or {})
+        if env is not None:
+            if tree.get("env") not in (None, env):
+                raise ConfigError(f"env: given twice, as {env!r} and in the config as {tree['env']!r}")
+            tree["env"] = env
+        if tree.get("env") is None:
+            raise ConfigError(f"env: nothing to train on; type shoal.{self.algorithm}(env='CartPole-v1')")
+        return algorithm_config(self.algorithm, tree)
+
+    def _report(self, incidents: list[Incident]) -> None:
+        for incident in incidents:
+            self.env_failures_total += 1
+            if self.env_failures_total <= MOST_INCIDENTS_SHOWN:
+                log.warning("%s; it was rebuilt and training goes on", describe(incident))
+                log.debug("%s", incident.traceback)
+            elif self.env_failures_total == MOST_INCIDENTS_SHOWN + 1:
+                log.warning("further failures of environments are only counted")
+
+
+class PPO(Trainer):
+    """Proximal policy optimisation."""
+
+    algorithm = "PPO"
+
+
+TRAINERS: dict[str, type[Trainer]] = {"PPO": PPO}
+
+
+def part_of(state: State, name: str) -> State:
+    """The state of one part of a trainer."""
+    prefix = f"{name}/"
+    arrays = {key.removeprefix(prefix): array for key, array in state.arrays.items() if key.startswith(prefix)}
+    return State(state.values[name], arrays)
+
+
+def _learner(config: AlgorithmConfig, policy: Policy) -> ppo.PPO:
+    assert isinstance(config, PPOConfig)
+    return ppo.PPO(config, policy)
+
+
+def _threads() -> int:
+    return int(os.environ.get("SHOAL_NUM_THREADS", "1"))

@@ -1,0 +1,233 @@
+"""A policy meets environments: the loop that acts, steps and writes arrays `[T, N]`.
+
+Every environment has its own stream of action noise by its global index, so what is sampled does not depend on how
+environments are spread over workers. Nothing is allocated per step; log-probabilities are computed for the whole
+fragment at once.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.data.batch import Batch, Parts, Sample
+from shoal.data.state import State
+from shoal.envs.vector import Steps, Vector
+from shoal.errors import EnvError
+from shoal.models.policy import Policy
+
+MOST_REPLAYED_STEPS = 20_000
+LONGEST_EPISODE = 1_000_000
+
+
+class Buffers:
+    """Room for T steps of N environments, and one more row for the observations that follow."""
+
+    def __init__(self, policy: Policy, steps: int, num_envs: int) -> None:
+        self.steps = steps
+        lead = (steps, num_envs)
+        self.obs = policy.obs_spec.allocate(steps + 1, num_envs)
+        self.actions = np.zeros((*lead, policy.action_spec.size), policy.action_spec.dtype)
+        self.dist_inputs = np.zeros((*lead, policy.distribution.num_inputs), np.float32)
+        self.rewards = np.zeros(lead, np.float32)
+        self.terminated = np.zeros(lead, bool)
+        self.truncated = np.zeros(lead, bool)
+        self.valid = np.ones(lead, bool)
+
+    def grown(self, policy: Policy, steps: int) -> Buffers:
+        """A longer copy, for episodes that do not end where the fragment does."""
+        new = Buffers(policy, steps, self.rewards.shape[1])
+        for name in ("actions", "dist_inputs", "rewards", "terminated", "truncated", "valid"):
+            getattr(new, name)[: self.steps] = getattr(self, name)
+        for mine, theirs in zip(new.obs, self.obs, strict=True):
+            mine[: self.steps + 1] = theirs
+        return new
+
+
+class Sampler:
+    """Samples fragments from a vector of environments with a policy; keeps unfinished episodes between calls."""
+
+    def __init__(self, policy: Policy, vector: Vector, seed: int, first_index: int = 0) -> None:
+        self.policy, self.vector = policy, vector
+        self.num_envs = vector.num_envs
+        indices = range(first_index, first_index + self.num_envs)
+        self._noise = [np.random.default_rng([seed, index, 1]) for index in indices]
+        self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
+        self._histories: list[list[NDArray[Any]] | None] = [[] for _ in range(self.num_envs)]
+        self._buffers: Buffers | None = None
+        self._started = False
+
+    def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
+        """At least `steps` steps of every environment; with `complete_episodes`, on to the end of each one's episode."""
+        policy, vector = self.policy, self.vector
+        if not self._started:
+            vector.reset(self._current)
+            self._started = True
+        buffers = self._buffers
+        if buffers is None or buffers.steps != steps:
+            buffers = self._buffers = Buffers(policy, steps, self.num_envs)
+        for part, current in zip(buffers.obs, self._current, strict=True):
+            part[0] = current
+        buffers.valid[:] = True
+        noise = self._draw(steps) if explore else None
+        finals: list[tuple[int, int, Parts]] = []
+        active: NDArray[np.bool_] | None = None
+        env_time = 0.0
+        start = perf_counter()
+        t = 0
+        while True:
+            obs = tuple(part[t] for part in buffers.obs)
+            inputs = policy.network.act(policy.encoder(obs))
+            buffers.dist_inputs[t] = inputs
+            if noise is None:
+                actions = policy.distribution.mode(inputs)
+            else:
+                actions = policy.distribution.sample(inputs, noise[t % steps])
+            buffers.actions[t] = actions
+            out = Steps(
+                tuple(part[t + 1] for part in buffers.obs),
+                buffers.rewards[t],
+                buffers.terminated[t],
+                buffers.truncated[t],
+                buffers.valid[t],
+            )
+            before = perf_counter()
+            vector.step(actions, active, out)
+            env_time += perf_counter() - before
+            for row, last in out.finals:
+                finals.append((t, row, last))
+            for row in out.failed:
+                self._cut_before_failure(buffers, t, row, finals)
+            if active is not None:
+                for part in buffers.obs:
+                    part[t + 1][~active] = part[t][~active]
+            t += 1
+            if t < steps:
+                continue
+            if not complete_episodes:
+                break
+            ended = (buffers.terminated[t - 1] | buffers.truncated[t - 1]) & buffers.valid[t - 1]
+            active = ~ended if active is None else active & ~ended
+            if not active.any():
+                break
+            if t == buffers.steps:
+                if t > LONGEST_EPISODE:
+                    raise EnvError(
+                        f"an episode did not end within {t} steps, and batch_mode is complete_episodes; set `horizon`"
+                    )
+                buffers = buffers.grown(policy, 2 * t)
+            if noise is not None and t % steps == 0:
+                noise = self._draw(steps)
+        batch = self._batch(buffers, t, finals)
+        self._remember(batch, buffers, t)
+        episodes, incidents = vector.episodes[:], vector.incidents[:]
+        vector.episodes.clear()
+        vector.incidents.clear()
+        return Sample(batch, episodes, incidents, env_time, perf_counter() - start - env_time)
+
+    def get_state(self) -> State:
+        """Counters, noise streams, current observations, and the actions of every unfinished episode."""
+        lengths = [-1 if h is None else sum(len(piece) for piece in h) for h in self._histories]
+        pieces = [piece for h in self._histories if h for piece in h]
+        spec = self.policy.action_spec
+        empty = np.zeros((0, spec.size), spec.dtype)
+        return State(
+            {
+                "started": self._started,
+                "vector": self.vector.get_state(),
+                "history_lengths": lengths,
+                "noise": [rng.bit_generator.state for rng in self._noise],
+            },
+            {
+                "history": np.concatenate([empty, *pieces]),
+                **{f"current{k}": part.copy() for k, part in enumerate(self._current)},
+            },
+        )
+
+    def set_state(self, state: State, replay: bool = True) -> int:
+        """Take over a saved state; returns how many unfinished episodes could not be brought back and begin anew."""
+        for rng, saved in zip(self._noise, state.values["noise"], strict=True):
+            rng.bit_generator.state = saved
+        self._started = bool(state.values["started"])
+        self.vector.set_state(state.values["vector"])
+        self._histories = [[] for _ in range(self.num_envs)]
+        if not self._started:
+            return 0
+        lengths = [int(n) for n in state.values["history_lengths"]]
+        ends = np.cumsum(np.maximum(lengths, 0))
+        histories = [
+            None if n < 0 or not replay else state.arrays["history"][end - n : end]
+            for n, end in zip(lengths, ends, strict=True)
+        ]
+        brought_back = self.vector.replay(histories, self._current)
+        lost = 0
+        for row, (history, same) in enumerate(zip(histories, brought_back, strict=True)):
+            if same and history is not None:
+                self._histories[row] = [history]
+                saved_row = [state.arrays[f"current{k}"][row] for k in range(len(self._current))]
+                same = all(np.array_equal(part[row], old) for part, old in zip(self._current, saved_row, strict=True))
+            lost += not same
+        return lost
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.vector.close()
+
+    def _draw(self, steps: int) -> NDArray[np.float32]:
+        """Noise for `steps` steps, `[steps, N, M]`."""
+        return np.stack([self.policy.distribution.noise(rng, steps) for rng in self._noise], axis=1)
+
+    def _cut_before_failure(self, buffers: Buffers, t: int, row: int, finals: list[tuple[int, int, Parts]]) -> None:
+        """The failed step is no transition; the one before it becomes the last of a truncated episode."""
+        buffers.rewards[t, row] = 0.0
+        if t and buffers.valid[t - 1, row] and not (buffers.terminated[t - 1, row] or buffers.truncated[t - 1, row]):
+            buffers.truncated[t - 1, row] = True
+            finals.append((t - 1, row, tuple(part[t, row].copy() for part in buffers.obs)))
+
+    def _batch(self, b: Buffers, steps: int, finals: list[tuple[int, int, Parts]]) -> Batch:
+        policy = self.policy
+        goes_on = np.flatnonzero(~(b.terminated[steps - 1] | b.truncated[steps - 1]))
+        final_at = np.array([(t, row) for t, row, _ in finals], np.int64).reshape(-1, 2)
+        last = np.stack([np.full(len(goes_on), steps - 1), goes_on], axis=1)
+        final_obs = tuple(
+            np.concatenate([np.stack([parts[k] for _, _, parts in finals]), part[steps][goes_on]])
+            if finals
+            else part[steps][goes_on]
+            for k, part in enumerate(b.obs)
+        )
+        rows = steps * self.num_envs
+        evaluation = policy.distribution.evaluate(
+            b.dist_inputs[:steps].reshape(rows, -1), b.actions[:steps].reshape(rows, -1)
+        )
+        return Batch(
+            obs=tuple(part[:steps] for part in b.obs),
+            actions=b.actions[:steps],
+            rewards=b.rewards[:steps],
+            terminated=b.terminated[:steps],
+            truncated=b.truncated[:steps],
+            valid=b.valid[:steps],
+            log_probs=evaluation.log_prob.reshape(steps, self.num_envs),
+            dist_inputs=b.dist_inputs[:steps],
+            final_obs=final_obs,
+            final_at=np.concatenate([final_at, last]),
+        )
+
+    def _remember(self, batch: Batch, buffers: Buffers, steps: int) -> None:
+        """Keep where each environment stands, and the actions that led there, so that a resumed run can follow."""
+        for current, part in zip(self._current, buffers.obs, strict=True):
+            current[:] = part[steps]
+        ended = batch.terminated | batch.truncated
+        any_end = ended.any(axis=0)
+        last_end = steps - 1 - ended[::-1].argmax(axis=0)
+        for row in range(self.num_envs):
+            if any_end[row]:
+                self._histories[row] = [batch.actions[last_end[row] + 1 :, row].copy()]
+                continue
+            history = self._histories[row]
+            if history is not None:
+                history.append(batch.actions[:, row].copy())
+                if sum(len(piece) for piece in history) > MOST_REPLAYED_STEPS:
+                    self._histories[row] = None

@@ -1,0 +1,124 @@
+"""One worker: its environments, its policy, and the sampler between them. It runs in this process or in a Ray actor."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+
+from shoal.config.settings import AlgorithmConfig
+from shoal.data.batch import Sample
+from shoal.data.state import State
+from shoal.envs.checking import check_first_steps
+from shoal.envs.context import EnvContext
+from shoal.envs.making import EnvMaker, strip
+from shoal.envs.native import NativeVector
+from shoal.envs.vector import PythonVector, Vector
+from shoal.errors import ConfigError
+from shoal.models.build import build_policy
+from shoal.models.policy import Policy
+from shoal.sampling.sampler import Sampler
+
+T = TypeVar("T")
+log = logging.getLogger("shoal")
+
+
+class Worker:
+    """Owns the environments `worker_index` is responsible for, and samples them with its policy.
+
+    Worker 0 lives in the driver's process and has the learner's own policy; workers from 1 on have a copy.
+    """
+
+    def __init__(
+        self, config: AlgorithmConfig, maker: EnvMaker, worker_index: int = 0, policy: Policy | None = None
+    ) -> None:
+        self.config, self.worker_index = config, worker_index
+        self._maker = maker
+        self._first_index = max(worker_index - 1, 0) * config.num_envs_per_worker
+        report = check_first_steps(lambda: maker.make(self._context(0)))
+        if worker_index <= 1:
+            for warning in report.warnings:
+                log.warning("%s", warning)
+        if report.legacy:
+            self._maker = replace(maker, legacy=True)
+        env = report.env
+        spec = getattr(env, "spec", None)
+        self.reward_threshold: float | None = getattr(spec, "reward_threshold", None)
+        if isinstance(env, VectorEnv):
+            self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        else:
+            self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.policy = policy or build_policy(self.observation_space, self.action_space, config)
+        self.vector = self._vector(env)
+        self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
+
+    def get_policy(self) -> Policy:
+        """The policy that acts here."""
+        return self.policy
+
+    def sample(self, steps: int) -> Sample:
+        """One fragment of at least `steps` steps per environment."""
+        return self.sampler.sample(steps, self.config.explore, self.config.batch_mode == "complete_episodes")
+
+    def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
+        """The result of `fn` for every environment, without gymnasium's outermost wrappers."""
+        envs = self.vector.envs if isinstance(self.vector, PythonVector) else [getattr(self.vector, "env", None)]
+        return [fn(env) for env in envs]
+
+    def get_state(self) -> State:
+        """Everything that the next sample depends on, but for the weights."""
+        return self.sampler.get_state()
+
+    def set_state(self, state: State) -> int:
+        """Take over a saved state; returns how many unfinished episodes begin anew."""
+        return self.sampler.set_state(state, self.config.restore_episodes)
+
+    def stop(self) -> None:
+        """Close the environments."""
+        self.sampler.close()
+
+    def _vector(self, first: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Vector:
+        config, policy = self.config, self.policy
+        if isinstance(first, VectorEnv):
+            if config.horizon is not None:
+                raise ConfigError("config.horizon: a native vector environment limits its own episodes; set it there")
+            if config.batch_mode == "complete_episodes":
+                raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
+            if config.num_envs_per_worker != first.num_envs:
+                raise ConfigError(
+                    f"config.num_envs_per_worker: the vector environment has {first.num_envs} environments; "
+                    f"say num_envs_per_worker: {first.num_envs} (got {config.num_envs_per_worker})"
+                )
+            return NativeVector(first, policy.obs_spec, policy.action_spec, config.seed, self._first_index)
+        waiting: list[gym.Env[Any, Any]] = [first]
+
+        def make(row: int) -> tuple[gym.Env[Any, Any], int | None]:
+            env = waiting.pop() if waiting else self._maker.make(self._context(row))
+            assert not isinstance(env, VectorEnv)
+            bare, limit = strip(env)
+            limits = [n for n in (limit, config.horizon) if n is not None]
+            return bare, min(limits, default=None)
+
+        return PythonVector(
+            make,
+            config.num_envs_per_worker,
+            policy.obs_spec,
+            policy.action_spec,
+            seed=config.seed,
+            first_index=self._first_index,
+            worker_index=self.worker_index,
+            max_failures=config.max_env_failures,
+        )
+
+    def _context(self, row: int) -> EnvContext:
+        return EnvContext(
+            self.config.env_config,
+            worker_index=self.worker_index,
+            vector_index=row,
+            env_index=self._first_index + row,
+            num_workers=self.config.num_workers,
+        )
