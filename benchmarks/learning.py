@@ -108,10 +108,10 @@ def summary(curves: dict[str, list[Curve]]) -> dict[str, Any]:
 def show(results: dict[str, Any]) -> None:
     """Print one row for each environment."""
     table = Table(
-        "environment", "shoal [low..high]", "SB3 [low..high]", "shoal is", title="Mean return, last 100 episodes"
+        "environment", "shoal (low..high)", "SB3 (low..high)", "shoal is", title="Mean return, last 100 episodes"
     )
     for env, found in results.items():
-        cells = ("{mean:.1f} [{low:.1f}..{high:.1f}]".format(**found[name]) if name in found else "-" for name in WHO)
+        cells = ("{mean:.1f} ({low:.1f}..{high:.1f})".format(**found[name]) if name in found else "-" for name in WHO)
         table.add_row(env, *cells, found.get("verdict", "-"))
     console.print(table)
 

@@ -35,7 +35,7 @@ class Ended:
 
 
 def python_of(who: str) -> Path:
-    """The interpreter that runs this, for shoal, or a peer's, whose environment is made if it is missing or outdated."""
+    """The interpreter that runs this, for shoal, or a peer's, whose environment is made if missing or outdated."""
     if who == "shoal":
         return Path(sys.executable)
     folder = ROOT / ".venvs" / who

@@ -129,12 +129,12 @@ def bars_of(results: dict[str, Any]) -> list[Bar]:
 def show(results: dict[str, Any]) -> None:
     """Print what was measured."""
     table = Table(
-        "case", "overall", "sampling", "learning", title="PPO, CartPole-v1: steps per second, median [low..high]"
+        "case", "overall", "sampling", "learning", title="PPO, CartPole-v1: steps per second, median (low..high)"
     )
     for label, row in results["rates"].items():
         table.add_row(label, *(_cell(row[key]) for key in ("overall", "sampling", "learning")))
     console.print(table)
-    table = Table("what", "who", "median [low..high]", title="Beside it")
+    table = Table("what", "who", "median (low..high)", title="Beside it")
     for who, times in results["startup"].items():
         table.add_row("process start to first iteration, s", who, _cell(times))
     for who, times in results["action"].items():
@@ -148,7 +148,7 @@ def show(results: dict[str, Any]) -> None:
 
 def _cell(value: dict[str, float]) -> str:
     numbers = (f"{value[key]:,.0f}" if value[key] >= 100 else f"{value[key]:.3g}" for key in ("median", "low", "high"))
-    return "{} [{}..{}]".format(*numbers)
+    return "{} ({}..{})".format(*numbers)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 
 def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: int, iterations: int) -> task.Answer:
-    """PPO on CartPole-v1 in one process, timed from outside: RLlib's own timers are averages that remember the warm-up."""
+    """PPO on CartPole-v1 in one process, timed from outside: RLlib's own timers average over the warm-up too."""
     algo = (
         PPOConfig()
         .environment("CartPole-v1")

@@ -61,16 +61,19 @@ class PPO:
         for _ in range(c.num_sgd_iter):
             for rows in self._minibatches(batch):
                 size = np.float32(1 / len(rows))
-                outputs, predicted, tape = policy.network.forward(tuple(part[rows] for part in inputs))
+                outputs, predicted, tape = policy.network.forward(tuple(part.take(rows, axis=0) for part in inputs))
                 now = policy.distribution.evaluate(
-                    outputs, actions[rows], old_dist_inputs[rows] if self.kl_coeff else None
+                    outputs,
+                    actions.take(rows, axis=0),
+                    old_dist_inputs.take(rows, axis=0) if self.kl_coeff else None,
                 )
 
                 # Surrogate: min(r A, clip(r) A). Where the clipped branch is the smaller one, nothing moves it.
                 log_ratio = now.log_prob - old_log_probs[rows]
                 ratio = np.exp(log_ratio)
-                gain = ratio * advantages[rows]
-                clipped = np.clip(ratio, 1 - c.clip_param, 1 + c.clip_param) * advantages[rows]
+                advantage = advantages[rows]
+                gain = ratio * advantage
+                clipped = np.clip(ratio, 1 - c.clip_param, 1 + c.clip_param) * advantage
                 d_log_prob = np.where(gain <= clipped, gain, 0) * -size
 
                 error = predicted - targets[rows] if c.use_critic else np.zeros_like(predicted)

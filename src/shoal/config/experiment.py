@@ -24,7 +24,6 @@ from shoal.config.problems import got, sentences
 from shoal.config.settings import STRICT, AlgorithmConfig, PPOConfig, key_paths
 from shoal.config.stopping import stop_criteria
 from shoal.config.vocabulary import nearest
-from shoal.config.yaml_files import dump_yaml, load_file
 from shoal.errors import ConfigError
 
 ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig}
@@ -121,6 +120,8 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
 
 def experiments_from_file(path: str | Path, overrides: Iterable[Override] = ()) -> list[Experiment]:
     """The experiments of a YAML file: each has its name on top and its keys under it."""
+    from shoal.config.yaml_files import load_file  # here, so that showing keys does not import a YAML parser
+
     document = load_file(path)
     tree = document.tree
     form = "write a name on top and the experiment under it, indented: my_experiment: {env: CartPole-v1, run: PPO}"
@@ -170,6 +171,8 @@ def config_tree(config: AlgorithmConfig) -> dict[str, Any]:
 
 def experiment_yaml(experiment: Experiment) -> str:
     """The resolved experiment as the text of a file that `experiments_from_file` reads back."""
+    from shoal.config.yaml_files import dump_yaml
+
     tree = as_tree(experiment)
     return dump_yaml({tree.pop("name"): tree})
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from shoal.config.problems import got
 from shoal.config.vocabulary import key_hint
-from shoal.config.yaml_files import parse_value
 from shoal.errors import ConfigError
 
 Override = tuple[str, Any]
@@ -15,6 +14,8 @@ Override = tuple[str, Any]
 
 def parse_override(text: str) -> Override:
     """`config.lr=1e-3` as a path and a value."""
+    from shoal.config.yaml_files import parse_value  # here, so that showing keys does not import a YAML parser
+
     path, equals, value = text.partition("=")
     path = path.strip()
     if not equals or not path or not all(path.split(".")):

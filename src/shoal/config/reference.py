@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -35,15 +39,14 @@ class Row(NamedTuple):
 def config_rows(run: str) -> list[Row]:
     """Every key that may stand under `config` for an algorithm; inner ones as `model.fcnet_hiddens`."""
     kind = algorithm_class(run)
-    return list(_rows(kind, kind.model_json_schema(), ""))
+    schema = kind.model_json_schema()
+    return list(_rows(kind, schema, schema["$defs"], ""))
 
 
 def experiment_rows() -> list[Row]:
     """Every key that may stand beside `config` in an experiment."""
-    schema = _experiment_schema()
-    rows = [row for row in _rows(Experiment, schema, "") if row.key in EXPERIMENT_KEYS]
-    env = AlgorithmConfig.model_fields["env"]
-    return [Row("env", "text", "", _meaning(env.description)), *rows]
+    rows = [row for row in _rows(Experiment, _experiment_schema(), {}, "") if row.key in EXPERIMENT_KEYS]
+    return [Row("env", "text", "", meanings(AlgorithmConfig)["env"]), *rows]
 
 
 def stop_rows() -> list[Row]:
@@ -58,9 +61,12 @@ def stop_rows() -> list[Row]:
 
 def file_schema(run: str) -> dict[str, Any]:
     """The JSON Schema of a file of experiments with this algorithm."""
-    experiment = _experiment_schema()
-    config = algorithm_class(run).model_json_schema()
-    definitions = {**experiment.pop("$defs", {}), **config.pop("$defs", {})}
+    kind = algorithm_class(run)
+    experiment = _described(Experiment, _experiment_schema())
+    config = _described(kind, kind.model_json_schema())
+    definitions = config.pop("$defs")
+    for inner in _inner_models(kind).values():
+        _described(inner, definitions[inner.__name__])
     del experiment["properties"]["name"]
     experiment["properties"]["run"] = {"enum": list(ALGORITHMS), "default": "PPO"}
     experiment["properties"]["stop"] = {
@@ -86,27 +92,62 @@ def file_schema(run: str) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def meanings(kind: type[BaseModel]) -> dict[str, str]:
+    """The docstring under each field of a model, on one line."""
+    found: dict[str, str] = {}
+    for parent in reversed([parent for parent in kind.__mro__ if parent.__module__.startswith("shoal.")]):
+        found.update(_docstrings(parent.__module__).get(parent.__name__, {}))
+    return found
+
+
+@functools.cache
+def _docstrings(module: str) -> dict[str, dict[str, str]]:
+    """The docstrings under the annotated names of each class of a module."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    found: dict[str, dict[str, str]] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        names = found.setdefault(node.name, {})
+        for field, text in zip(node.body, node.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                names[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return found
+
+
 def _experiment_schema() -> dict[str, Any]:
     """The schema of an experiment without its algorithm's keys, which have a schema of their own."""
     schema = Experiment.model_json_schema()
-    schema["properties"].pop("config", None)
+    del schema["properties"]["config"]
     return schema
 
 
-def _rows(kind: type[BaseModel], schema: dict[str, Any], prefix: str) -> Iterator[Row]:
-    for name, field in kind.model_fields.items():
-        if name not in schema["properties"]:
-            continue
-        key = prefix + name
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield Row(key, "mapping", "", _meaning(field.description))
-            yield from _rows(inner, inner.model_json_schema(), f"{key}.")
+def _described(kind: type[BaseModel], schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, with the meaning of each key written into it."""
+    for name, key in schema["properties"].items():
+        key["description"] = meanings(kind)[name]
+    return schema
+
+
+def _inner_models(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The fields whose values are mappings with keys of our own."""
+    return {
+        name: field.annotation
+        for name, field in kind.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+
+
+def _rows(kind: type[BaseModel], schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[Row]:
+    inner = _inner_models(kind)
+    for name, key_schema in schema["properties"].items():
+        key, meaning = prefix + name, meanings(kind)[name]
+        if name in inner:
+            yield Row(key, "mapping", "", meaning)
+            yield from _rows(inner[name], definitions[inner[name].__name__], definitions, f"{key}.")
         else:
-            kind_of_value = _type(schema["properties"][name])
-            yield Row(
-                key, kind_of_value, _yaml(field.get_default(call_default_factory=True)), _meaning(field.description)
-            )
+            yield Row(key, _type(key_schema), _yaml(kind.model_fields[name].default), meaning)
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -136,7 +177,3 @@ def _yaml(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return json.dumps(value)
-
-
-def _meaning(description: str | None) -> str:
-    return " ".join((description or "").split())

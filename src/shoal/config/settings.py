@@ -34,7 +34,8 @@ from shoal.config.fields import (
 from shoal.config.problems import sentences
 from shoal.errors import ConfigError
 
-STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, use_attribute_docstrings=False, protected_namespaces=())
+# Docstrings are read by `reference` when somebody asks, and schemas are built when used: both would slow every start.
+STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, protected_namespaces=())
 
 Activation = Literal["linear", "tanh", "relu", "elu", "silu", "sigmoid", "leaky_relu", "gelu", "softplus"]
 

@@ -274,7 +274,7 @@ class ActionSpec:
         self._decoders = [_decoder(leaf, normalize, clip) for leaf in self.leaves]
 
     def decode(self, rows: NDArray[Any]) -> Sequence[Any]:
-        """One environment action per row of `[N, A]`, each like what `action_space.sample()` gives."""
+        """One environment action per row of `[N, A]`, each a member of the action space."""
         columns = [decode(rows[:, leaf.columns]) for leaf, decode in zip(self.leaves, self._decoders, strict=True)]
         if len(columns) == 1 and not self.leaves[0].path:
             return columns[0]
@@ -318,10 +318,9 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
     space = leaf.space
     shape = (-1, *(space.shape or ()))
     if isinstance(space, spaces.Discrete):
-        first = leaf.first[0]
-        if first:
-            return lambda rows: list(rows[:, 0].astype(np.int64) + first)
-        return lambda rows: list(rows[:, 0].astype(np.int64))
+        first = int(leaf.first[0])
+        # Plain ints: gymnasium's own check of them is far cheaper than of NumPy's, and json and C take them too.
+        return lambda rows: (rows[:, 0].astype(np.int64, copy=False) + first).tolist()
     if leaf.kind == "categorical":
         return lambda rows: list((rows.astype(np.int64) + leaf.first).astype(space.dtype).reshape(shape))
     if leaf.kind == "bernoulli":

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shoal.config.experiment import Experiment
 from shoal.errors import CheckpointError, ConfigError
-from shoal.runs.checkpoints import checkpoint_folder
+from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of
 
 EXPERIMENT_FILE = "experiment.json"
 """The experiment as the program reads it; `config.yaml` beside it is the same for people."""
@@ -40,13 +41,15 @@ def env_label(env: Any) -> str:
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.")[-60:] or "env"
 
 
-def make_run_folder(parent: Path, run: str, env: Any) -> Path:
+def new_run_folder(experiment: Experiment) -> Path:
     """Make a new folder for a run, after a test that files can be written there."""
+    parent = results_folder(experiment.results_dir, experiment.name)
+    label = f"{experiment.run}_{env_label(experiment.config.env)}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
         while True:
             date = time.strftime("%Y-%m-%d_%H-%M-%S")
-            folder = parent / f"{run}_{env_label(env)}_{os.urandom(3).hex()[:5]}_{date}"
+            folder = parent / f"{label}_{os.urandom(3).hex()[:5]}_{date}"
             try:
                 folder.mkdir()
                 break
@@ -70,8 +73,10 @@ def check_writable(folder: Path) -> None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder is a run that got as far as writing down its experiment."""
-    return (folder / EXPERIMENT_FILE).is_file() and not (folder / "manifest.json").exists()
+    """Whether the folder is a run that got as far as writing down its experiment, or holds a trainer's checkpoints."""
+    if (folder / MANIFEST).exists():
+        return False
+    return (folder / EXPERIMENT_FILE).is_file() or bool(checkpoints_of(folder))
 
 
 def runs_of(parent: Path) -> list[Path]:
@@ -83,7 +88,8 @@ def runs_of(parent: Path) -> list[Path]:
 def _age_key(folder: Path) -> tuple[str, int]:
     match = _RUN.fullmatch(folder.name)
     # Two runs of one second are told apart by the file that each writes once, at its start.
-    return (match[1] if match else "", (folder / EXPERIMENT_FILE).stat().st_mtime_ns)
+    written_once = folder / EXPERIMENT_FILE
+    return (match[1] if match else "", written_once.stat().st_mtime_ns if written_once.exists() else 0)
 
 
 def find_run(text: str | Path) -> Path:

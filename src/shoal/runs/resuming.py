@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.runs.checkpoints import checkpoints_of, newest_summary
+from shoal.config.experiment import Experiment, as_tree, experiment_from
+from shoal.runs.checkpoints import checkpoints_of, newest_good, newest_summary
 from shoal.runs.folders import EXPERIMENT_FILE, runs_of
 from shoal.runs.stopping import stop_reason
 
@@ -19,6 +20,7 @@ FREE_KEYS = (
     "checkpoint_at_end",
     "keep_checkpoints_num",
     "results_dir",
+    "search_path",
     "config.log_level",
 )
 """What may differ between a run and the command that continues it."""
@@ -56,12 +58,24 @@ def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float]) -> 
     return finished or other or Choice()
 
 
+def experiment_of(tree: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
+    """The experiment that a run or a checkpoint wrote down, and where its modules are looked for."""
+    search_path = tuple(str(folder) for folder in tree.get("search_path", ()))
+    return experiment_from({key: value for key, value in tree.items() if key != "search_path"}), search_path
+
+
+def tree_of(experiment: Experiment, search_path: Sequence[str]) -> dict[str, Any]:
+    """What `experiment_of` reads back."""
+    return {**as_tree(experiment), "search_path": list(search_path)}
+
+
 def stored_tree(folder: Path) -> dict[str, Any] | None:
-    """The experiment that a run wrote down; None if it cannot be read."""
+    """The experiment that a run, or its newest checkpoint, wrote down; None if it cannot be read."""
     try:
         tree = json.loads((folder / EXPERIMENT_FILE).read_bytes())
     except (OSError, ValueError):
-        return None
+        checkpoint = newest_good(folder)
+        return checkpoint.experiment_tree if checkpoint is not None else None
     return tree if isinstance(tree, dict) else None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,12 @@ from shoal.runs.checkpoints import (
     write_checkpoint,
 )
 from shoal.runs.durable import replace_file
-from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
+from shoal.runs.folders import EXPERIMENT_FILE, find_run, new_run_folder, results_folder
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
 from shoal.runs.reporters import Reporters
-from shoal.runs.resuming import choose, stored_tree
+from shoal.runs.resuming import choose, experiment_of, stored_tree, tree_of
 from shoal.runs.stopping import default_stop, numbers, short, stop_reason
 
 if TYPE_CHECKING:
@@ -53,15 +54,22 @@ class Outcome:
 class Run:
     """A run and its folder; `results()` trains it.
 
-    `resumed_from` is the checkpoint it goes on from, `last_checkpoint` the newest it has. `done` is the criterion that it
-    has met already, if there is nothing to train. `notes` are sentences for the user. `outcome` is set when it ends.
+    `search_path` is where the environment's module is looked for. `resumed_from` is the checkpoint it goes on from,
+    `last_checkpoint` the newest it has. `done` is the criterion that it has met already, if there is nothing to train.
+    `notes` are sentences for the user. `outcome` is set when it ends.
     """
 
     def __init__(
-        self, experiment: Experiment, folder: Path, done: str | None = None, notes: tuple[str, ...] = ()
+        self,
+        experiment: Experiment,
+        folder: Path,
+        search_path: Sequence[str] = (),
+        done: str | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.experiment = experiment
         self.folder = folder
+        self.search_path = tuple(search_path)
         self.done = done
         self.notes = notes
         self.outcome: Outcome | None = None
@@ -71,17 +79,18 @@ class Run:
         self._saved_iteration = 0
 
     @classmethod
-    def open(cls, experiment: Experiment, new: bool = False) -> Run:
+    def open(cls, experiment: Experiment, new: bool = False, search_path: Sequence[str | Path] = ()) -> Run:
         """The newest unfinished run of this experiment, or a new one."""
+        places = [os.path.abspath(folder) for folder in (*search_path, ".")]
         experiment, notes = _with_stop(experiment)
         parent = results_folder(experiment.results_dir, experiment.name)
         if not new:
             choice = choose(parent, as_tree(experiment), experiment.stop)
             if choice.folder is not None:
                 check_free(choice.folder)
-                return cls(experiment, choice.folder, choice.done, notes)
+                return cls(experiment, choice.folder, places, choice.done, notes)
             notes = (*notes, choice.note) if choice.note else notes
-        return cls(experiment, make_run_folder(parent, experiment.run, experiment.config.env), None, notes)
+        return cls(experiment, new_run_folder(experiment), places, None, notes)
 
     @classmethod
     def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:
@@ -95,15 +104,16 @@ class Run:
         tree = stored_tree(folder)
         if tree is None:
             raise CheckpointError(f"{folder / EXPERIMENT_FILE} cannot be read; the run cannot go on without it.")
-        experiment, notes = _with_stop(experiment_from({**tree, **(overrides or {})}))
+        stored, places = experiment_of({**tree, **(overrides or {})})
+        experiment, notes = _with_stop(stored)
         check_free(folder)
-        return cls(experiment, folder, stop_reason(newest_summary(folder) or {}, experiment.stop), notes)
+        return cls(experiment, folder, places, stop_reason(newest_summary(folder) or {}, experiment.stop), notes)
 
     def results(self, hold_signals: bool = False) -> Iterator[Result]:
         """Train until a stop criterion is met, and yield one result per iteration.
 
-        However it ends, the last finished iteration is saved. The first Ctrl-C or SIGTERM ends it so, the second at once;
-        with `hold_signals` that is so in the caller's loop body too, else Ctrl-C there is Python's own.
+        However it ends, the last finished iteration is saved. The first Ctrl-C or SIGTERM ends it so, the second at
+        once; with `hold_signals` that is so in the caller's loop body too, else Ctrl-C there is Python's own.
         """
         if self.done is not None:
             self.outcome = Outcome("stopped", self.done)
@@ -119,7 +129,7 @@ class Run:
             try:
                 with interrupts.cutting():
                     start = self._start()
-                    trainer = _make_trainer(self.experiment, start)
+                    trainer = make_trainer(self.experiment, self.search_path, start)
             except Interrupted:
                 self._note_signal(interrupts)
                 return
@@ -200,7 +210,7 @@ class Run:
         iteration = int(summary["training_iteration"])
         if iteration > self._saved_iteration:
             lease.confirm()
-            self.last_checkpoint = write_checkpoint(self.folder, state, as_tree(self.experiment), summary)
+            self.last_checkpoint = write_checkpoint(self.folder, state, self._tree(), summary)
             self._saved_iteration = iteration
             prune(self.folder, self.experiment.keep_checkpoints_num)
 
@@ -216,14 +226,17 @@ class Run:
     def _write_down(self) -> None:
         """Write the resolved experiment, for people and for `resume`."""
         replace_file(self.folder / "config.yaml", experiment_yaml(self.experiment).encode())
-        replace_file(self.folder / EXPERIMENT_FILE, json.dumps(as_tree(self.experiment), indent=1).encode())
+        replace_file(self.folder / EXPERIMENT_FILE, json.dumps(self._tree(), indent=1).encode())
+
+    def _tree(self) -> dict[str, Any]:
+        return tree_of(self.experiment, self.search_path)
 
 
 def run(config: Mapping[str, Any] | Experiment, *, new: bool = False) -> Iterator[Result]:
     """Train the experiment and yield one result per iteration; an unfinished run of the same experiment is continued.
 
-    `config` is a tree such as `{"env": "CartPole-v1", "run": "PPO", "stop": {...}, "config": {...}}`. After Ctrl-C the run
-    is saved and KeyboardInterrupt raised, after SIGTERM SystemExit.
+    `config` is a tree such as `{"env": "CartPole-v1", "run": "PPO", "stop": {...}, "config": {...}}`. After Ctrl-C the
+    run is saved and KeyboardInterrupt raised, after SIGTERM SystemExit.
     """
     opened = Run.open(config if isinstance(config, Experiment) else experiment_from(config), new)
     if opened.done is not None:
@@ -240,10 +253,11 @@ def _for_a_program(opened: Run) -> Iterator[Result]:
         raise SystemExit(128 + number)
 
 
-def _make_trainer(experiment: Experiment, start: Checkpoint | None) -> Trainer:
-    from shoal.runs.trainer import Trainer
+def make_trainer(experiment: Experiment, search_path: Sequence[str], start: Checkpoint | None = None) -> Trainer:
+    """The experiment's trainer, in the state of a checkpoint if one is given."""
+    from shoal.runs.trainer import TRAINERS
 
-    trainer = Trainer(config=experiment.config)
+    trainer = TRAINERS[experiment.run](config=experiment.config, search_path=search_path)
     try:
         if start is not None:
             trainer.set_state(start.state)

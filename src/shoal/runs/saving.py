@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 def save(trainer: Trainer, folder: str | Path | None = None) -> Path:
     """Write a checkpoint into `folder`, by default a new run folder under ~/shoal_results."""
-    from shoal.runs.folders import new_run_folder
+    from shoal.runs.folders import make_run_folder, results_folder
 
     experiment = Experiment(name=trainer.env_maker.name, run=trainer.algorithm, config=trainer.config)
     if folder is None:
         if trainer.folder is None:
-            trainer.folder = new_run_folder(experiment)
+            parent = results_folder(experiment.results_dir, experiment.name)
+            trainer.folder = make_run_folder(parent, experiment.run, trainer.config.env)
         folder = trainer.folder
     summary = {"training_iteration": trainer.iteration, "timesteps_total": trainer.timesteps_total}
     return write_checkpoint(Path(folder), trainer.get_state(), as_tree(experiment), summary)

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.config.stopping import is_met
-
 COUNTERS = ("training_iteration", "timesteps_total", "episodes_total", "time_total_s")
 """Results that only grow, at a steady rate."""
 TREND_LENGTH = 20
@@ -38,9 +36,10 @@ def numbers(result: Mapping[str, Any]) -> dict[str, int | float]:
 
 def stop_reason(result: Mapping[str, Any], stop: Mapping[str, float]) -> str | None:
     """The first criterion that is met, as a sentence such as `episode_reward_mean 481.2 >= 475`; None if none is."""
+    values = numbers(result)
     for name, limit in stop.items():
-        if is_met(name, limit, result):
-            return f"{name} {short(flat(result)[name])} >= {short(limit)}"
+        if name in values and values[name] >= limit:
+            return f"{name} {short(values[name])} >= {short(limit)}"
     return None
 
 

@@ -48,6 +48,7 @@ class Trainer:
         self._threads = ThreadpoolController().limit(limits=_threads(), user_api="blas")
         self.workers: Workers = start_workers(self.config, self.env_maker)
         self.learner = _learner(self.config, self.workers.policy)
+        self.folder: Path | None = None  # where `save` writes if it is not told
         self.iteration = 0
         self.timesteps_total = 0
         self.time_total_s = 0.0

@@ -1,0 +1,281 @@
+"""What a person sees while a run trains: a live view on a terminal, one plain line per iteration elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from shoal.runs.logs import RateLimit
+from shoal.runs.stopping import TREND_LENGTH, Progress, nearest_stop, numbers, short
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+REDRAW_S = 0.1
+MOST_POINTS = 2000
+
+
+class View(Protocol):
+    """Shows results as they come."""
+
+    def show(self, result: Mapping[str, Any]) -> None:
+        """Take in one result."""
+
+    def log(self, line: str) -> None:
+        """Show a message beside the results."""
+
+
+@contextmanager
+def open_view(title: str, folder: Path, stop: Mapping[str, float], quiet: bool, log_level: str) -> Iterator[View]:
+    """The view that suits where the output goes; meanwhile it also shows shoal's own messages."""
+    if quiet:
+        with _messages(QuietView(), log_level) as view:
+            yield view
+    elif sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+        from rich.console import Console
+        from rich.live import Live
+
+        live_view = LiveView(Console(), title, folder, stop)
+        with (
+            Live(
+                get_renderable=live_view.render,
+                console=live_view.console,
+                refresh_per_second=1,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            ) as live,
+            _messages(live_view, log_level),
+        ):
+            live_view.redraw = live.refresh
+            yield live_view
+    else:
+        with _messages(PlainView(stop), log_level) as view:
+            yield view
+
+
+class QuietView:
+    """Shows no results, only messages."""
+
+    def show(self, result: Mapping[str, Any]) -> None:
+        """Take in one result."""
+
+    def log(self, line: str) -> None:
+        """Write a message to stderr."""
+        click.echo(line, err=True)
+
+
+class PlainView(QuietView):
+    """One line per iteration, without control codes, for pipes and batch logs."""
+
+    def __init__(self, stop: Mapping[str, float]) -> None:
+        self._history = History(stop)
+
+    def show(self, result: Mapping[str, Any]) -> None:
+        """Write the line at once."""
+        self._history.add(result)
+        click.echo(plain_line(self._history))
+        sys.stdout.flush()
+
+
+class History:
+    """What a view remembers of the results."""
+
+    def __init__(self, stop: Mapping[str, float]) -> None:
+        self.stop = stop
+        self.last: dict[str, int | float] = {}
+        self.returns: list[float] = []
+        self._first: list[dict[str, int | float]] = []
+        self._recent: deque[dict[str, int | float]] = deque(maxlen=TREND_LENGTH)
+        self._stride = 1
+        self._count = 0
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """Take in one result; of a long run, returns are kept in ever longer strides."""
+        self.last = numbers(result)
+        if not self._first:
+            self._first.append(self.last)
+        self._recent.append(self.last)
+        if "episode_reward_mean" not in self.last:
+            return
+        if self._count % self._stride == 0:
+            self.returns.append(self.last["episode_reward_mean"])
+        self._count += 1
+        if len(self.returns) > MOST_POINTS:
+            self.returns = self.returns[::2]
+            self._stride *= 2
+
+    def progress(self) -> Progress | None:
+        """The nearest stop criterion."""
+        return nearest_stop([*self._first, *self._recent], self.stop)
+
+
+def plain_line(history: History) -> str:
+    """`iter   12  steps  24576  return  187.3  len 187.3  23k steps/s  eta 5 s`."""
+    last, progress = history.last, history.progress()
+    line = (
+        f"iter {last.get('training_iteration', 0):4d}  steps {last.get('timesteps_total', 0):7d}"
+        f"  return {_number(last.get('episode_reward_mean')):>7}  len {_number(last.get('episode_len_mean')):>5}"
+        f"  {rate(last.get('timesteps_per_s', 0.0))} steps/s"
+    )
+    if failures := last.get("env_failures_total"):
+        line += f"  failures {failures}"
+    if "evaluation/episode_reward_mean" in last:
+        line += f"  evaluation {_number(last['evaluation/episode_reward_mean'])}"
+    return line + (f"  eta {duration(progress.eta_s)}" if progress is not None and progress.eta_s is not None else "")
+
+
+class LiveView:
+    """A few lines on the terminal that are drawn again as results come."""
+
+    def __init__(self, console: Console, title: str, folder: Path, stop: Mapping[str, float]) -> None:
+        self.console = console
+        self.redraw = lambda: None
+        self._title = title
+        self._folder = folder
+        self._history = History(stop)
+        self._began = time.monotonic()
+        self._drawn = -math.inf
+
+    def show(self, result: Mapping[str, Any]) -> None:
+        """Take in one result, and draw if the last drawing is not too recent."""
+        self._history.add(result)
+        if time.monotonic() - self._drawn >= REDRAW_S:
+            self.redraw()
+            self._drawn = time.monotonic()
+
+    def log(self, line: str) -> None:
+        """Print a message above the view."""
+        self.console.print(line, markup=False, highlight=False)
+
+    def render(self) -> RenderableType:
+        """The view as it is now."""
+        from rich.console import Group
+
+        return Group(
+            *live_lines(self._history, self._title, self._folder, time.monotonic() - self._began, self.console.width)
+        )
+
+
+def live_lines(history: History, title: str, folder: Path, elapsed_s: float, width: int) -> list[Text]:
+    """The lines of the live view, none wider than `width`."""
+    from rich.text import Text
+
+    last = history.last
+    lines = [Text.assemble((title, "bold"), f"  {duration(elapsed_s)}  ", (_tail(folder, width), "dim"))]
+    if not last:
+        lines.append(Text("the first iteration is running", "dim"))
+    else:
+        spread = f"min {_number(last.get('episode_reward_min'))}  max {_number(last.get('episode_reward_max'))}"
+        head = f"return {_number(last.get('episode_reward_mean')):>8}   "
+        room = width - len(head) - len(spread) - 3
+        lines.append(Text.assemble(head, (spread, "dim"), "   ", (sparkline(history.returns, min(room, 40)), "cyan")))
+        episodes = f"{last.get('episodes_total', 0):,} episodes"
+        lines.append(Text(f"length {_number(last.get('episode_len_mean')):>8}   {episodes}   {_shares(last)}"))
+        steps = f"{last.get('timesteps_total', 0):,}"
+        speed = f"{rate(last.get('timesteps_per_s', 0.0))} steps/s"
+        lines.append(Text(f"steps  {steps:>8}   {speed}   iteration {last.get('training_iteration', 0)}"))
+        if "evaluation/episode_reward_mean" in last:
+            lines.append(Text(f"evaluation {_number(last['evaluation/episode_reward_mean']):>4}"))
+        if failures := last.get("env_failures_total"):
+            lines.append(Text(f"failures {failures:>6}   of environments, each rebuilt", "yellow"))
+        if progress := history.progress():
+            lines.append(_bar(progress, last.get(progress.name, 0.0), width))
+    for line in lines:
+        line.no_wrap = True
+        line.overflow = "ellipsis"
+    return lines
+
+
+def _bar(progress: Progress, value: float, width: int) -> Text:
+    from rich.text import Text
+
+    eta = f"  eta {duration(progress.eta_s)}" if progress.eta_s is not None else ""
+    words = f" {progress.fraction:4.0%}  {progress.name} {short(value)} of {short(progress.limit)}{eta}"
+    cells = max(min(40, width - len(words)), 0)
+    full = round(cells * progress.fraction)
+    return Text.assemble(("━" * full, "green"), ("━" * (cells - full), "dim"), words)
+
+
+def _shares(last: Mapping[str, float]) -> str:
+    whole = last.get("time_this_iter_s", 0.0)
+    parts = {"env": "timers/env_s", "policy": "timers/policy_s", "learning": "timers/learn_s"}
+    known = {name: last[key] / whole for name, key in parts.items() if whole > 0 and key in last}
+    return "  ".join(f"{name} {share:.0%}" for name, share in known.items())
+
+
+def _tail(folder: Path, width: int) -> str:
+    home = str(Path.home())
+    text = str(folder)
+    return f"~{text[len(home) :]}" if text.startswith(f"{home}{os.sep}") and width >= 80 else text
+
+
+def sparkline(values: Sequence[float], cells: int) -> str:
+    """The course of the values as block characters, at most `cells` of them."""
+    if not values or cells < 1:
+        return ""
+    cells = min(cells, len(values))
+    edges = [round(i * len(values) / cells) for i in range(cells + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    low, high = min(means), max(means)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
+
+
+def rate(value: float) -> str:
+    """`830`, `2.3k`, `23k`, `1.2M`."""
+    for limit, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.{1 if value < 10 * limit else 0}f}{unit}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """`5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    whole = math.ceil(min(seconds, 1e12))
+    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
+    return f"{whole} s"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if abs(value) < 1e5 else f"{value:.3g}"
+
+
+class _ToView(logging.Handler):
+    """Hands messages to a view."""
+
+    def __init__(self, view: View, level: str) -> None:
+        super().__init__(level)
+        self._view = view
+        self.addFilter(RateLimit())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one message."""
+        self._view.log(f"{record.levelname.capitalize()}: {record.getMessage()}")
+
+
+@contextmanager
+def _messages(view: View, level: str) -> Iterator[View]:
+    handler = _ToView(view, level)
+    log = logging.getLogger("shoal")
+    log.addHandler(handler)
+    try:
+        yield view
+    finally:
+        log.removeHandler(handler)
