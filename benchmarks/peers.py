@@ -67,7 +67,12 @@ def ask(who: str, task: str, **arguments: Any) -> Ended:
 
 def shoal_command(*words: str, results_dir: Path) -> Ended:
     """Run `shoal WORDS --results-dir RESULTS_DIR` and give the last line of the run's result.json."""
-    command = [str(Path(sys.executable).with_name("shoal")), *words, "--results-dir", str(results_dir)]
+    shoal = Path(sys.executable).with_name("shoal")
+    if not shoal.exists():
+        raise SystemExit(
+            f"there is no `shoal` command beside {sys.executable}: run `make setup` and use .venv/bin/python"
+        )
+    command = [str(shoal), *words, "--results-dir", str(results_dir)]
     started, ended, peak = _run(command, "shoal", results_dir)
     (lines,) = results_dir.glob("**/result.json")
     return Ended(started, ended, peak, json.loads(lines.read_text().splitlines()[-1]))

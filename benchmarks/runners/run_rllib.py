@@ -1,5 +1,7 @@
 """RLlib's side of each benchmark."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import time
@@ -14,7 +16,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: int, iterations: int) -> task.Answer:
     """PPO on CartPole-v1 in one process, timed from outside: RLlib's own timers average over the warm-up too."""
-    algo = (
+    algo: Any = (
         PPOConfig()
         .environment("CartPole-v1")
         .env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
@@ -49,7 +51,7 @@ def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: i
 
 def solve(seed: int, goal: float) -> task.Answer:
     """RLlib's tuned CartPole example, with as many sampling processes as the reference machine has cores."""
-    algo = (
+    algo: Any = (
         PPOConfig()
         .environment("CartPole-v1")
         .env_runners(num_env_runners=2, num_envs_per_env_runner=16)

@@ -8,8 +8,9 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -141,7 +142,7 @@ class LiveView:
 
     def __init__(self, console: Console, title: str, folder: Path, stop: Mapping[str, float]) -> None:
         self.console = console
-        self.redraw = lambda: None
+        self.redraw: Callable[[], None] | None = None
         self._title = title
         self._folder = folder
         self._history = History(stop)
@@ -151,7 +152,7 @@ class LiveView:
     def show(self, result: Mapping[str, Any]) -> None:
         """Take in one result, and draw if the last drawing is not too recent."""
         self._history.add(result)
-        if time.monotonic() - self._drawn >= REDRAW_S:
+        if self.redraw is not None and time.monotonic() - self._drawn >= REDRAW_S:
             self.redraw()
             self._drawn = time.monotonic()
 
@@ -227,7 +228,7 @@ def sparkline(values: Sequence[float], cells: int) -> str:
         return ""
     cells = min(cells, len(values))
     edges = [round(i * len(values) / cells) for i in range(cells + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
@@ -237,7 +238,7 @@ def rate(value: float) -> str:
     """`830`, `2.3k`, `23k`, `1.2M`."""
     for limit, unit in ((1e6, "M"), (1e3, "k")):
         if value >= limit:
-            return f"{value / limit:.{1 if value < 10 * limit else 0}f}{unit}"
+            return f"{value / limit:.{1 if value < 9.95 * limit else 0}f}{unit}"
     return f"{value:.0f}"
 
 

@@ -142,16 +142,16 @@ def limits(texts: tuple[str, ...]) -> dict[str, Any]:
 def follow(run: Run, quiet: bool) -> None:
     """Train a run before the user's eyes; the process ends here if a signal ended it."""
     from shoal.cli.live import open_view
+    from shoal.runs.folders import env_label
 
-    command = f"shoal resume {shlex.quote(str(run.folder))} --stop NAME=LIMIT"
     for note in run.notes:
         click.echo(note)
     if run.done is not None:
         click.echo(f"{run.folder} is finished: {run.done}.")
-        click.echo(f"For another run add --new to the command; to go on with this one: {command}")
+        click.echo(f"For another run add --new to the command; to go on with this one: {_further(run)}")
         return
     experiment = run.experiment
-    title = f"{experiment.run} {experiment.config.env}"
+    title = f"{experiment.run} {env_label(experiment.config.env)}"
     if run.resumed_from is not None:
         click.echo(f"{title} goes on from {run.resumed_from}")
     else:
@@ -162,28 +162,32 @@ def follow(run: Run, quiet: bool) -> None:
             for result in run.results(hold_signals=True):
                 view.show(result)
     finally:
-        _tell_end(run, command)
+        _tell_end(run)
     if run.outcome is not None and run.outcome.signal is not None:
         sys.exit(128 + run.outcome.signal)
 
 
-def _tell_end(run: Run, command: str) -> None:
+def _tell_end(run: Run) -> None:
     if run.outcome is None:
         return
     words = {"stopped": "Finished", "interrupted": "Stopped", "failed": "Failed"}[run.outcome.kind]
     click.echo(f"{words}: {run.outcome.sentence.splitlines()[0]}")
     click.echo(f"  run       {run.folder}")
     if run.last_checkpoint is None:
-        click.echo("  nothing is saved yet, because no iteration was finished")
+        click.echo("  nothing is saved, because no iteration was finished")
         return
+    folder = shlex.quote(str(run.folder))
     click.echo(f"  saved     {run.last_checkpoint.name}")
-    click.echo(f"  evaluate  shoal evaluate {shlex.quote(str(run.folder))}")
-    go_on = (
-        command
-        if run.outcome.kind == "stopped"
-        else f"the same command, or shoal resume {shlex.quote(str(run.folder))}"
-    )
-    click.echo(f"  go on     {go_on}")
+    click.echo(f"  evaluate  shoal evaluate {folder}")
+    click.echo(f"  go on     {_further(run) if run.outcome.kind == 'stopped' else f'shoal resume {folder}'}")
+
+
+def _further(run: Run) -> str:
+    """A command that trains a finished run for as long again."""
+    from shoal.runs.checkpoints import newest_summary
+
+    steps = (newest_summary(run.folder) or {}).get("timesteps_total", 50_000)
+    return f"shoal resume {shlex.quote(str(run.folder))} --stop timesteps_total={2 * int(steps)}"
 
 
 def _experiments(file: Path | None, overrides: list[tuple[str, Any]]) -> list[Experiment]:

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from shoal.config.fields import Count, Flag, Size, Text
+from shoal.config.fields import MAX_DEPTH, Count, Flag, Size, Text
 from shoal.config.overrides import Override, set_in
 from shoal.config.problems import got, sentences
 from shoal.config.settings import STRICT, AlgorithmConfig, PPOConfig, key_paths
@@ -209,8 +209,9 @@ def _with_env_in_config(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     body["config"] = config = dict(config)
     if "env" not in body:
         return body, []
-    env = body.pop("env")
-    if config.get("env") not in (None, env):
+    env, other = body.pop("env"), config.get("env")
+    same = other is env or (isinstance(other, str) and isinstance(env, str) and other == env)
+    if other is not None and not same:
         return body, [f"env: stands both in the experiment and in config, and they differ {got(env)}; leave one out"]
     config["env"] = env
     return body, []
@@ -231,16 +232,21 @@ def _known(kind: type[AlgorithmConfig]) -> list[str]:
     return [*EXPERIMENT_KEYS, "env", *key_paths(kind)]
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, depth: int = 0) -> Any:
     """Containers are copied, so that no override reaches the caller's tree; the user's own objects are not."""
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"the experiment is nested more than {MAX_DEPTH} levels deep")
     if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if type(value) is list else value
+        return {key: _copied(item, depth + 1) for key, item in value.items()}
+    return [_copied(item, depth + 1) for item in value] if type(value) is list else value
 
 
 def _plain(value: Any, path: str) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, bool):
         return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # NumPy's float64 is a float, but no YAML
     if isinstance(value, Mapping):
         return {str(key): _plain(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):

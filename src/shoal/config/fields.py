@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 MAX_SIZE = 2**31 - 1
+MAX_DEPTH = 50
 
 
 def whole(value: Any) -> int:
@@ -145,8 +146,8 @@ def _square(value: Any) -> int:
 
 def _check_writable(value: Any, path: str, depth: int) -> None:
     """Refuse what no file format keeps: names that are not text, numbers that are not finite, endless nesting."""
-    if depth > 50:
-        raise ValueError("is nested more than 50 levels deep")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):

@@ -28,7 +28,8 @@ def parse_override(text: str) -> Override:
 
 def set_in(tree: dict[str, Any], path: str, value: Any, known: list[str]) -> None:
     """Put `value` at a dotted path of an experiment's tree, in place; `known` are the paths of all keys."""
-    names = path.split(".")
+    # What stands under `stop` is one name, dots and all.
+    names = path.split(".", 1) if path.startswith("stop.") else path.split(".")
     if names[0] not in {place.partition(".")[0] for place in known}:
         raise ConfigError(f"{path}: unknown key{_hint(path, known)}")
     here = tree

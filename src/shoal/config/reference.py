@@ -51,12 +51,10 @@ def experiment_rows() -> list[Row]:
 
 def stop_rows() -> list[Row]:
     """Every name that may stand under `stop`."""
-    rows = [Row(f"stop.{name}", "number", "", known.meaning) for name, known in RESULT_NAMES.items()]
-    rows += [
-        Row(f"stop.{name}", "number", "", f"{RESULT_NAMES[name.partition('/')[2]].meaning}, in evaluation")
-        for name in EVALUATION_NAMES
-    ]
-    return [*rows, Row(f"stop.{CUSTOM_METRICS}NAME", "number", "", "mean of a number that your environment reports")]
+    known = {**RESULT_NAMES, **EVALUATION_NAMES}
+    rows = [Row(f"stop.{name}", "number", "", result.meaning) for name, result in known.items()]
+    own = "mean of a number that your environment reports in its last info"
+    return [*rows, *(Row(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
 
 
 def file_schema(run: str) -> dict[str, Any]:
@@ -73,11 +71,13 @@ def file_schema(run: str) -> dict[str, Any]:
         "type": "object",
         "description": experiment["properties"]["stop"]["description"],
         "properties": {
-            **{name: {"type": "number", "description": known.meaning} for name, known in RESULT_NAMES.items()},
-            **{name: {"type": "number"} for name in EVALUATION_NAMES},
+            **{
+                name: {"type": "number", "description": known.meaning}
+                for name, known in {**RESULT_NAMES, **EVALUATION_NAMES}.items()
+            },
             "time_total_s": {"type": ["number", "string"], "description": RESULT_NAMES["time_total_s"].meaning},
         },
-        "patternProperties": {f"^{CUSTOM_METRICS}.": {"type": "number"}},
+        "patternProperties": {f"^{prefix}.": {"type": "number"} for prefix in CUSTOM_METRICS},
         "additionalProperties": False,
     }
     experiment["properties"]["env"] = config["properties"]["env"]

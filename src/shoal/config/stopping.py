@@ -47,16 +47,26 @@ RESULT_NAMES: Mapping[str, ResultName] = MappingProxyType(
         "learner/entropy": ResultName("entropy of the policy", "down"),
         "learner/clip_fraction": ResultName("share of steps whose probability ratio was clipped", "either"),
         "learner/grad_gnorm": ResultName("norm of the gradients before clipping", "either"),
+        "learner/refused_minibatches": ResultName(
+            "minibatches left out because their gradient was not finite", "either"
+        ),
         "learner/cur_lr": ResultName("learning rate now", "either"),
         "learner/cur_kl_coeff": ResultName("coefficient of the KL penalty now", "either"),
         "learner/entropy_coeff": ResultName("weight of the entropy bonus now", "either"),
     }
 )
 
-EVALUATION_NAMES = tuple(
-    f"evaluation/{name}" for name in RESULT_NAMES if name.startswith("episode_") or name == "timesteps_this_iter"
+EVALUATION_NAMES: Mapping[str, ResultName] = MappingProxyType(
+    {
+        "evaluation/episode_reward_mean": ResultName("mean return in evaluation", "up"),
+        "evaluation/episode_reward_max": ResultName("largest return in evaluation", "up"),
+        "evaluation/episode_reward_min": ResultName("smallest return in evaluation", "up"),
+        "evaluation/episode_reward_std": ResultName("standard deviation of the returns in evaluation", "either"),
+        "evaluation/episode_len_mean": ResultName("mean length of episodes in evaluation", "either"),
+    }
 )
-CUSTOM_METRICS = "custom_metrics/"
+CUSTOM_METRICS = ("custom_metrics/", "evaluation/custom_metrics/")
+"""What the user's own environments report stands under these."""
 
 
 def stop_criteria(value: Any) -> dict[str, float]:
@@ -82,7 +92,7 @@ def stop_criteria(value: Any) -> dict[str, float]:
 
 def is_result_name(name: str) -> bool:
     """Whether a result can have this name; metrics of the user's own are not known before the run."""
-    own = name.startswith(CUSTOM_METRICS) and len(name) > len(CUSTOM_METRICS)
+    own = name.startswith(CUSTOM_METRICS) and not name.endswith("/")
     return own or name in RESULT_NAMES or name in EVALUATION_NAMES
 
 

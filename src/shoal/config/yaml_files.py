@@ -33,10 +33,10 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
+from shoal.config.fields import MAX_DEPTH
 from shoal.errors import ConfigError
 
 MAX_BYTES = 1_000_000
-MAX_DEPTH = 50
 MAX_NODES = 100_000
 MAX_DIGITS = 400
 

@@ -200,7 +200,7 @@ class VisionNet(nn.Module):
     """Convolutions over each image, their features beside the feature vector, then dense layers and two heads.
 
     Policy and value always share the convolutions, as PPO with the Nature network does; `vf_share_layers` says whether
-    they share the dense layers after them too (`post_fcnet_hiddens`, None: [256]). `conv_activation` follows each layer.
+    they share the dense layers after them too (`post_fcnet_hiddens`, None: [256]). Each layer has `conv_activation`.
     """
 
     def __init__(

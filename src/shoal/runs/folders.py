@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shoal.config.experiment import Experiment
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of
 
@@ -41,15 +40,13 @@ def env_label(env: Any) -> str:
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.")[-60:] or "env"
 
 
-def new_run_folder(experiment: Experiment) -> Path:
+def make_run_folder(parent: Path, run: str, env: Any) -> Path:
     """Make a new folder for a run, after a test that files can be written there."""
-    parent = results_folder(experiment.results_dir, experiment.name)
-    label = f"{experiment.run}_{env_label(experiment.config.env)}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
         while True:
             date = time.strftime("%Y-%m-%d_%H-%M-%S")
-            folder = parent / f"{label}_{os.urandom(3).hex()[:5]}_{date}"
+            folder = parent / f"{run}_{env_label(env)}_{os.urandom(3).hex()[:5]}_{date}"
             try:
                 folder.mkdir()
                 break

@@ -26,7 +26,7 @@ from shoal.runs.checkpoints import (
     write_checkpoint,
 )
 from shoal.runs.durable import replace_file
-from shoal.runs.folders import EXPERIMENT_FILE, find_run, new_run_folder, results_folder
+from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
@@ -90,7 +90,8 @@ class Run:
                 check_free(choice.folder)
                 return cls(experiment, choice.folder, places, choice.done, notes)
             notes = (*notes, choice.note) if choice.note else notes
-        return cls(experiment, new_run_folder(experiment), places, None, notes)
+        folder = make_run_folder(parent, experiment.run, experiment.config.env)
+        return cls(experiment, folder, places, None, notes)
 
     @classmethod
     def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:

@@ -1,0 +1,41 @@
+# Two commands on a fresh machine: `make train` and `make test`. Each sets everything up first.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: setup train test test-all lint format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+train: setup
+	$(BIN)/shoal train CartPole-v1
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+
+test-all: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/solve.py
+	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/memory.py
+
+clean:
+	rm -rf .venv .venvs
