@@ -85,7 +85,7 @@ def learn(lessons: list[Lesson], who: list[str], seeds: range, jobs: int) -> dic
 
 
 def summary(curves: dict[str, list[Curve]]) -> dict[str, Any]:
-    """Final mean returns of each library over its seeds, and whether shoal is inside SB3's spread or above it."""
+    """Final mean returns over the seeds where all have 100 episodes, and where shoal's mean lies in SB3's spread."""
     finals = {name: [_final(curve) for curve in runs] for name, runs in curves.items()}
     known = {name: [value for value in values if value is not None] for name, values in finals.items()}
     whole: dict[str, Any] = {
@@ -97,7 +97,7 @@ def summary(curves: dict[str, list[Curve]]) -> dict[str, Any]:
             "high": max(values),
         }
         for name, values in known.items()
-        if values
+        if len(values) == len(finals[name])
     }
     if set(WHO) <= whole.keys():
         ours, theirs = whole["shoal"]["mean"], whole["sb3"]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -97,7 +98,7 @@ class Record:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{self.name}.json"
         kept = {**self.head, "results": results, "bars": [{**asdict(bar), "met": bar.met} for bar in bars]}
-        path.write_text(json.dumps(_rounded(kept), indent=1) + "\n")
+        path.write_text(_flat_lists(json.dumps(_rounded(kept), indent=1)) + "\n")
         console.print(f"kept in {path.relative_to(ROOT)}")
         return path
 
@@ -118,6 +119,11 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def _flat_lists(text: str) -> str:
+    """The same JSON with each list of plain values on one line, so that a curve does not take hundreds."""
+    return re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
 
 
 def _rounded(value: Any) -> Any:

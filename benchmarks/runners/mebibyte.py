@@ -14,13 +14,13 @@ Image = NDArray[np.uint8]
 class MebibyteEnv(gym.Env[Image, np.int64]):
     """Pictures of 512 x 512 x 4 bytes; the reward asks for the action that the picture's brightness names."""
 
-    def __init__(self, config: dict[str, Any] | None = None) -> None:
+    def __init__(self, _config: dict[str, Any] | None = None) -> None:
         self.observation_space = gym.spaces.Box(0, 255, (512, 512, 4), np.uint8)
         self.action_space = gym.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Image, dict[str, Any]]:
         """Start an episode of 16 steps."""
-        super().reset(seed=seed)
+        super().reset(seed=seed, options=options)
         self.left = 16
         return self._picture(), {}
 

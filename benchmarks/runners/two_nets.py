@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.models.torch_models import TorchModelV2
 from torch import Tensor, nn
+
+from shoal.models.torch_models import TorchModelV2
 
 
 class TwoNets(TorchModelV2, nn.Module):
@@ -20,11 +21,12 @@ class TwoNets(TorchModelV2, nn.Module):
         )
         self.value = nn.Sequential(nn.Linear(size, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
 
-    def forward(self, input_dict: Any, state: Any, seq_lens: Any) -> tuple[Tensor, Any]:
+    def forward(self, input_dict: Any, state: Any, seq_lens: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         """Logits for the observations."""
         self._obs = input_dict["obs_flat"]
         return self.policy(self._obs), state
 
     def value_function(self) -> Tensor:
         """Values of the observations that `forward` saw last."""
-        return self.value(self._obs).squeeze(1)
+        values: Tensor = self.value(self._obs)
+        return values.squeeze(1)

@@ -22,7 +22,7 @@ from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.workers import Workers
 
-CHUNK = 8192  # rows of one forward pass where no derivative is wanted
+CHUNK_BYTES = 1 << 20  # observations of one forward pass where no derivative is wanted
 
 
 class PPO:
@@ -145,11 +145,11 @@ class PPO:
         return values, gae(rewards, values, following, batch.terminated, batch.truncated, c.gamma, lambda_)
 
     def _values(self, inputs: Inputs) -> Array:
-        size = len(inputs[0])
-        if size <= CHUNK:
-            return self.policy.network.values(inputs).copy()
-        chunks = (tuple(part[i : i + CHUNK] for part in inputs) for i in range(0, size, CHUNK))
-        return np.concatenate([self.policy.network.values(chunk).copy() for chunk in chunks])
+        """Values in passes of bounded size: a convolution makes many times its input of intermediate numbers."""
+        rows = len(inputs[0])
+        step = max(1, CHUNK_BYTES * rows // max(1, sum(part.nbytes for part in inputs)))
+        chunks = (tuple(part[i : i + step] for part in inputs) for i in range(0, rows, step))
+        return np.concatenate([np.zeros(0, np.float32), *(self.policy.network.values(c).copy() for c in chunks)])
 
     def _minibatches(self, batch: Batch) -> Iterator[NDArray[np.int64]]:
         """Rows of each minibatch of one epoch, stratified: each takes as evenly as it can from every environment's own time."""

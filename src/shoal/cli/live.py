@@ -119,7 +119,8 @@ class History:
 
     def progress(self) -> Progress | None:
         """The nearest stop criterion."""
-        return nearest_stop([*self._first, *self._recent], self.stop)
+        older = self._first if self._recent and self._recent[0] is not self._first[0] else []
+        return nearest_stop([*older, *self._recent], self.stop)
 
 
 def plain_line(history: History) -> str:

@@ -7,8 +7,8 @@ import re
 EXAMPLES = '"90m", "1h30m", "02:30:00" or "1-12:00:00"'
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_WITH_UNITS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?[dhms])+")
-_CLOCK = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):([0-5]\d):([0-5]\d)")
+_WITH_UNITS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?[dhms])+", re.ASCII)
+_CLOCK = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):([0-5]\d):([0-5]\d)", re.ASCII)
 
 
 def seconds(text: str) -> float:

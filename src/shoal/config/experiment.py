@@ -11,19 +11,19 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     InstanceOf,
-    ModelWrapValidatorHandler,
     PlainValidator,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
+from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from shoal.config.fields import MAX_DEPTH, Count, Flag, Size, Text
 from shoal.config.overrides import Override, set_in
-from shoal.config.problems import got, sentences
+from shoal.config.problems import got, printable, sentences
 from shoal.config.settings import STRICT, AlgorithmConfig, PPOConfig, key_paths
 from shoal.config.stopping import stop_criteria
-from shoal.config.vocabulary import nearest
+from shoal.config.vocabulary import EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError
 
 ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig}
@@ -72,9 +72,6 @@ class Experiment(BaseModel):
             if silent:
                 raise ConfigError(f"stop.{silent[0]}: there is no evaluation; set config.evaluation_interval too")
         return experiment
-
-
-EXPERIMENT_KEYS = tuple(key for key in Experiment.model_fields if key != "name")
 
 
 def algorithm_class(run: Any) -> type[AlgorithmConfig]:
@@ -137,7 +134,7 @@ def experiments_from_file(path: str | Path, overrides: Iterable[Override] = ()) 
     found: list[Experiment] = []
     problems: list[str] = []
     for name, body in tree.items():
-        where = _Places(str(path), str(name), document.lines, {changed for changed, _ in changes})
+        where = _Places(str(path), printable(str(name)), document.lines, {changed for changed, _ in changes})
         if not isinstance(body, dict):
             problems.append(where.at("", f"must be an experiment with env, run, stop and config {got(body)}"))
         elif not isinstance(name, str):
@@ -258,7 +255,9 @@ def _plain(value: Any, path: str) -> Any:
         return f"{named.__module__}:{named.__qualname__}"
     if hasattr(value, "tolist"):
         return _plain(value.tolist(), path)
-    raise ConfigError(f"{path}: a {type(value).__name__} cannot be written to a file; use text, numbers and lists")
+    raise ConfigError(
+        f"{printable(path)}: a {type(value).__name__} cannot be written to a file; use text, numbers and lists"
+    )
 
 
 def _unique(problems: list[str]) -> list[str]:

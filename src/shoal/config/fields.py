@@ -157,7 +157,7 @@ def _check_writable(value: Any, path: str, depth: int) -> None:
         for item in value:
             _check_writable(item, path, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{path} must be a finite number")
+        raise ValueError(f"{path!r} must be a finite number")
 
 
 Flag = Annotated[bool, BeforeValidator(flag)]

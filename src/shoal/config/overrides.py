@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.config.problems import got
+from shoal.config.problems import got, printable
 from shoal.config.vocabulary import key_hint
 from shoal.errors import ConfigError
 
@@ -18,8 +18,8 @@ def parse_override(text: str) -> Override:
 
     path, equals, value = text.partition("=")
     path = path.strip()
-    if not equals or not path or not all(path.split(".")):
-        raise ConfigError(f"--set {text}: write KEY=VALUE, e.g. --set config.lr=1e-3")
+    if not equals or not path.isprintable() or not all(path.split(".")):
+        raise ConfigError(f"--set {printable(text)}: write KEY=VALUE, e.g. --set config.lr=1e-3")
     try:
         return path, parse_value(value)
     except ConfigError as error:

@@ -40,6 +40,11 @@ def sentences(error: ValidationError, prefix: Sequence[str], known: Iterable[str
     return found
 
 
+def printable(text: str) -> str:
+    """The text on one line, without control characters that a terminal would obey."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def got(value: Any) -> str:
     """`(got value)`, short and in YAML's words."""
     words = {None: "null", True: "true", False: "false"}
@@ -50,7 +55,9 @@ def got(value: Any) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a number of very many digits"
-    shown = repr(value)
+    shown = printable(
+        f"{value:.0f}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else repr(value)
+    )
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
@@ -61,7 +68,7 @@ def _names(loc: tuple[int | str, ...]) -> list[str]:
         if isinstance(part, int) and names:
             names[-1] += f"[{part}]"
         else:
-            names.append(str(part))
+            names.append(printable(str(part)))
     return names
 
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from shoal.config.experiment import ALGORITHMS, EXPERIMENT_KEYS, Experiment, algorithm_class
+from shoal.config.experiment import ALGORITHMS, Experiment, algorithm_class
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.stopping import CUSTOM_METRICS, EVALUATION_NAMES, RESULT_NAMES
+from shoal.config.vocabulary import EXPERIMENT_KEYS
 
 _WORDS = {
     "integer": "whole number",

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from shoal.config.fields import (
     BelowOne,
@@ -32,6 +33,7 @@ from shoal.config.fields import (
     StochasticSampling,
 )
 from shoal.config.problems import sentences
+from shoal.config.vocabulary import EXPERIMENT_KEYS
 from shoal.errors import ConfigError
 
 # Docstrings are read by `reference` when somebody asks, and schemas are built when used: both would slow every start.
@@ -257,7 +259,7 @@ class AlgorithmConfig(BaseModel):
         try:
             config = handler(data)
         except ValidationError as error:
-            raise ConfigError(sentences(error, ["config"], key_paths(cls))) from None
+            raise ConfigError(sentences(error, ["config"], [*key_paths(cls), *EXPERIMENT_KEYS])) from None
         conflicts = config.conflicts()
         if conflicts:
             raise ConfigError(conflicts)

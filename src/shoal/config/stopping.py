@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from shoal.config.durations import seconds
 from shoal.config.fields import number
-from shoal.config.problems import got
+from shoal.config.problems import got, printable
 from shoal.config.vocabulary import FOREIGN_RESULTS, nearest
 
 
@@ -77,12 +77,13 @@ def stop_criteria(value: Any) -> dict[str, float]:
         raise ValueError("must be a mapping such as {timesteps_total: 100000}")
     limits: dict[str, float] = {}
     problems: list[str] = []
-    for name, limit in value.items():
-        if not is_result_name(str(name)):
-            problems.append(f"stop.{name}: no result has this name{_hint(str(name))}")
+    for key, limit in value.items():
+        name = printable(str(key))
+        if not is_result_name(name):
+            problems.append(f"stop.{name}: no result has this name{_hint(name)}")
             continue
         try:
-            limits[str(name)] = _limit(str(name), limit)
+            limits[name] = _limit(name, limit)
         except ValueError as error:
             problems.append(f"stop.{name}: {error} {got(limit)}")
     if problems:

@@ -9,6 +9,17 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
+EXPERIMENT_KEYS = (
+    "run",
+    "stop",
+    "checkpoint_freq",
+    "checkpoint_at_end",
+    "keep_checkpoints_num",
+    "results_dir",
+    "config",
+)
+"""The keys that stand beside `config` in an experiment, and `config` itself."""
+
 FOREIGN: Mapping[str, str] = MappingProxyType(
     {
         # RLlib's new API stack

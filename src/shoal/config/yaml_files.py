@@ -34,12 +34,15 @@ from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
 from shoal.config.fields import MAX_DEPTH
+from shoal.config.problems import printable
 from shoal.errors import ConfigError
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 100_000
 MAX_DIGITS = 400
 
+# Text that needs no quotes anywhere; ruamel itself writes some plain texts that cannot be read back between braces.
+_UNQUOTED = re.compile(r"[\w./~$][\w./~$:@+ -]*")
 _INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _OCTAL = re.compile(r"0o[0-7]+")
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
@@ -93,13 +96,13 @@ def load_text(text: str, source: str) -> Document:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = source if mark is None else f"{source}:{mark.line + 1}:{mark.column + 1}"
-        problem = str(error.problem or error.context or "cannot be read as YAML").replace("\n", " ")
+        problem = printable(str(error.problem or error.context or "cannot be read as YAML"))
         if "'\\t'" in problem:
             problem = "a tab stands here; indent with spaces"
         raise ConfigError(f"{where}: {problem}") from None
     except (YAMLError, ValueError, OverflowError, IndexError, AttributeError, TypeError) as error:
         # The scanner lets a few of these through on malformed escapes and directives.
-        raise ConfigError(f"{source}: cannot be read as YAML: {error}".replace("\n", " ")) from None
+        raise ConfigError(f"{source}: cannot be read as YAML: {printable(str(error))}") from None
 
 
 def parse_value(text: str) -> Any:
@@ -149,7 +152,7 @@ class _Representer(SafeRepresenter):
         return True
 
     def represent_str(self, data: str) -> ScalarNode:
-        style = None if data.isprintable() and _is_text(data) else '"'
+        style = None if _UNQUOTED.fullmatch(data) and _is_text(data) else '"'
         node: ScalarNode = self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
         return node
 
@@ -215,7 +218,7 @@ class _Builder:
             if isinstance(key, (dict, list)):
                 raise self.refusal(event, "a key must be text, not a list or a mapping")
             if key in own:
-                raise self.refusal(event, f"the key {key} stands here twice; remove one")
+                raise self.refusal(event, f"the key {printable(str(key))} stands here twice; remove one")
             here = (*path, str(key))
             value = self.value(next(self.events), here, depth + 1)
             if key == "<<" and event.implicit[0]:

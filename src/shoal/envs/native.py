@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import iterate
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
@@ -42,9 +42,10 @@ class NativeVector:
     def reset(self, obs: Parts) -> None:
         """See `Vector`."""
         self._resets += 1
-        seeds = [episode_seed(self._seed, self._first_index + i, self._resets) for i in range(self.num_envs)]
-        first, _ = self.env.reset(seed=seeds)
-        self._put(first, obs)
+        seeds: Any = [episode_seed(self._seed, self._first_index + i, self._resets) for i in range(self.num_envs)]
+        # Only gymnasium's own collections of Python environments take a seed for each; the contract is one for all.
+        each = isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self._put(self._reset(seed=seeds if each else seeds[0]), obs)
         self._rewards[:], self._lengths[:], self._resetting[:] = 0, 0, False
 
     def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
@@ -70,15 +71,14 @@ class NativeVector:
         if not ended.any():
             return
         self._hand_over_finals(steps, infos)
-        for row in np.flatnonzero(ended):
-            index = self._first_index + int(row)
+        for row in np.flatnonzero(ended).tolist():
+            index = self._first_index + row
             self.episodes.append(Episode(index, float(self._rewards[row]), int(self._lengths[row])))
         self._rewards[ended], self._lengths[ended] = 0, 0
         if self._mode == AutoresetMode.NEXT_STEP:
             self._resetting = ended
         elif self._mode == AutoresetMode.DISABLED:
-            first, _ = self.env.reset(options={"reset_mask": ended})
-            self._put(first, steps.obs)
+            self._put(self._reset(options={"reset_mask": ended}), steps.obs)
 
     def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
         """See `Vector`."""
@@ -98,6 +98,12 @@ class NativeVector:
         with contextlib.suppress(Exception):
             self.env.close()
 
+    def _reset(self, **options: Any) -> Any:
+        try:
+            return self.env.reset(**options)[0]
+        except Exception as error:
+            raise EnvError(f"the vector environment failed in reset: {type(error).__name__}: {error}") from error
+
     def _skip_resets(self, steps: Steps) -> None:
         """A step that a row spent on its reset is no transition."""
         if self._resetting.any():
@@ -108,14 +114,14 @@ class NativeVector:
             self._resetting = np.zeros(self.num_envs, bool)
 
     def _hand_over_finals(self, steps: Steps, infos: dict[str, Any]) -> None:
-        for row in np.flatnonzero(steps.truncated & steps.valid):
+        for row in np.flatnonzero(steps.truncated & steps.valid).tolist():
             last = tuple(part[row].copy() for part in steps.obs)
             if self._mode == AutoresetMode.SAME_STEP:
                 room = self._obs_spec.allocate(1)
                 finals = infos["final_obs"] if "final_obs" in infos else infos["final_observation"]
                 self._obs_spec.put(finals[row], room, 0)
                 last = tuple(part[0] for part in room)
-            steps.finals.append((int(row), last))
+            steps.finals.append((row, last))
 
     def _put(self, batched: Any, obs: Parts) -> None:
         single = len(self._obs_spec.leaves) == 1 and not self._obs_spec.leaves[0].path
@@ -132,8 +138,7 @@ class NativeVector:
             raise EnvError(f"environment {self._first_index + problem[0]} of the vector: {problem[1]}")
 
     def _batched(self, actions: NDArray[Any]) -> Any:
-        from gymnasium.vector.utils import concatenate, create_empty_array
-
         decoded = self._action_spec.decode(actions)
         space = self._action_spec.space
-        return concatenate(space, decoded, create_empty_array(space, self.num_envs))
+        room: Any = create_empty_array(space, self.num_envs)
+        return concatenate(space, decoded, room)

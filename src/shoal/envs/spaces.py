@@ -25,6 +25,7 @@ Space = spaces.Space[Any]
 SMALLEST_IMAGE_SIDE = 8
 SMALLEST_FIELD_SIDE = 16
 MOST_INTEGER_CHOICES = 256
+LARGEST_EXACT_INTEGER = 2**23  # of twice this, single precision still knows every integer
 
 
 def leaves_of(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
@@ -67,8 +68,8 @@ class ObsLeaf:
     path: Path
     space: Space
     part: int
-    columns: slice  # in the vector part; slice(0, 0) for an image
-    first: NDArray[np.float32] | None  # the value stored as 0, per number (discrete leaves)
+    columns: slice | None  # in the vector part; None for an image
+    first: NDArray[np.int64] | None  # the value stored as 0, per number (discrete leaves)
     choices: NDArray[np.int64] | None  # how many values there are, per number (discrete leaves)
 
     @property
@@ -84,14 +85,14 @@ class ObsSpec:
         self.space = space
         self.leaves: list[ObsLeaf] = []
         found = list(leaves_of(space))
-        vector_leaves = [leaf for _, leaf in found if not (images and is_image(leaf))]
-        next_image = 1 if vector_leaves else 0
+        in_vector = sum(prod(leaf.shape or ()) for _, leaf in found if not (images and is_image(leaf)))
+        next_image = 1 if in_vector else 0
         shapes: list[tuple[int, ...]] = []
         dtypes: list[np.dtype[Any]] = []
         column = 0
         for path, leaf in found:
             if images and is_image(leaf):
-                self.leaves.append(ObsLeaf(path, leaf, next_image, slice(0, 0), None, None))
+                self.leaves.append(ObsLeaf(path, leaf, next_image, None, None, None))
                 shapes.append(tuple(leaf.shape or ()))
                 # Wide integers and doubles carry no more for a network than single precision does.
                 dtypes.append(np.dtype(leaf.dtype) if leaf.dtype in (np.uint8, np.float32) else np.dtype(np.float32))
@@ -135,13 +136,12 @@ class ObsSpec:
             if array.shape != leaf.shape:
                 where = f"observation '{path_name(leaf.path)}'" if leaf.path else "observation"
                 raise ValueError(f"{where} has shape {array.shape}, its space says {leaf.shape}")
-            if leaf.columns.stop:
-                row = rows[0][index, leaf.columns]
-                row[:] = array.reshape(-1)
-                if leaf.first is not None:
-                    row -= leaf.first
-            else:
+            if leaf.columns is None:
                 rows[leaf.part][index] = array
+            elif array.size:
+                numbers = array.reshape(-1)
+                # Before the cast: single precision cannot tell large neighbours apart.
+                rows[0][index, leaf.columns] = numbers if leaf.first is None else numbers - leaf.first
         problem = self.problem(tuple(part[index : index + 1] for part in rows))
         if problem is not None:
             raise ValueError(problem[1])
@@ -168,31 +168,35 @@ class ObsSpec:
         """The observation that lies at an index, in its space's own structure."""
         values: dict[Path, Any] = {}
         for leaf in self.leaves:
-            if leaf.columns.stop:
-                numbers = parts[0][index][leaf.columns]
-                numbers = numbers if leaf.first is None else numbers + leaf.first
-                values[leaf.path] = numbers.reshape(leaf.shape).astype(leaf.space.dtype)
-            else:
+            if leaf.columns is None:
                 values[leaf.path] = np.array(parts[leaf.part][index], leaf.space.dtype)
+                continue
+            numbers = parts[0][index][leaf.columns] if prod(leaf.shape) else np.zeros(0)
+            numbers = numbers if leaf.first is None else numbers.astype(np.int64) + leaf.first
+            values[leaf.path] = numbers.reshape(leaf.shape).astype(leaf.space.dtype)
         return _nest(self.space, values)
 
     def _fast_put(self) -> Callable[[Sequence[Any], Parts], None]:
         """Most spaces are one flat leaf, and for those one call writes every row."""
-        if len(self.leaves) == 1 and self.vector_size:
-            leaf = self.leaves[0]
-            shift = leaf.first if leaf.first is not None and leaf.first.any() else None
+        leaf = self.leaves[0]
+        first = leaf.first
+        exact = first is None or bool((np.abs(first) < LARGEST_EXACT_INTEGER).all())
+        if len(self.leaves) == 1 and not leaf.path and self.vector_size and len(leaf.shape) <= 1 and exact:
+            shift = first.astype(np.float32) if first is not None and first.any() else None
+            size = self.vector_size
 
             def put_numbers(observations: Sequence[Any], rows: Parts) -> None:
                 if leaf.shape:
-                    # Concatenation refuses wrong sizes by itself, and beats a loop of assignments.
+                    # Concatenation beats a loop of assignments, and by itself it refuses a wrong total.
                     np.concatenate(observations, out=rows[0].reshape(-1))
+                    if max(map(len, observations)) != size:
+                        raise ValueError("observations of wrong sizes")
                 else:
                     rows[0][:, 0] = observations
                 if shift is not None:
                     np.subtract(rows[0], shift, out=rows[0])
 
-            if len(leaf.shape) <= 1:
-                return put_numbers
+            return put_numbers
 
         def put_each(observations: Sequence[Any], rows: Parts) -> None:
             for index, obs in enumerate(observations):
@@ -201,15 +205,15 @@ class ObsSpec:
         return put_each
 
 
-def _discrete_range(space: Space, path: Path) -> tuple[NDArray[np.float32] | None, NDArray[np.int64] | None]:
+def _discrete_range(space: Space, path: Path) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
     if isinstance(space, spaces.Discrete):
-        return np.array([space.start], np.float32), np.array([space.n], np.int64)
+        return np.array([space.start], np.int64), np.array([space.n], np.int64)
     if isinstance(space, spaces.MultiDiscrete):
         start = getattr(space, "start", np.zeros_like(space.nvec))
-        return start.reshape(-1).astype(np.float32), space.nvec.reshape(-1).astype(np.int64)
+        return start.reshape(-1).astype(np.int64), space.nvec.reshape(-1).astype(np.int64)
     if isinstance(space, spaces.MultiBinary):
         size = prod(space.shape)
-        return np.zeros(size, np.float32), np.full(size, 2, np.int64)
+        return np.zeros(size, np.int64), np.full(size, 2, np.int64)
     if isinstance(space, spaces.Box):
         return None, None
     where = f"observation '{path_name(path)}'" if path else "observation_space"
@@ -333,12 +337,14 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
         scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
         middle = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
     lowest, highest = space.low.reshape(-1), space.high.reshape(-1)
+    if integer:
+        # The double nearest to a 64-bit bound may lie beyond it, where the cast back turns the sign.
+        pairs = zip(high.tolist(), highest.tolist(), strict=True)
+        lowest, highest = low, np.array([near if int(near) <= top else np.nextafter(near, 0) for near, top in pairs])
 
     def continuous(rows: NDArray[Any]) -> Sequence[Any]:
         values: NDArray[Any] = rows * scale + middle
-        if integer:
-            values = np.rint(values).astype(np.float64)
-        values = values.astype(space.dtype if not integer else np.float64)
+        values = np.rint(values).astype(np.float64) if integer else values.astype(space.dtype)
         if clip or integer:
             values = np.clip(values, lowest, highest)
         return list(values.astype(space.dtype, copy=False).reshape(shape))

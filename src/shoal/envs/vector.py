@@ -22,6 +22,7 @@ from shoal.envs.spaces import ActionSpec, ObsSpec
 from shoal.errors import EnvError
 
 MOST_FAILURES_IN_A_ROW = 10
+LARGEST_METRIC = 1e300  # Python's integers may be larger than any float
 
 
 @dataclass
@@ -134,8 +135,6 @@ class PythonVector:
                 failed.append(row)
         if failed or not self._written(steps):
             self._write_one_by_one(steps, decoded)
-        steps.terminated[:] = terminated
-        steps.truncated[:] = truncated
         self._lengths += 1
         self._rewards += steps.rewards
         steps.truncated |= self._lengths >= self._limits
@@ -152,8 +151,8 @@ class PythonVector:
             steps.terminated[failed] = True
             steps.truncated[failed] = False
             ended[failed] = False
-        for row in ended.nonzero()[0]:
-            self._end(int(row), steps)
+        for row in ended.nonzero()[0].tolist():
+            self._end(row, steps)
         for row in failed:
             self._begin(row, steps.obs)
 
@@ -176,11 +175,13 @@ class PythonVector:
             _close(env)
 
     def _written(self, steps: Steps) -> bool:
-        """Write observations and rewards of all rows at once; False if any of them is unfit."""
-        observations, rewards = self._columns[:2]
+        """Write what all rows gave at once; False if any of it is unfit."""
+        observations, rewards, terminated, truncated, _ = self._columns
         try:
             self._obs_spec.put_all(observations, steps.obs)
             numbers = np.array(rewards, np.float32)
+            steps.terminated[:] = terminated
+            steps.truncated[:] = truncated
         except Exception:
             return False
         if numbers.ndim != 1 or not np.isfinite(numbers.sum()):
@@ -195,19 +196,20 @@ class PythonVector:
             if row not in steps.failed:
                 try:
                     steps.rewards[row] = _number(rewards[row])
+                    steps.terminated[row], steps.truncated[row] = bool(terminated[row]), bool(truncated[row])
                     self._obs_spec.put(observations[row], steps.obs, row)
                 except Exception as error:
                     self._fail(row, error, decoded[row])
                     steps.failed.append(row)
             if row in steps.failed:
-                steps.rewards[row], terminated[row], truncated[row] = 0.0, True, False
+                steps.rewards[row] = 0.0
 
     def _end(self, row: int, steps: Steps) -> None:
         """Record a finished episode and begin the next."""
         if steps.truncated[row]:
             steps.finals.append((row, tuple(part[row].copy() for part in steps.obs)))
         info = self._columns[4][row]
-        metrics = _metrics(info) if info else {}
+        metrics = _metrics(info) if isinstance(info, dict) else {}
         index = self._first_index + row
         self.episodes.append(Episode(index, float(self._rewards[row]), int(self._lengths[row]), metrics))
         self._failures_in_a_row[row] = 0
@@ -239,7 +241,8 @@ class PythonVector:
                 self._obs_spec.put(last, obs, row)
                 return True
             except Exception:
-                self._build(row)
+                # That the episode does not come back is no failure of a run: the next one begins.
+                self._rebuild(row)
         self._begin(row, obs)
         return False
 
@@ -268,12 +271,21 @@ class PythonVector:
         self._failures_in_a_row[row] = self._failures_in_a_row[row] + 1 if self._lengths[row] == 0 else 1
         limit = self._max_failures
         if limit is not None and self._failures > limit:
-            raise EnvError(f"{describe(incident)}\nThat was failure {self._failures} and max_env_failures is {limit}.") from error
+            count = f"That was failure {self._failures} and max_env_failures is {limit}."
+            raise EnvError(f"{describe(incident)}\n{count}") from error
         if self._failures_in_a_row[row] >= MOST_FAILURES_IN_A_ROW:
             times = MOST_FAILURES_IN_A_ROW
             raise EnvError(f"{describe(incident)}\nIt failed {times} times in a row without one good step.") from error
+        self._rebuild(row)
+
+    def _rebuild(self, row: int) -> None:
+        """Put a new environment in the place of one that failed; if it cannot be made, that is one failure more."""
         _close(self.envs[row])
-        self._build(row)
+        self._lengths[row] = 0
+        try:
+            self._build(row)
+        except Exception as error:
+            self._fail(row, error, None)
 
 
 def describe(incident: Incident) -> str:
@@ -300,7 +312,9 @@ def _metrics(info: dict[str, Any]) -> dict[str, float]:
     """The plain numbers of an info, which become the run's custom metrics."""
     plain = (int, float, np.integer, np.floating, np.bool_)
     return {
-        str(key): float(value) for key, value in info.items() if isinstance(value, plain) and np.isfinite(float(value))
+        str(key): float(value)
+        for key, value in info.items()
+        if isinstance(value, plain) and abs(value) < LARGEST_METRIC
     }
 
 

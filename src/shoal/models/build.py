@@ -78,7 +78,7 @@ def _torch_network(
     action_space: Space,
     seed: int,
 ) -> Network:
-    from shoal.models.torch_network import build_torch_network
+    from shoal.models.torch_models import build_torch_network
 
     model = config.model
     free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)

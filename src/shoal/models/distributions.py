@@ -253,6 +253,8 @@ class Product:
         self._inputs = _slices([f.num_inputs for f in factors])
         self._actions = _slices([f.num_actions for f in factors])
         self._noise = _slices([f.num_noise for f in factors])
+        # As actions are stored: what is stepped, learned from and replayed must be the same numbers to the last bit.
+        self._dtype = np.dtype(np.float32 if any(isinstance(f, Gaussian) for f in factors) else np.int64)
 
     def noise(self, rng: np.random.Generator, steps: int) -> Array:
         """Each factor's noise, side by side."""
@@ -261,11 +263,13 @@ class Product:
     def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
         """Each factor's sample, side by side."""
         places = zip(self.factors, self._inputs, self._noise, strict=True)
-        return np.concatenate([f.sample(inputs[:, i], noise[:, m]) for f, i, m in places], axis=1)
+        samples = [f.sample(inputs[:, i], noise[:, m]) for f, i, m in places]
+        return np.concatenate(samples, axis=1, dtype=self._dtype)
 
     def mode(self, inputs: Array) -> NDArray[Any]:
         """Each factor's mode, side by side."""
-        return np.concatenate([f.mode(inputs[:, i]) for f, i in zip(self.factors, self._inputs, strict=True)], axis=1)
+        modes = [f.mode(inputs[:, i]) for f, i in zip(self.factors, self._inputs, strict=True)]
+        return np.concatenate(modes, axis=1, dtype=self._dtype)
 
     def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
         """Logarithms, entropies and KLs of independent factors add up."""

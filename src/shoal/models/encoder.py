@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -33,9 +31,7 @@ class Encoder:
         plain: list[int] = []
         for leaf in spec.leaves:
             columns = leaf.columns
-            if leaf.choices is not None and not isinstance(leaf.space, spaces.MultiBinary):
-                continue
-            if not columns.stop:
+            if columns is None or (leaf.choices is not None and not isinstance(leaf.space, spaces.MultiBinary)):
                 continue
             plain.extend(range(columns.start, columns.stop))
             if leaf.choices is None:
@@ -49,12 +45,14 @@ class Encoder:
         self._all_plain = len(plain) == size
         self._scale = scale if (scale != 1).any() or shift.any() else None
         self._shift = shift
-        self._tables: list[tuple[int, NDArray[np.float32]]] = []
+        self._choices: list[tuple[int, int, int]] = []  # column in the vector, number of values, number of features
         for leaf in spec.leaves:
-            if leaf.choices is not None and not isinstance(leaf.space, spaces.MultiBinary):
-                for column, choices in zip(range(leaf.columns.start, leaf.columns.stop), leaf.choices, strict=True):
-                    self._tables.append((column, _code_table(int(choices))))
-        self.size = len(plain) + sum(table.shape[1] for _, table in self._tables)
+            if leaf.choices is None or leaf.columns is None or isinstance(leaf.space, spaces.MultiBinary):
+                continue
+            for column, count in enumerate(leaf.choices.tolist(), start=leaf.columns.start):
+                self._choices.append((column, count, count if count <= MOST_ONE_HOT_CHOICES else _num_digits(count)))
+        self._tables = {n: np.eye(n, dtype=np.float32) for _, n, width in self._choices if width == n}
+        self.size = len(plain) + sum(width for _, _, width in self._choices)
 
     def __call__(self, parts: Parts) -> Inputs:
         """Encoded inputs for a batch of observations, each part `[B, ...]`."""
@@ -75,10 +73,13 @@ class Encoder:
         column = len(self._plain)
         if column:
             out[:, :column] = x[:, self._plain]
-        for source, table in self._tables:
-            width = table.shape[1]
-            # Environments do step out of their spaces (at the end of an episode, say): the nearest value inside stands for it.
-            out[:, column : column + width] = table.take(raw[:, source].astype(np.int64), axis=0, mode="clip")
+        for source, count, width in self._choices:
+            # Environments do step out of their spaces (at an episode's end, say): the nearest value inside stands for it.
+            values = raw[:, source].astype(np.int64)
+            if count in self._tables:
+                out[:, column : column + width] = self._tables[count].take(values, axis=0, mode="clip")
+            else:
+                out[:, column : column + width] = (np.clip(values, 0, count - 1)[:, None] >> np.arange(width)) & 1
             column += width
         return out
 
@@ -87,10 +88,6 @@ class Encoder:
         return raw if self._scale is None else raw * self._scale + self._shift
 
 
-def _code_table(choices: int) -> NDArray[np.float32]:
-    """One row per value: its indicator, or its binary digits where indicators would be too many."""
-    if choices <= MOST_ONE_HOT_CHOICES:
-        return np.eye(choices, dtype=np.float32)
-    digits = np.arange(int(choices - 1).bit_length())
-    table: NDArray[Any] = (np.arange(choices)[:, None] >> digits) & 1
-    return table.astype(np.float32)
+def _num_digits(count: int) -> int:
+    """Binary digits that tell `count` values apart."""
+    return int(count - 1).bit_length()

@@ -63,9 +63,10 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs `[B, O]` of features `[B, D]`."""
+        # The layers' own `__call__` would cost a tenth of a small network's time.
         for layer in self._hidden:
-            x = self.activation(layer(x))
-        return x if self.head is None else self.head(x)
+            x = self.activation(F.linear(x, layer.weight, layer.bias))
+        return x if self.head is None else F.linear(x, self.head.weight, self.head.bias)
 
 
 class MLPNet(nn.Module):
@@ -82,18 +83,20 @@ class MLPNet(nn.Module):
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]` of features `[B, D]`."""
-        x = inputs[0] if self.shared is None else self.shared(inputs[0])
-        return self.policy(x), self.value(x).squeeze(1)
+        x = self.features(inputs)
+        return self.policy.forward(x), self.value.forward(x).squeeze(1)
 
     def act(self, inputs: Tensors) -> Tensor:
         """Outputs alone."""
-        outputs: Tensor = self.policy(inputs[0] if self.shared is None else self.shared(inputs[0]))
-        return outputs
+        return self.policy.forward(self.features(inputs))
 
     def values(self, inputs: Tensors) -> Tensor:
         """Values alone."""
-        values: Tensor = self.value(inputs[0] if self.shared is None else self.shared(inputs[0]))
-        return values.squeeze(1)
+        return self.value.forward(self.features(inputs)).squeeze(1)
+
+    def features(self, inputs: Tensors) -> Tensor:
+        """What both heads see `[B, D]`."""
+        return inputs[0] if self.shared is None else self.shared.forward(inputs[0])
 
 
 @dataclass(frozen=True)
@@ -317,14 +320,13 @@ class FullyConnectedNetwork(TorchModelV2):
         """Outputs `[B, num_outputs]`; the value net waits for `value_function`."""
         del seq_lens
         flat = input_dict["obs_flat"] if "obs_flat" in input_dict else _flat(input_dict["obs"])
-        self._seen = flat if self.net.shared is None else self.net.shared(flat)
-        return self.net.policy(self._seen), state or []
+        self._seen = self.net.features((flat,))
+        return self.net.policy.forward(self._seen), state or []
 
     def value_function(self) -> Tensor:
         """Values `[B]` of the observations that `forward` saw last."""
         assert self._seen is not None, "call forward first"
-        values: Tensor = self.net.value(self._seen)
-        return values.squeeze(1)
+        return self.net.value.forward(self._seen).squeeze(1)
 
 
 class _InputDict(dict[str, Any]):
@@ -343,7 +345,7 @@ class _InputDict(dict[str, Any]):
 class _ClassicNet(nn.Module):
     """A classic custom model behind the calls that `TorchNetwork` makes."""
 
-    def __init__(self, model: TorchModelV2, part_names: Sequence[str]) -> None:
+    def __init__(self, model: TorchModelV2, part_names: list[str]) -> None:
         super().__init__()
         self.model = model
         self._names = part_names
@@ -353,7 +355,8 @@ class _ClassicNet(nn.Module):
 
     def act(self, inputs: Tensors) -> Tensor:
         obs = inputs[0] if len(inputs) == 1 else dict(zip(self._names, inputs, strict=True))
-        answer = self.model(_InputDict(obs=obs), [], None)
+        seen = _InputDict(obs=obs, obs_flat=obs) if self._names == ["features"] else _InputDict(obs=obs)
+        answer = self.model(seen, [], None)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise ConfigError(f"{type(self.model).__name__}.forward must return (outputs, state), here (outputs, [])")
         outputs: Tensor = answer[0]

@@ -29,6 +29,8 @@ from shoal.models.network import Array, Inputs
 
 # Observations that come through shared memory are read-only, and a network only reads them.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writ", category=UserWarning)
+# What torch says about Intel's GPUs whenever oneDNN is switched off or on.
+warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN", category=UserWarning)
 
 Tensors = tuple[Tensor, ...]
 
@@ -112,12 +114,13 @@ class TorchNetwork:
 
     def act(self, inputs: Inputs) -> Array:
         """See `Network`."""
-        with torch.inference_mode():
+        # No slower than inference_mode, whose tensors a model could not use again in training if it kept them.
+        with torch.no_grad():
             return self._with_free(_array(self._act(self._tensors(inputs))), self.params[self._size :])
 
     def values(self, inputs: Inputs) -> Array:
         """See `Network`."""
-        with torch.inference_mode():
+        with torch.no_grad():
             return _array(self._values(self._tensors(inputs)))
 
     def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
@@ -336,5 +339,7 @@ def _layers(module: nn.Module, shapes: dict[str, str]) -> list[Layer]:
         is_leaf = name in shapes and next(child.children(), None) is None
         if own or is_leaf:
             kind = type(child).__name__
-            layers.append(Layer(name or kind, kind, shapes.get(name, "-"), sum(p.numel() for p in own)))
+            # A layer whose weights are used without calling it leaves no shape.
+            shape = shapes.get(name) or (f"[B, {child.out_features}]" if isinstance(child, nn.Linear) else "-")
+            layers.append(Layer(name or kind, kind, shape, sum(p.numel() for p in own)))
     return layers

@@ -61,9 +61,9 @@ def _record(content: bytes) -> bytes:
 
 
 def _masked_crc(content: bytes) -> bytes:
-    crc = 0xFFFFFFFF
+    crc, table = 0xFFFFFFFF, _CRC32C
     for byte in content:
-        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
     crc ^= 0xFFFFFFFF
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 

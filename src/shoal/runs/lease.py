@@ -62,7 +62,10 @@ class Lease:
 
     def confirm(self) -> None:
         """Raise if the lease was taken over (this process was asleep, or its disk away, for too long)."""
-        owner = _read(self._path)
+        try:
+            owner = _read(self._path)
+        except OSError:  # a disk that is away tells nothing; whatever is written next fails by itself
+            return
         if owner is None or owner.nonce != self._owner.nonce:
             taker = owner or "another process"
             raise ShoalError(f"{self._path.parent} was taken over by {taker}; start again with --new.")
@@ -173,10 +176,11 @@ def _age_s(path: Path) -> float:
     try:
         probe.touch()
         return probe.stat().st_mtime - path.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0.0
     finally:
-        probe.unlink(missing_ok=True)
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
 
 
 def _boot() -> str:

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def pretty_print(result: Any) -> str:
-    """A result, an evaluation or a config as YAML-like text, keys sorted, None left out of mappings."""
-    from shoal.config.yaml_files import dump_yaml
+    """A result, an evaluation or a config as text in YAML's manner, keys sorted, None left out of mappings."""
+    return "\n".join(_lines(plain(result), ""))
 
-    return dump_yaml(plain(result))
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{indent}{_inline(value)}"
+        return
+    for name, item in value.items():
+        if isinstance(item, dict) and item:
+            yield f"{indent}{name}:"
+            yield from _lines(item, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {_inline(item)}"
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_inline(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_inline(item)}' for name, item in value.items())}}}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
 
 
 def plain(value: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+import weakref
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +35,7 @@ from shoal.runs.logs import log_to
 from shoal.runs.reporters import Reporters
 from shoal.runs.resuming import choose, experiment_of, stored_tree, tree_of
 from shoal.runs.stopping import default_stop, numbers, short, stop_reason
+from shoal.version import __version__
 
 if TYPE_CHECKING:
     from shoal.runs.trainer import Trainer
@@ -110,7 +113,7 @@ class Run:
         check_free(folder)
         return cls(experiment, folder, places, stop_reason(newest_summary(folder) or {}, experiment.stop), notes)
 
-    def results(self, hold_signals: bool = False) -> Iterator[Result]:
+    def results(self, hold_signals: bool = False) -> Generator[Result, None, None]:
         """Train until a stop criterion is met, and yield one result per iteration.
 
         However it ends, the last finished iteration is saved. The first Ctrl-C or SIGTERM ends it so, the second at
@@ -120,10 +123,12 @@ class Run:
             self.outcome = Outcome("stopped", self.done)
             return
         with ExitStack() as stack:
-            lease = stack.enter_context(Lease(self.folder))
-            tidy(self.folder)
-            self._write_down()
-            stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
+            with _told(self.folder):
+                lease = stack.enter_context(Lease(self.folder))
+                tidy(self.folder)
+                self._write_down()
+                stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
+            logger.info("shoal %s starts in %s.", __version__, self.folder)
             for note in self.notes:
                 logger.info("%s", note)
             interrupts = stack.enter_context(Interrupts(hold_signals))
@@ -137,7 +142,8 @@ class Run:
             stack.callback(trainer.stop)
             interrupts.install()  # Ray takes the handlers when it starts
             timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0
-            reporters = Reporters(self.folder, self._saved_iteration, timesteps)
+            with _told(self.folder):
+                reporters = Reporters(self.folder, self._saved_iteration, timesteps)
             stack.callback(reporters.close)
             yield from self._train(trainer, reporters, interrupts, lease)
 
@@ -161,6 +167,7 @@ class Run:
         except GeneratorExit:
             self._note_signal(interrupts)
             self.outcome = self.outcome or Outcome("stopped", "the program left the loop")
+            logger.info("The run ends: %s.", self.outcome.sentence)
             self._save(lease)
         except BaseException as error:
             self.outcome = Outcome("failed", f"{type(error).__name__}: {error}")
@@ -222,6 +229,8 @@ class Run:
             raise CheckpointError(f"no checkpoint of {self.folder} can be read; start another run with --new.")
         self.resumed_from = self.last_checkpoint = start.path if start is not None else None
         self._saved_iteration = int(start.summary["training_iteration"]) if start is not None else 0
+        if start is not None:
+            logger.info("It goes on from %s.", start.path)
         return start
 
     def _write_down(self) -> None:
@@ -242,16 +251,36 @@ def run(config: Mapping[str, Any] | Experiment, *, new: bool = False) -> Iterato
     opened = Run.open(config if isinstance(config, Experiment) else experiment_from(config), new)
     if opened.done is not None:
         logger.warning("%s is finished: %s; say new=True for another run.", opened.folder, opened.done)
-    return _for_a_program(opened)
+    results = _for_a_program(opened)
+    # A loop that an exception leaves at a script's top level would be closed, and saved, only when Python is half gone.
+    atexit.register(_close, weakref.ref(results))
+    return results
 
 
-def _for_a_program(opened: Run) -> Iterator[Result]:
+def _close(reference: weakref.ref[Generator[Result, None, None]]) -> None:
+    results = reference()
+    if results is not None:
+        results.close()
+
+
+def _for_a_program(opened: Run) -> Generator[Result, None, None]:
     yield from opened.results()
     number = opened.outcome.signal if opened.outcome is not None else None
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     if number is not None:
         raise SystemExit(128 + number)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Turn what the disk says into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder} cannot be written: {error.strerror or error}; make room, or use --new."
+        ) from error
 
 
 def make_trainer(experiment: Experiment, search_path: Sequence[str], start: Checkpoint | None = None) -> Trainer:

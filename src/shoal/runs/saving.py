@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.config.experiment import Experiment, as_tree
+from shoal.config.experiment import Experiment
 from shoal.data.state import State
 from shoal.errors import CheckpointError
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
+from shoal.runs.folders import make_run_folder, results_folder
+from shoal.runs.resuming import tree_of
 
 if TYPE_CHECKING:
     from shoal.runs.trainer import Trainer
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
 def save(trainer: Trainer, folder: str | Path | None = None) -> Path:
     """Write a checkpoint into `folder`, by default a new run folder under ~/shoal_results."""
-    from shoal.runs.folders import make_run_folder, results_folder
-
     experiment = Experiment(name=trainer.env_maker.name, run=trainer.algorithm, config=trainer.config)
     if folder is None:
         if trainer.folder is None:
@@ -25,7 +25,7 @@ def save(trainer: Trainer, folder: str | Path | None = None) -> Path:
             trainer.folder = make_run_folder(parent, experiment.run, trainer.config.env)
         folder = trainer.folder
     summary = {"training_iteration": trainer.iteration, "timesteps_total": trainer.timesteps_total}
-    return write_checkpoint(Path(folder), trainer.get_state(), as_tree(experiment), summary)
+    return write_checkpoint(Path(folder), trainer.get_state(), tree_of(experiment, [str(folder) for folder in trainer.search_path]), summary)
 
 
 def restore(trainer: Trainer, path: str | Path) -> None:

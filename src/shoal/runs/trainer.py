@@ -215,4 +215,6 @@ def _learner(config: AlgorithmConfig, policy: Policy) -> ppo.PPO:
 
 
 def _threads() -> int:
-    return int(os.environ.get("SHOAL_NUM_THREADS", "1"))
+    """BLAS threads: as many as the user's environment asks for (`--num-cpus` sets it), else one."""
+    asked = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "1"
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else 1

@@ -1,0 +1,212 @@
+"""Every kind of wrong configuration, with the part of the message that tells the user what to type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.config.experiment import experiment_from
+from shoal.config.settings import PPOConfig
+from shoal.errors import ConfigError
+
+CONFIGS: list[tuple[dict[str, Any], str]] = [
+    ({"lrr": 1}, "config.lrr: unknown key; did you mean config.lr?"),
+    ({"gama": 0.9}, "config.gama: unknown key; did you mean config.gamma?"),
+    ({"num-workers": 2}, "config.num-workers: unknown key; did you mean config.num_workers?"),
+    ({"Num_Workers": 2}, "did you mean config.num_workers?"),
+    ({"fcnet_hiddens": [64]}, "config.fcnet_hiddens: unknown key; did you mean config.model.fcnet_hiddens?"),
+    ({"checkpoint_freq": 1}, "config.checkpoint_freq: unknown key; did you mean checkpoint_freq?"),
+    ({"xyzzy": 1}, "config.xyzzy: unknown key"),
+    ({"lr": "1e-4"}, "config.lr: must be a number (got '1e-4')"),
+    ({"lr": float("nan")}, "config.lr: must be a finite number (got nan)"),
+    ({"lr": float("inf")}, "config.lr: must be a finite number (got inf)"),
+    ({"lr": -1}, "config.lr: must be more than 0 (got -1)"),
+    ({"lr": 0}, "config.lr: must be more than 0 (got 0)"),
+    ({"lr": True}, "config.lr: must be a number (got true)"),
+    ({"lr": None}, "config.lr: must be a number (got null)"),
+    ({"lr": 10**400}, "config.lr: is too large (got a number of very many digits)"),
+    ({"gamma": 2}, "config.gamma: must be at most 1 (got 2)"),
+    ({"gamma": -0.1}, "config.gamma: must be at least 0 (got -0.1)"),
+    ({"num_workers": -3}, "config.num_workers: must be at least 0 (got -3)"),
+    ({"num_workers": 2.5}, "config.num_workers: must be a whole number (got 2.5)"),
+    ({"num_workers": "2"}, "config.num_workers: must be a whole number (got '2')"),
+    ({"num_workers": True}, "config.num_workers: must be a whole number (got true)"),
+    ({"num_workers": [2]}, "config.num_workers: must be a whole number (got [2])"),
+    ({"train_batch_size": 10**400}, "config.train_batch_size: is too large"),
+    ({"train_batch_size": 0}, "config.train_batch_size: must be at least 1 (got 0)"),
+    ({"num_envs_per_worker": 0}, "config.num_envs_per_worker: must be at least 1"),
+    ({"seed": -1}, "config.seed: must be at least 0"),
+    ({"seed": None}, "config.seed: must be a whole number (got null)"),
+    ({"explore": "no"}, "config.explore: must be true or false (got 'no')"),
+    ({"explore": 1}, "config.explore: must be true or false (got 1)"),
+    ({"batch_mode": "complete"}, "did you mean complete_episodes?"),
+    ({"batch_mode": 3}, "config.batch_mode: must be truncate_episodes or complete_episodes (got 3)"),
+    ({"observation_filter": "MeanStd"}, "did you mean MeanStdFilter?"),
+    ({"log_level": "WARNING"}, "must be DEBUG, INFO, WARN or ERROR (got 'WARNING'); did you mean WARN?"),
+    (
+        {"framework": "tf"},
+        "config.framework: TensorFlow is not supported; leave framework out, or say torch (got 'tf')",
+    ),
+    ({"framework": "tf2"}, "TensorFlow is not supported"),
+    ({"framework": "pytorch"}, "must be auto, numpy or torch (got 'pytorch'); did you mean torch?"),
+    ({"framework": "numpy", "num_gpus": 1}, "config.framework: numpy cannot do num_gpus above 0; say torch"),
+    ({"framework": "numpy", "model": {"custom_model": "mine"}}, "numpy cannot do a custom_model"),
+    ({"framework": "numpy", "model": {"conv_filters": [[16, 3, 1]]}}, "numpy cannot do conv_filters"),
+    ({"exploration_config": {"type": "EpsilonGreedy"}}, "explores by sampling from its own action distribution"),
+    ({"exploration_config": {"epsilon": 1}}, "config.exploration_config.epsilon: unknown key"),
+    ({"exploration_config": "StochasticSampling"}, "config.exploration_config: must be a mapping of keys"),
+    ({"optimizer": {"type": "sgd"}}, "config.optimizer.type: must be adam (got 'sgd')"),
+    ({"optimizer": {"eps": 0}}, "config.optimizer.eps: must be more than 0"),
+    ({"optimizer": {"betas": [0.9]}}, "config.optimizer.betas[1]: is missing"),
+    ({"optimizer": {"betas": [0.9, 1.0]}}, "config.optimizer.betas[1]: must be less than 1"),
+    ({"optimizer": {"lr": 1e-3}}, "config.optimizer.lr: unknown key; did you mean config.lr?"),
+    ({"lr_schedule": [[10, 1e-3]]}, "config.lr_schedule: its steps must start at 0 and ascend"),
+    ({"lr_schedule": [[0, 1e-3], [0, 1e-4]]}, "its steps must start at 0 and ascend"),
+    ({"lr_schedule": []}, "its steps must start at 0 and ascend"),
+    ({"lr_schedule": [[0, -1]]}, "its values must be at least 0"),
+    ({"lr_schedule": 1e-3}, "must be a list of [step, value] pairs"),
+    ({"lr_schedule": [[0, "x"]]}, "must be a list of [step, value] pairs"),
+    ({"lr_schedule": [[0, float("nan")]]}, "must be a list of [step, value] pairs"),
+    ({"lr": 1e-2, "lr_schedule": [[0, 1e-3]]}, "config.lr: lr_schedule replaces it and starts at 0.001; leave lr out"),
+    (
+        {"entropy_coeff": 0.1, "entropy_coeff_schedule": [[0, 0.01]]},
+        "config.entropy_coeff: entropy_coeff_schedule replaces it",
+    ),
+    (
+        {"sgd_minibatch_size": 4096},
+        "config.sgd_minibatch_size: 4096 is more than train_batch_size 2048; make it at most that",
+    ),
+    (
+        {"rollout_fragment_length": 100},
+        "100 steps of 8 environments make 800, which does not divide train_batch_size 2048; "
+        "say auto, or train_batch_size: 2400",
+    ),
+    ({"rollout_fragment_length": "all"}, "config.rollout_fragment_length: must be a whole number of steps"),
+    ({"rollout_fragment_length": 0}, "config.rollout_fragment_length: must be a whole number of steps, at least 1"),
+    ({"use_critic": False}, "config.use_gae: needs the value function; say use_critic: true, or use_gae: false"),
+    ({"clip_rewards": -1}, "config.clip_rewards: must be null (off), true (the reward's sign) or a number above 0"),
+    ({"clip_rewards": "sign"}, "config.clip_rewards: must be null (off), true"),
+    ({"grad_clip": 0}, "config.grad_clip: must be more than 0"),
+    ({"horizon": 0}, "config.horizon: must be at least 1"),
+    ({"env": 3}, "config.env: must be an environment's id (CartPole-v1)"),
+    ({"env": ""}, "config.env: must be text (got '')"),
+    ({"env_config": [1]}, "config.env_config: must be a mapping of names to values (got [1])"),
+    ({"env_config": {"mesh": {"dx": float("nan")}}}, "config.env_config: 'mesh.dx' must be a finite number"),
+    ({"env_config": {"levels": {1: 2}}}, "config.env_config: its keys must be text; put 1 in quotes"),
+    (
+        {"model": {"fcnet_hidens": [64]}},
+        "config.model.fcnet_hidens: unknown key; did you mean config.model.fcnet_hiddens?",
+    ),
+    ({"model": {"fcnet_hiddens": [64, 0]}}, "config.model.fcnet_hiddens[1]: must be at least 1 (got 0)"),
+    ({"model": {"fcnet_hiddens": 64}}, "config.model.fcnet_hiddens: must be a list (got 64)"),
+    ({"model": {"fcnet_hiddens": "64,64"}}, "config.model.fcnet_hiddens: must be a list (got '64,64')"),
+    ({"model": {"fcnet_hiddens": [1] * 101}}, "config.model.fcnet_hiddens: must have at most 100 values"),
+    ({"model": {"fcnet_activation": "ReLU"}}, "did you mean relu?"),
+    ({"model": {"conv_filters": [[16, 8]]}}, "must be a list of [filters, kernel, stride]"),
+    ({"model": {"conv_filters": [[16, [8, 4], 4]]}}, "must be a list of [filters, kernel, stride]"),
+    ({"model": {"custom_model": 3}}, "config.model.custom_model: must be the name of a registered model"),
+    ({"model": {"custom_model_config": {"width": 3}}}, "nobody reads it; name a custom_model, or leave it out"),
+    ({"model": None}, "config.model: must be a mapping of keys (got null)"),
+    ({"model": {3: 4}}, "config.model"),
+    ({"evaluation_config": {"lr": 1}}, "config.evaluation_config.lr: unknown key"),
+    ({"evaluation_interval": 0}, "config.evaluation_interval: must be at least 1"),
+    (
+        {"evaluation_num_workers": 1},
+        "config.evaluation_num_workers: there is no evaluation; set evaluation_interval too",
+    ),
+    ({"evaluation_duration_unit": "steps"}, "must be episodes or timesteps (got 'steps')"),
+    ({3: 4}, "config: keys must be text (got 3)"),
+    ({"l\nr": 4}, "config.l\\nr: unknown key"),
+    ({"\x1b[31m": 4}, "config.\\x1b[31m: unknown key"),
+]
+
+EXPERIMENTS: list[tuple[Any, str]] = [
+    ({}, "env: is missing; write env: with an id such as CartPole-v1"),
+    (None, "the experiment must be a mapping with env, run, stop and config (got null)"),
+    ({"env": "X-v0", "run": "ppo"}, "run: there is PPO (got 'ppo'); did you mean PPO?"),
+    ({"env": "X-v0", "run": "A3C"}, "run: there is PPO (got 'A3C')"),
+    ({"env": "X-v0", "run": None}, "run: there is PPO (got null)"),
+    ({"env": "X-v0", "run": ["PPO"]}, "run: there is PPO (got ['PPO'])"),
+    ({"env": "X-v0", "lr": 1e-3}, "lr: unknown key; did you mean config.lr?"),
+    ({"env": "X-v0", "num_workers": 3}, "num_workers: unknown key; did you mean config.num_workers?"),
+    ({"env": "X-v0", "checkpoint_frq": 3}, "checkpoint_frq: unknown key; did you mean checkpoint_freq?"),
+    ({"env": "X-v0", "checkpoint_freq": -1}, "checkpoint_freq: must be at least 0"),
+    ({"env": "X-v0", "checkpoint_at_end": "yes"}, "checkpoint_at_end: must be true or false (got 'yes')"),
+    ({"env": "X-v0", "keep_checkpoints_num": 0}, "keep_checkpoints_num: must be at least 1"),
+    ({"env": "X-v0", "results_dir": 3}, "results_dir: must be text (got 3)"),
+    ({"env": "X-v0", "config": [1]}, "config: must be a mapping of keys (got [1])"),
+    ({"env": "X-v0", "config": {"env": "Y-v0"}}, "env: stands both in the experiment and in config, and they differ"),
+    ({"env": "X-v0", "name": "a/b"}, "name: becomes a folder: use no slash"),
+    ({"env": "X-v0", "name": "../up"}, "name: becomes a folder"),
+    ({"env": "X-v0", "name": "a\nb"}, "name: must be one line of printable text"),
+    ({"env": "X-v0", "stop": 3}, "stop: must be a mapping such as {timesteps_total: 100000} (got 3)"),
+    ({"env": "X-v0", "stop": {"timestep_total": 3}}, "stop.timestep_total: no result has this name; did you mean"),
+    ({"env": "X-v0", "stop": {"timesteps_total": "many"}}, "stop.timesteps_total: must be a number (got 'many')"),
+    ({"env": "X-v0", "stop": {"timesteps_total": float("nan")}}, "stop.timesteps_total: must be a finite number"),
+    ({"env": "X-v0", "stop": {"timesteps_total": True}}, "stop.timesteps_total: must be a number (got true)"),
+    ({"env": "X-v0", "stop": {"time_total_s": "90"}}, "stop.time_total_s: must say its unit"),
+    ({"env": "X-v0", "stop": {"time_total_s": "02:30"}}, "stop.time_total_s: must be a length of time such as"),
+    ({"env": "X-v0", "stop": {"kl": 3}}, "stop.kl: no result has this name"),
+    ({"env": "X-v0", "stop": {"custom_metrics/": 3}}, "stop.custom_metrics/: no result has this name"),
+    ({"env": "X-v0", "stop": {"xyzzy": 3}}, "type `shoal config show stop` for their names"),
+    ({"env": "X-v0", "stop": {3: 3}}, "stop.3: no result has this name"),
+    (
+        {"env": "X-v0", "stop": {"evaluation/episode_reward_mean": 3}},
+        "stop.evaluation/episode_reward_mean: there is no evaluation; set config.evaluation_interval too",
+    ),
+    ({"env": "X-v0", 3: 4}, "3: keys must be text; put it in quotes"),
+]
+
+
+@pytest.mark.parametrize(("config", "fragment"), CONFIGS, ids=[str(i) for i in range(len(CONFIGS))])
+def test_config_is_refused_with_a_sentence(config: dict[str, Any], fragment: str) -> None:
+    tree = {"config": config} if "env" in config else {"env": "X-v0", "config": config}
+    with pytest.raises(ConfigError) as caught:
+        experiment_from(tree)
+    assert fragment in "\n".join(caught.value.problems)
+    assert "".join(caught.value.problems).isprintable()
+
+
+@pytest.mark.parametrize(("tree", "fragment"), EXPERIMENTS, ids=[str(i) for i in range(len(EXPERIMENTS))])
+def test_experiment_is_refused_with_a_sentence(tree: Any, fragment: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment_from(tree)
+    assert any(problem.startswith(fragment) or fragment in problem for problem in caught.value.problems)
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    tree = {
+        "run": "PPO",
+        "local_dir": "x",
+        "stop": {"steps": 1, "time_total_s": "1"},
+        "config": {"lr": "x", "gama": 1, "model": {"fcnet_hiddens": [0]}},
+    }
+    with pytest.raises(ConfigError) as caught:
+        experiment_from(tree, [("lr", 1)])
+    starts = [problem.split(":")[0] for problem in caught.value.problems]
+    assert sorted(starts) == sorted(
+        [
+            "lr",
+            "env",
+            "config.lr",
+            "config.gama",
+            "config.model.fcnet_hiddens[0]",
+            "stop.steps",
+            "stop.time_total_s",
+            "local_dir",
+        ]
+    )
+    assert caught.value.exit_code == 2
+
+
+def test_the_class_itself_refuses_in_the_same_words() -> None:
+    with pytest.raises(ConfigError, match=r"config\.lr: must be more than 0"):
+        PPOConfig(lr=-1)
+
+
+def test_a_circular_config_is_refused() -> None:
+    circle: dict[str, Any] = {}
+    circle["self"] = circle
+    with pytest.raises(ConfigError, match="levels deep"):
+        experiment_from({"env": "X-v0", "config": {"env_config": circle}})

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel
+
+from shoal.config.experiment import Experiment, as_tree, experiment_from
+from shoal.config.reference import config_rows, experiment_rows, file_schema, meanings, stop_rows
+from shoal.config.settings import (
+    EvaluationConfig,
+    ExplorationConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PPOConfig,
+    key_paths,
+)
+
+
+@pytest.mark.parametrize(
+    "kind", [PPOConfig, ModelConfig, OptimizerConfig, ExplorationConfig, EvaluationConfig, Experiment]
+)
+def test_every_key_has_a_meaning(kind: type[BaseModel]) -> None:
+    assert {name for name, meaning in meanings(kind).items() if len(meaning) > 10} >= set(kind.model_fields)
+
+
+def test_rows_are_all_the_keys() -> None:
+    assert {f"config.{row.key}" for row in config_rows("PPO")} == set(key_paths(PPOConfig))
+    rows = {row.key: row for row in config_rows("PPO")}
+    assert rows["lr"][:3] == ("lr", "number > 0", "0.0003")
+    assert rows["num_workers"][:3] == ("num_workers", "whole number >= 0", "0")
+    assert rows["model.fcnet_hiddens"][:3] == ("model.fcnet_hiddens", "list of whole number >= 1", "[64, 64]")
+    assert rows["grad_clip"].type == "number > 0, or null"
+    assert rows["framework"].type == "auto | numpy | torch"
+    assert {row.key for row in experiment_rows()} >= {"env", "run", "stop", "checkpoint_freq", "results_dir"}
+    assert "stop.timesteps_total" in {row.key for row in stop_rows()}
+
+
+def test_the_schema_accepts_what_we_accept() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = file_schema("PPO")
+    tree = as_tree(experiment_from({"env": "X-v0", "stop": {"timesteps_total": 3, "custom_metrics/a": 1}}))
+    seed = {"env": "custom_env.CustomEnv", "run": "PPO", "checkpoint_freq": 1, "stop": {"timesteps_total": 10000}}
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate({tree.pop("name"): tree, "custom_env": seed}, schema)
+    for bad in ({"config": {"lrr": 1}}, {"config": {"lr": -1}}, {"stop": {"steps": 1}}, {"run": "ppo"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"x": bad}, schema)

@@ -1,0 +1,41 @@
+"""Foreign words are refused with ours, and every word that a message suggests exists."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.config.experiment import Experiment, experiment_from
+from shoal.config.settings import PPOConfig, key_paths
+from shoal.config.stopping import RESULT_NAMES
+from shoal.config.vocabulary import EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS
+from shoal.errors import ConfigError
+
+KNOWN = {*EXPERIMENT_KEYS, *key_paths(PPOConfig), *(f"stop.{name}" for name in RESULT_NAMES)}
+
+
+def test_the_keys_of_an_experiment_are_known() -> None:
+    assert set(EXPERIMENT_KEYS) == set(Experiment.model_fields) - {"name"}
+
+
+@pytest.mark.parametrize("word", FOREIGN)
+@pytest.mark.parametrize("place", ["experiment", "config"])
+def test_a_foreign_word_is_refused_with_the_right_one(word: str, place: str) -> None:
+    tree = {"env": "X-v0", word: 1} if place == "experiment" else {"env": "X-v0", "config": {word: 1}}
+    with pytest.raises(ConfigError) as caught:
+        experiment_from(tree)
+    (problem,) = caught.value.problems
+    assert "unknown key" in problem
+    assert FOREIGN[word] in problem
+
+
+@pytest.mark.parametrize("word", FOREIGN)
+def test_the_suggested_key_exists_and_is_not_the_foreign_one(word: str) -> None:
+    assert FOREIGN[word] in KNOWN or " " in FOREIGN[word]
+    assert word not in {path.rpartition(".")[2] for path in KNOWN}
+
+
+@pytest.mark.parametrize("word", FOREIGN_RESULTS)
+def test_a_foreign_stop_criterion_is_refused_with_the_right_one(word: str) -> None:
+    assert FOREIGN_RESULTS[word] in RESULT_NAMES
+    with pytest.raises(ConfigError, match=f"did you mean {FOREIGN_RESULTS[word]}"):
+        experiment_from({"env": "X-v0", "stop": {word: 1}})

@@ -1,0 +1,153 @@
+"""The flags of `shoal train`, `resume` and `evaluate`, up to where training begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from shoal.cli.evaluate import table
+from shoal.cli.main import main
+from shoal.config.yaml_files import load_text
+
+
+def shoal(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def resolved(*arguments: str) -> dict[str, Any]:
+    result = shoal("train", *arguments, "--dry-run")
+    assert result.exit_code == 0, result.output
+    tree = load_text(result.output, "output").tree
+    assert isinstance(tree, dict)
+    return tree
+
+
+def test_every_flag_arrives() -> None:
+    tree = resolved(
+        *("CartPole-v1", "--run", "PPO", "--num-workers", "3", "--num-gpus", "0.5", "--seed", "7", "--name", "my runs"),
+        *("--results-dir", "/data", "--checkpoint-freq", "4", "--no-checkpoint-at-end"),
+        *("--stop", "timesteps_total=1e5", "--stop", "time_total_s=90m", "--set", "config.lr=1e-3"),
+        *("--set", "config.model.fcnet_hiddens=[8, 8]"),
+    )["my runs"]
+    assert tree["run"] == "PPO"
+    assert tree["stop"] == {"timesteps_total": 100000, "time_total_s": 5400}
+    assert (tree["results_dir"], tree["checkpoint_freq"], tree["checkpoint_at_end"]) == ("/data", 4, False)
+    config = tree["config"]
+    assert (config["env"], config["num_workers"], config["num_gpus"], config["seed"]) == ("CartPole-v1", 3, 0.5, 7)
+    assert (config["lr"], config["model"]["fcnet_hiddens"]) == (1e-3, [8, 8])
+
+
+def test_the_name_is_the_environments() -> None:
+    assert list(resolved("CartPole-v1")) == ["CartPole-v1"]
+    assert list(resolved("--env", "path/to/my_env.py:MyEnv")) == ["my_env.MyEnv"]
+
+
+def test_flags_go_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "two.yml"
+    body = "{env: CartPole-v1, run: PPO, stop: {episode_reward_mean: 475}, config: {lr: 0.1, gamma: 0.9}}"
+    file.write_text(f"first: {body}\nsecond: {body}\n")
+    tree = resolved("-f", str(file), "--stop", "training_iteration=2", "--set", "config.lr=0.2", "--env", "Acrobot-v1")
+    assert list(tree) == ["first", "second"]
+    for experiment in tree.values():
+        assert experiment["stop"] == {"training_iteration": 2}
+        config = experiment["config"]
+        assert (config["lr"], config["gamma"], config["env"]) == (0.2, 0.9, "Acrobot-v1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to train on"),
+        (["CartPole-v1", "--env", "CartPole-v1"], "given twice"),
+        (["CartPole-v1", "--local-mode", "--num-workers", "2"], "--local-mode means no workers"),
+        (["CartPole-v1", "--num-workers", "-1"], "--num-workers"),
+        (["CartPole-v1", "--stop", "timesteps_total"], "write NAME=LIMIT"),
+        (["CartPole-v1", "--stop", "timesteps_total="], "write NAME=LIMIT"),
+        (["CartPole-v1", "--stop", "seed=1", "--stop", "seed=2"], "given twice"),
+        (["CartPole-v1", "--stop", "timestep_total=5"], "did you mean timesteps_total?"),
+        (["CartPole-v1", "--set", "lr=5"], "config.lr"),
+        (["CartPole-v1", "--set", "config.lr"], "write KEY=VALUE"),
+        (["CartPole-v1", "--run", "PPP"], "did you mean PPO?"),
+        (["CartPole-v1", "--num-workers", "3", "--num-cpus", "2"], "need 4 (got 2); give more, or --num-workers 1"),
+        (["CartPole-v1", "--num-cpus", "100000"], "this machine gives"),
+        (["CartPole-v1", "--ray-address", "host:6379"], "add --num-workers N"),
+        (["-f", "no_such_file.yml"], "no such file"),
+        (["CartPole-v1", "--results-dir", "$NO_SUCH_VAR/x", "--stop", "timesteps_total=1"], "is not set"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], message: str) -> None:
+    result = shoal("train", *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_one_name_for_two_experiments_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "two.yml"
+    file.write_text("first: {env: CartPole-v1}\nsecond: {env: CartPole-v1}\n")
+    assert "one name" in shoal("train", "-f", str(file), "--name", "x").output
+
+
+def test_local_mode_means_no_workers() -> None:
+    (experiment,) = resolved("CartPole-v1", "--set", "config.num_workers=0", "--local-mode").values()
+    assert experiment["config"]["num_workers"] == 0
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+def test_no_run_is_one_sentence(tmp_path: Path, command: str) -> None:
+    result = shoal(command, str(tmp_path / "nowhere"))
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: there is no run at")
+    assert len(result.output.splitlines()) == 1
+
+
+def test_evaluate_takes_one_length() -> None:
+    assert shoal("evaluate", "x", "--steps", "1", "--episodes", "1").exit_code == 2
+
+
+def test_train_resume_evaluate(tmp_path: Path) -> None:
+    small = ["--set", "config.train_batch_size=128", "--set", "config.num_sgd_iter=1", "--seed", "1"]
+    train = ["train", "CartPole-v1", "--results-dir", str(tmp_path / "a b"), *small]
+    result = shoal(*train, "--stop", "training_iteration=2")
+    assert result.exit_code == 0, result.output
+    (folder,) = (tmp_path / "a b" / "CartPole-v1").iterdir()
+    assert f"shoal evaluate '{folder}'" in result.output
+    assert len([line for line in result.output.splitlines() if line.startswith("iter ")]) == 2
+    assert "\x1b" not in result.output
+    again = shoal(*train, "--stop", "training_iteration=2")
+    assert again.exit_code == 0
+    assert "is finished: training_iteration 2 >= 2" in again.output
+    quiet = shoal("resume", str(folder), "--stop", "training_iteration=3", "--quiet")
+    assert quiet.exit_code == 0, quiet.output
+    assert "checkpoint_000003" in quiet.output
+    assert "iter " not in quiet.output
+    for arguments in (["--episodes", "3"], ["--steps", "50", "--explore", "--seed", "3"], ["--env", "CartPole-v1"]):
+        evaluated = shoal("evaluate", str(folder), *arguments)
+        assert evaluated.exit_code == 0, evaluated.output
+        assert "return mean" in evaluated.output
+    assert list(folder.glob("evaluation_*.json"))
+    for wrong in (["--run", "DQN"], ["--env", "Acrobot-v1"]):
+        assert shoal("evaluate", str(folder), *wrong).exit_code == 2
+    assert shoal("evaluate", str(folder / "checkpoint_000002" / "checkpoint-2")).exit_code == 0
+
+
+def test_the_evaluation_table_is_short() -> None:
+    rewards = [float(i) for i in range(25)]
+    text = table({"episode_rewards": rewards, "episode_reward_mean": 12.0, "timesteps_this_iter": 99})
+    assert "25, 99 steps" in text
+    assert "and 15 more" in text
+    assert "-" in table({"episode_rewards": [], "episode_reward_mean": None})
+
+
+def test_ray_address_is_kept_for_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    seen: list[str] = []
+    monkeypatch.setattr("shoal.cli.train.follow", lambda *_: seen.append(os.environ["RAY_ADDRESS"]))
+    result = shoal(
+        *("train", "CartPole-v1", "--num-workers", "1", "--ray-address", "host:6379", "--results-dir", str(tmp_path))
+    )
+    assert result.exit_code == 0, result.output
+    assert seen == ["host:6379"]

@@ -1,0 +1,418 @@
+"""The loop of a run, with a trainer that counts instead of learning."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.config.experiment import Experiment, experiment_from, experiments_from_file
+from shoal.data.state import State
+from shoal.errors import CheckpointError, EnvError, ShoalError
+from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.lease import Lease, holder
+from shoal.runs.run import Run, run
+
+
+class Counter:
+    """A trainer whose return is ten times its iteration."""
+
+    at: dict[int, Callable[[], None]] = {}
+    stopped = 0
+
+    def __init__(self, config: Any, search_path: Any = ()) -> None:
+        self.search_path = search_path
+        self.iteration = 0
+
+    def train(self) -> dict[str, Any]:
+        self.at.get(self.iteration + 1, lambda: None)()
+        self.iteration += 1
+        return {
+            "training_iteration": self.iteration,
+            "timesteps_total": 100 * self.iteration,
+            "episode_reward_mean": 10.0 * self.iteration,
+            "time_total_s": float(self.iteration),
+        }
+
+    def evaluate(self) -> dict[str, Any]:
+        return {"episode_reward_mean": 1000.0 + self.iteration}
+
+    def get_state(self) -> State:
+        return State({"iteration": self.iteration})
+
+    def set_state(self, state: State) -> None:
+        self.iteration = state.values["iteration"]
+
+    def stop(self) -> None:
+        Counter.stopped += 1
+
+
+@pytest.fixture(autouse=True)
+def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    from shoal.runs import trainer
+
+    monkeypatch.setitem(trainer.TRAINERS, "PPO", Counter)  # type: ignore[arg-type]
+    monkeypatch.setattr(Counter, "at", {})
+
+
+def experiment(folder: Path, **keys: Any) -> Experiment:
+    stop = keys.pop("stop", {"training_iteration": 7})
+    config = keys.pop("config", {})
+    tree = {"env": "CartPole-v1", "checkpoint_freq": 3, "results_dir": str(folder), "stop": stop, "config": config}
+    return experiment_from({**tree, **keys})
+
+
+def iterations(results: Any) -> list[int]:
+    return [result["training_iteration"] for result in results]
+
+
+def numbers_of(folder: Path) -> list[int]:
+    return [int(path.name[-6:]) for path in checkpoints_of(folder)]
+
+
+def rows(folder: Path) -> list[int]:
+    return [json.loads(line)["training_iteration"] for line in (folder / "result.json").read_text().splitlines()]
+
+
+def test_a_run_from_start_to_end(tmp_path: Path) -> None:
+    opened = Run.open(experiment(tmp_path))
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), logging.getLogger("shoal").handlers[:]
+    stopped = Counter.stopped
+    assert iterations(opened.results()) == list(range(1, 8))
+    assert opened.outcome is not None
+    assert (opened.outcome.kind, opened.outcome.sentence) == ("stopped", "training_iteration 7 >= 7")
+    assert numbers_of(opened.folder) == [7, 6, 3]
+    assert rows(opened.folder) == list(range(1, 8))
+    assert Counter.stopped == stopped + 1
+    assert holder(opened.folder) is None
+    assert "training_iteration 7 >= 7" in (opened.folder / "log.txt").read_text()
+    after = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), logging.getLogger("shoal").handlers[:]
+    assert before == after
+
+
+def test_the_config_file_is_the_experiment(tmp_path: Path) -> None:
+    opened = Run.open(experiment(tmp_path, name="my runs", config={"lr": 0.01}))
+    next(iter(opened.results()))
+    (again,) = experiments_from_file(opened.folder / "config.yaml")
+    assert again == opened.experiment
+
+
+def test_keep_checkpoints_num(tmp_path: Path) -> None:
+    opened = Run.open(experiment(tmp_path, keep_checkpoints_num=2, checkpoint_freq=1))
+    iterations(opened.results())
+    assert numbers_of(opened.folder) == [7, 6]
+
+
+def test_no_checkpoint_at_end(tmp_path: Path) -> None:
+    opened = Run.open(experiment(tmp_path, checkpoint_at_end=False))
+    iterations(opened.results())
+    assert numbers_of(opened.folder) == [6, 3]
+
+
+def test_evaluation(tmp_path: Path) -> None:
+    stop = {"evaluation/episode_reward_mean": 1004}
+    opened = Run.open(experiment(tmp_path, stop=stop, config={"evaluation_interval": 2}))
+    results = list(opened.results())
+    assert [result.get("evaluation") for result in results] == [
+        None,
+        {"episode_reward_mean": 1002.0},
+        None,
+        {"episode_reward_mean": 1004.0},
+    ]
+
+
+def send(number: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", [1, 2, 5])
+def test_a_signal_saves_the_last_finished_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, when: int
+) -> None:
+    monkeypatch.setattr(Counter, "at", {when: send(number)})
+    opened = Run.open(experiment(tmp_path))
+    assert iterations(opened.results()) == list(range(1, when))
+    assert opened.outcome is not None
+    assert (opened.outcome.kind, opened.outcome.signal) == ("interrupted", number)
+    assert number.name in opened.outcome.sentence
+    if when > 1:
+        assert read_checkpoint(opened.folder).state.values == {"iteration": when - 1}
+    monkeypatch.setattr(Counter, "at", {})
+    again = Run.open(experiment(tmp_path))
+    assert again.folder == opened.folder
+    assert iterations(again.results()) == list(range(when, 8))
+    assert rows(again.folder) == list(range(1, 8))
+
+
+def test_an_environment_that_swallows_everything_delays_the_signal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swallow() -> None:
+        with suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Counter, "at", {3: swallow})
+    opened = Run.open(experiment(tmp_path))
+    assert iterations(opened.results()) == [1, 2, 3]
+    assert numbers_of(opened.folder) == [3]
+
+
+def test_a_signal_in_an_evaluation_keeps_the_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counter, "evaluate", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    opened = Run.open(experiment(tmp_path, config={"evaluation_interval": 2}))
+    assert iterations(opened.results()) == [1, 2]
+    assert rows(opened.folder) == [1, 2]
+    assert numbers_of(opened.folder) == [2]
+
+
+def test_the_loop_body_may_hold_a_signal(tmp_path: Path) -> None:
+    opened = Run.open(experiment(tmp_path))
+    seen = []
+    for result in opened.results(hold_signals=True):
+        seen.append(result["training_iteration"])
+        if len(seen) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+    assert seen == [1, 2]
+    assert opened.outcome is not None
+    assert opened.outcome.signal == signal.SIGINT
+    assert numbers_of(opened.folder) == [2]
+
+
+def test_a_program_gets_its_keyboard_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counter, "at", {3: send(signal.SIGINT)})
+    results = run(experiment(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        iterations(results)
+    (folder,) = (tmp_path / "default").iterdir()
+    assert numbers_of(folder) == [2]
+    monkeypatch.setattr(Counter, "at", {4: send(signal.SIGTERM)})
+    with pytest.raises(SystemExit) as end:
+        iterations(run(experiment(tmp_path)))
+    assert end.value.code == 143
+
+
+def interrupted_program(folder: Path) -> None:
+    for result in run(experiment(folder)):
+        if result["training_iteration"] == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_in_the_loop_body_is_pythons_own_and_saves(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_program(tmp_path)
+    (folder,) = (tmp_path / "default").iterdir()
+    assert numbers_of(folder) == [4, 3]
+
+
+def test_leaving_the_loop_saves(tmp_path: Path) -> None:
+    opened = Run.open(experiment(tmp_path))
+    results = opened.results()
+    for result in results:
+        if result["training_iteration"] == 4:
+            break
+    results.close()
+    assert opened.outcome is not None
+    assert opened.outcome.sentence == "the program left the loop"
+    assert numbers_of(opened.folder) == [4, 3]
+    assert holder(opened.folder) is None
+
+
+def test_a_failure_saves_and_passes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise EnvError("too many failures")
+
+    monkeypatch.setattr(Counter, "at", {6: fail})
+    opened = Run.open(experiment(tmp_path))
+    with pytest.raises(EnvError, match="too many failures"):
+        iterations(opened.results())
+    assert opened.outcome is not None
+    assert opened.outcome.kind == "failed"
+    assert numbers_of(opened.folder) == [5, 3]
+    assert "too many failures" in (opened.folder / "log.txt").read_text()
+
+
+def test_a_full_disk_is_tried_again_and_is_an_error_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from shoal.runs import run as module
+
+    real, full = module.write_checkpoint, {3}
+
+    def sometimes(folder: Path, state: State, tree: Any, summary: Any) -> Path:
+        if summary["training_iteration"] in full:
+            raise CheckpointError("No space left on device")
+        return real(folder, state, tree, summary)
+
+    monkeypatch.setattr(module, "write_checkpoint", sometimes)
+    opened = Run.open(experiment(tmp_path))
+    assert iterations(opened.results()) == list(range(1, 8))
+    assert numbers_of(opened.folder) == [7, 6]
+    assert "No space left" in caplog.text
+    full.add(7)
+    again = Run.open(experiment(tmp_path), new=True)
+    with pytest.raises(CheckpointError, match="No space left"):
+        iterations(again.results())
+    assert again.outcome is not None
+    assert again.outcome.kind == "failed"
+    assert numbers_of(again.folder) == [6]
+
+
+def test_a_run_that_was_taken_over_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Run.open(experiment(tmp_path))
+    monkeypatch.setattr(Counter, "at", {5: lambda: (opened.folder / ".lease").write_text("{}") and None})
+    with pytest.raises(ShoalError, match="was taken over"):
+        iterations(opened.results())
+    assert numbers_of(opened.folder) == [3]
+    assert rows(opened.folder) == [1, 2, 3, 4]
+
+
+def test_the_same_experiment_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = Run.open(experiment(tmp_path))
+    iterations(first.results())
+    done = Run.open(experiment(tmp_path))
+    assert (done.folder, done.done) == (first.folder, "training_iteration 7 >= 7")
+    assert iterations(done.results()) == []
+    assert iterations(run(experiment(tmp_path))) == []
+    assert "new=True" in caplog.text
+    more = Run.open(experiment(tmp_path, stop={"training_iteration": 9}, checkpoint_freq=1))
+    assert (more.folder, more.resumed_from) == (first.folder, first.folder / "checkpoint_000007")
+    assert iterations(more.results()) == [8, 9]
+    assert rows(first.folder) == list(range(1, 10))
+    assert Run.open(experiment(tmp_path), new=True).folder != first.folder
+
+
+def test_other_settings_are_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counter, "at", {3: send(signal.SIGTERM)})
+    first = Run.open(experiment(tmp_path))
+    iterations(first.results())
+    other = Run.open(experiment(tmp_path, config={"lr": 0.5, "model": {"fcnet_hiddens": [8]}}))
+    assert other.folder != first.folder
+    assert "config.lr: 0.0003 there, 0.5 here" in other.notes[0]
+    assert "config.model.fcnet_hiddens: [64, 64] there, [8] here" in other.notes[0]
+    assert Run.open(experiment(tmp_path)).folder == first.folder
+
+
+def test_a_damaged_newest_checkpoint_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counter, "at", {7: send(signal.SIGTERM)})
+    first = Run.open(experiment(tmp_path))
+    iterations(first.results())
+    monkeypatch.setattr(Counter, "at", {})
+    (first.folder / "checkpoint_000006" / "state.json").write_text("{}")
+    again = Run.open(experiment(tmp_path))
+    assert iterations(again.results()) == [4, 5, 6, 7]
+    assert again.resumed_from == first.folder / "checkpoint_000003"
+    assert rows(first.folder) == list(range(1, 8))
+
+
+def test_no_good_checkpoint_is_a_new_run(tmp_path: Path) -> None:
+    first = Run.open(experiment(tmp_path))
+    iterations(first.results())
+    for path in checkpoints_of(first.folder):
+        (path / "manifest.json").write_text("{}")
+    other = Run.open(experiment(tmp_path))
+    assert other.folder != first.folder
+    assert "No checkpoint of" in other.notes[0]
+
+
+def test_a_run_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    first = Run.open(experiment(tmp_path))
+    iterations(first.results())
+    with Lease(first.folder):
+        for attempt in (lambda: Run.open(experiment(tmp_path)), lambda: Run.resume(first.folder)):
+            with pytest.raises(ShoalError, match="is being written by"):
+                attempt()
+
+
+def test_resume(tmp_path: Path) -> None:
+    first = Run.open(experiment(tmp_path), search_path=[tmp_path / "near"])
+    iterations(first.results())
+    assert Run.resume(first.folder).done == "training_iteration 7 >= 7"
+    more = Run.resume(first.folder.parent, {"stop": {"timesteps_total": 900}})
+    assert more.search_path == (str(tmp_path / "near"), os.getcwd())
+    assert iterations(more.results()) == [8, 9]
+    with pytest.raises(CheckpointError, match="goes on from its newest checkpoint"):
+        Run.resume(first.folder / "checkpoint_000003")
+    assert Run.resume(first.folder / "checkpoint_000009" / "checkpoint-9").done == "timesteps_total 900 >= 900"
+
+
+def test_the_reward_threshold_is_the_default_stop(tmp_path: Path) -> None:
+    opened = Run.open(experiment(tmp_path, stop={}))
+    assert opened.experiment.stop == {"episode_reward_mean": 475.0}
+    assert "reaches 475" in opened.notes[0]
+    assert iterations(opened.results())[-1] == 48
+    endless = Run.open(experiment(tmp_path, stop={}, env="Pendulum-v1"))
+    assert endless.experiment.stop == {}
+    assert "until Ctrl-C" in endless.notes[0]
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    first = Run.open(experiment(tmp_path))
+    iterations(first.results())
+    (first.folder / "config.yaml").unlink()
+    (first.folder / "config.yaml").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be written: Is a directory"):
+        iterations(Run.resume(first.folder, {"stop": {"training_iteration": 9}}).results())
+    assert holder(first.folder) is None
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import test_run
+from shoal.runs import trainer
+trainer.TRAINERS["PPO"] = test_run.Counter
+results = test_run.run(test_run.experiment(Path(sys.argv[1])))
+for result in results:
+    if result["training_iteration"] == 4:
+        raise RuntimeError("the user's own mistake")
+"""
+
+
+def test_a_script_that_fails_in_its_loop_is_saved(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(Path(__file__).parent)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stderr.rstrip().endswith("RuntimeError: the user's own mistake")
+    (folder,) = (tmp_path / "default").iterdir()
+    assert numbers_of(folder) == [4, 3]
+    assert holder(folder) is None
+
+
+SECOND_SIGNAL = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import test_run
+from shoal.runs import run as module, trainer
+trainer.TRAINERS["PPO"] = test_run.Counter
+test_run.Counter.at = {5: test_run.send(signal.SIGINT)}
+sync = module.write_checkpoint.__globals__["sync_folder"]
+def impatient(folder):
+    if "000004" in folder.name:
+        os.kill(os.getpid(), signal.SIGINT)
+    sync(folder)
+module.write_checkpoint.__globals__["sync_folder"] = impatient
+test_run.iterations(module.Run.open(test_run.experiment(Path(sys.argv[1]))).results())
+"""
+
+
+def test_the_second_signal_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SECOND_SIGNAL, str(tmp_path), str(Path(__file__).parent)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "")
+    (folder,) = (tmp_path / "default").iterdir()
+    assert read_checkpoint(folder).state.values == {"iteration": 3}
+    again = Run.open(experiment(tmp_path))
+    assert iterations(again.results()) == [4, 5, 6, 7]
+    assert rows(folder) == list(range(1, 8))
+    assert not list(folder.glob(".tmp-*"))
