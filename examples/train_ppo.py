@@ -45,7 +45,9 @@ class my_environment(gym.Env):
             done = False
         else:
             self.intvector[1:] += 12
-            reward = -((self.Scalar - (self.intvector[3] * self.intvector[2]) / (self.intvector[1] * self.intvector[4])) ** 2)
+            reward = -(
+                (self.Scalar - (self.intvector[3] * self.intvector[2]) / (self.intvector[1] * self.intvector[4])) ** 2
+            )
             self.intvector[1:] -= 12
             done = True
 

@@ -85,7 +85,10 @@ OBSERVATIONS: dict[str, tuple[spaces.Space[Any], float]] = {
     "multi_binary_2d": (spaces.MultiBinary((2, 3)), 1),
     "dict": (spaces.Dict({"answer": spaces.Discrete(4), "noise": box(2)}), 2),
     "tuple": (spaces.Tuple([box(2), spaces.MultiBinary(2)]), 1),
-    "nested": (spaces.Dict({"a": spaces.Discrete(3), "answer": spaces.Tuple([box(1), spaces.Dict({"answer": box(1)})])}), 0),
+    "nested": (
+        spaces.Dict({"a": spaces.Discrete(3), "answer": spaces.Tuple([box(1), spaces.Dict({"answer": box(1)})])}),
+        0,
+    ),
 }
 
 

@@ -119,8 +119,8 @@ class AlgorithmConfig(BaseModel):
     """The environment: a Gymnasium id, a registered name, module:Class or file.py:Class; in Python also a callable."""
     env_config: FreeMapping = {}
     """What the environment gets as its configuration, beside worker_index, vector_index, env_index and num_workers."""
-    max_env_failures: Count = 100
-    """How many failures of environments a run survives; one more ends it, saved, with the cause."""
+    max_env_failures: Count | None = 1000
+    """How many failures of environments a run survives in all; one more ends it, saved, with the cause; null: any number."""
     horizon: Size | None = None
     """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
 
@@ -156,8 +156,8 @@ class AlgorithmConfig(BaseModel):
 
     gamma: Fraction = 0.99
     """Discount factor."""
-    lr: Positive = 3e-4
-    """Learning rate (classic RLlib: 5e-5 for PPO, 1e-3 elsewhere; 3e-4 suits Adam on small networks)."""
+    lr: Positive = 1e-3
+    """Learning rate (classic RLlib's PPO: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
     lr_schedule: Schedule = None
     """Learning rate over timesteps, linear between [[timestep, value], ...]; it replaces lr."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -279,8 +279,8 @@ class PPOConfig(AlgorithmConfig):
     """First coefficient of the adaptive KL penalty; 0: no penalty (classic RLlib: 0.2; clipping alone is enough)."""
     kl_target: Positive = 0.01
     """KL divergence per iteration that the adaptive penalty aims at."""
-    sgd_minibatch_size: Size = 64
-    """Steps per gradient (classic RLlib: 128)."""
+    sgd_minibatch_size: Size = 256
+    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128)."""
     num_sgd_iter: Size = 10
     """Passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
     shuffle_sequences: Flag = True
@@ -297,6 +297,16 @@ class PPOConfig(AlgorithmConfig):
     """How far a value may move from its old estimate in one update; null: any.
 
     Classic RLlib: 10.0, which hinders learning where returns are large."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _small_batch(cls, data: Any) -> Any:
+        """A batch smaller than the default minibatch is one minibatch."""
+        if isinstance(data, Mapping) and "sgd_minibatch_size" not in data:
+            size = data.get("train_batch_size")
+            if isinstance(size, int) and 0 < size < cls.model_fields["sgd_minibatch_size"].default:
+                return {**data, "sgd_minibatch_size": size}
+        return data
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""

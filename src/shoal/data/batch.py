@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
-Parts = tuple[NDArray, ...]
+Parts = tuple[NDArray[Any], ...]
 """One observation batch: one array per part of the observation (all numbers in one vector, then each image)."""
 
 
@@ -24,7 +25,7 @@ class Batch:
     """
 
     obs: Parts  # each [T, N, ...], raw: before filter and one-hot
-    actions: NDArray  # [T, N, A]
+    actions: NDArray[Any]  # [T, N, A]
     rewards: Array  # [T, N]
     terminated: NDArray[np.bool_]  # [T, N]
     truncated: NDArray[np.bool_]  # [T, N]
@@ -56,7 +57,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         **joined,
         obs=tuple(np.concatenate(part, axis=1) for part in zip(*(b.obs for b in batches), strict=True)),
         final_obs=tuple(np.concatenate(part) for part in zip(*(b.final_obs for b in batches), strict=True)),
-        final_at=np.concatenate([b.final_at + (0, offset) for b, offset in zip(batches, offsets, strict=True)]),
+        final_at=np.concatenate([b.final_at + [[0, n]] for b, n in zip(batches, offsets, strict=True)]),
     )
 
 

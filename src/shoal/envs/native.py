@@ -51,7 +51,9 @@ class NativeVector:
     def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
         """See `Vector`."""
         if active is not None:
-            raise EnvError("batch_mode: complete_episodes cannot stop single environments of a native vector environment")
+            raise EnvError(
+                "batch_mode: complete_episodes cannot stop single environments of a native vector environment"
+            )
         try:
             obs, rewards, terminated, truncated, infos = self.env.step(self._batched(actions))
         except Exception as error:

@@ -45,20 +45,31 @@ def path_name(path: Path) -> str:
     return "/".join(str(key) for key in path)
 
 
-def is_image(space: Space) -> bool:
-    """Whether a leaf is seen by convolutions: three axes, or a two-dimensional field, large enough to have neighbours.
+def channels_first(shape: Sequence[int]) -> bool:
+    """Whether an image `[A, B, C]` has its channels in front.
 
-    The channels are the shortest of the first and the last axis, so height and width are the other two.
+    Two equal sides next to each other are height and width; otherwise the shorter of the outer axes holds the channels.
     """
-    if not isinstance(space, spaces.Box):
+    first, middle, last = shape
+    return first != middle and (middle == last or first < last)
+
+
+def image_sides(shape: Sequence[int]) -> tuple[int, int, int]:
+    """Channels, height and width of an image; a field `[H, W]` has one channel."""
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    if len(shape) != 3:
+        raise ConfigError(f"an image has two or three axes (got shape {tuple(shape)}); reshape it in the environment")
+    first, middle, last = shape
+    return (first, middle, last) if channels_first(shape) else (last, first, middle)
+
+
+def is_image(space: Space) -> bool:
+    """Whether a leaf is seen by convolutions: three axes, or a two-dimensional field, large enough to have neighbours."""
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
         return False
-    if len(space.shape) == 2:
-        return min(space.shape) >= SMALLEST_FIELD_SIDE
-    if len(space.shape) == 3:
-        first, _, last = space.shape
-        sides = space.shape[:2] if last <= first else space.shape[1:]
-        return min(sides) >= SMALLEST_IMAGE_SIDE
-    return False
+    _, height, width = image_sides(space.shape)
+    return min(height, width) >= (SMALLEST_FIELD_SIDE if len(space.shape) == 2 else SMALLEST_IMAGE_SIDE)
 
 
 @dataclass(frozen=True)
@@ -119,9 +130,7 @@ class ObsSpec:
 
     def allocate(self, *lead: int) -> Parts:
         """Room for `lead` observations."""
-        return tuple(
-            np.zeros((*lead, *shape), dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
-        )
+        return tuple(np.zeros((*lead, *shape), dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
     def put(self, obs: Any, rows: Parts, index: int) -> None:
         """Write one observation; a ValueError says what does not fit."""
@@ -283,7 +292,9 @@ class ActionSpec:
         if len(columns) == 1 and not self.leaves[0].path:
             return columns[0]
         paths = [leaf.path for leaf in self.leaves]
-        return [_nest_action(self.space, dict(zip(paths, values, strict=True))) for values in zip(*columns, strict=True)]
+        return [
+            _nest_action(self.space, dict(zip(paths, values, strict=True))) for values in zip(*columns, strict=True)
+        ]
 
 
 def _nest_action(space: Space, values: dict[Path, Any], path: Path = ()) -> Any:

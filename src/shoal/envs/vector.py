@@ -310,7 +310,7 @@ def _number(reward: Any) -> float:
 
 def _metrics(info: dict[str, Any]) -> dict[str, float]:
     """The plain numbers of an info, which become the run's custom metrics."""
-    plain = (int, float, np.integer, np.floating, np.bool_)
+    plain: tuple[type[Any], ...] = (int, float, np.integer, np.floating, np.bool_)
     return {
         str(key): float(value)
         for key, value in info.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 import numpy as np
@@ -28,10 +29,14 @@ def build_policy(obs_space: Space, action_space: Space, config: AlgorithmConfig)
     encoder = Encoder(obs_spec)
     if config.observation_filter == "MeanStdFilter":
         if not encoder.measured.any():
-            raise ConfigError("observation_filter: MeanStdFilter has nothing to filter, the observations hold no Box vector")
+            raise ConfigError(
+                "observation_filter: MeanStdFilter has nothing to filter, the observations hold no Box vector"
+            )
         encoder.filter = MeanStdFilter(encoder.measured)
     seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
-    network = (_numpy_network if reason is None else _torch_network)(obs_spec, encoder, distribution, config, action_space, seed)
+    network = (_numpy_network if reason is None else _torch_network)(
+        obs_spec, encoder, distribution, config, action_space, seed
+    )
     return Policy(obs_spec, action_spec, network, distribution, encoder, config.seed)
 
 
@@ -51,6 +56,15 @@ def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
     if config.framework == "numpy":
         raise ConfigError(f"config.framework: {reason} runs on PyTorch (got numpy); leave framework out or say torch")
     return reason
+
+
+def num_threads() -> int:
+    """Threads of matrix operations: as many as the environment asks for (`--num-cpus` sets it), else one.
+
+    Small networks lose by threads, and lose hundredfold where another process wants the core.
+    """
+    asked = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "1"
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else 1
 
 
 def _numpy_network(
@@ -79,7 +93,10 @@ def _torch_network(
     seed: int,
 ) -> Network:
     from shoal.models.torch_models import build_torch_network
+    from shoal.models.torch_network import set_threads
 
+    if not obs_spec.image_shapes:
+        set_threads(num_threads())
     model = config.model
     free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)
     image_dtypes = obs_spec.dtypes[1:] if obs_spec.vector_size else obs_spec.dtypes

@@ -1,8 +1,8 @@
 """Action distributions over network outputs, with every derivative in closed form.
 
-Each takes `inputs` `[B, K]` (what the network put out) and `actions` `[B, A]` (indices, bits or floats). An algorithm asks
-`evaluate` for log-probability, entropy and KL, decides how much it wants of each, and `gradient` gives the derivative
-with respect to the inputs. `fisher` is the Hessian of the KL at equality: what a natural gradient divides by.
+Each takes `inputs` `[B, K]` (what the network put out) and `actions` `[B, A]` (indices, bits or floats). An algorithm
+asks `evaluate` for log-probability, entropy and KL, decides how much it wants of each, and `gradient` gives the
+derivative with respect to the inputs. `fisher` is the Hessian of the KL at equality: what a natural gradient divides by.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shoal.envs.spaces import ActionSpec
 
 Array = NDArray[np.float32]
-Coefficient = Array | float
+Coefficient = Array | float | np.floating[Any]
 LOG_STD_RANGE = (-20.0, 2.0)
 
 
@@ -77,7 +77,7 @@ class Categorical:
 
     def mode(self, inputs: Array) -> NDArray[Any]:
         """The largest logit of each choice."""
-        return inputs.reshape(-1, self.count, self.n).argmax(axis=2)
+        return np.asarray(inputs.reshape(-1, self.count, self.n).argmax(axis=2))
 
     def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
         """See `Distribution`."""
@@ -92,10 +92,10 @@ class Categorical:
         return Evaluation(log_prob, self._total(entropy_each), kl, (logp, p, chosen, entropy_each, old_p))
 
     def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
-        """d log p_a = 1_a - p;  d H = -p (log p + H);  d KL = p - p_old."""
+        """With d log p_a = 1_a - p, d H = -p (log p + H) and d KL = p - p_old."""
         logp, p, chosen, entropy, old_p = e.saved
         each = self._each(d_log_prob)
-        g = p * -each
+        g: Array = p * -each
         g[chosen] += each[:, 0] if each.ndim else each
         if np.ndim(d_entropy) or d_entropy:
             g -= self._each(d_entropy) * (p * (logp + entropy[:, None]))
@@ -106,8 +106,9 @@ class Categorical:
     def fisher(self, inputs: Array, tangent: Array) -> Array:
         """(diag p - p p') v."""
         _, p = self._softmax(inputs)
-        pv = p * tangent.reshape(-1, self.n)
-        return (pv - p * pv.sum(axis=1, keepdims=True)).reshape(-1, self.num_inputs)
+        pv: Array = p * tangent.reshape(-1, self.n)
+        product: Array = pv - p * pv.sum(axis=1, keepdims=True)
+        return product.reshape(-1, self.num_inputs)
 
     def _softmax(self, inputs: Array) -> tuple[Array, Array]:
         """Log-probabilities and probabilities, one row per choice `[B * count, n]`."""
@@ -160,7 +161,7 @@ class Bernoulli:
         return Evaluation(log_prob, entropy, kl, (inputs, actions, p, old_p))
 
     def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
-        """d log p = a - p;  d H = -z p (1 - p);  d KL = p - p_old."""
+        """With d log p = a - p, d H = -z p (1 - p) and d KL = p - p_old."""
         z, actions, p, old_p = e.saved
         g = _column(d_log_prob) * (actions - p) - _column(d_entropy) * (z * p * (1 - p))
         if old_p is not None:
@@ -168,7 +169,7 @@ class Bernoulli:
         return np.asarray(g, np.float32)
 
     def fisher(self, inputs: Array, tangent: Array) -> Array:
-        """p (1 - p) v."""
+        """Diag(p (1 - p)) v."""
         p = _sigmoid(inputs)
         return np.asarray(p * (1 - p) * tangent, np.float32)
 

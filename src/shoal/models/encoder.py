@@ -74,7 +74,7 @@ class Encoder:
         if column:
             out[:, :column] = x[:, self._plain]
         for source, count, width in self._choices:
-            # Environments do step out of their spaces (at an episode's end, say): the nearest value inside stands for it.
+            # Environments do step out of their spaces (at an episode's end, say): the nearest value stands for it.
             values = raw[:, source].astype(np.int64)
             if count in self._tables:
                 out[:, column : column + width] = self._tables[count].take(values, axis=0, mode="clip")

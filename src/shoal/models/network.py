@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 Inputs = tuple[NDArray[Any], ...]
-"""Encoded observations, batch first: the feature vector `[B, D]` if there is one, then each image `[B, H, W, C]` raw."""
+"""Encoded observations, batch first: the feature vector `[B, D]` if there is one, then each image, raw."""
 
 
 class Network(Protocol):
@@ -33,7 +33,7 @@ class Network(Protocol):
         """Values `[B]` alone."""
 
     def forward(self, inputs: Inputs) -> tuple[Array, Array, Any]:
-        """Outputs `[B, K]`, values `[B]`, and a tape for one `vjp` or any number of `jvp`s. Valid until the next `forward`."""
+        """Outputs `[B, K]`, values `[B]`, and a tape for one `vjp` or many `jvp`s. Valid until the next `forward`."""
 
     def vjp(self, tape: Any, d_outputs: Array, d_values: Array) -> Array:
         """The gradient `[P]` of `sum(d_outputs * outputs) + sum(d_values * values)`. Valid until the next call."""

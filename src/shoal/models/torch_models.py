@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.config.settings import ModelConfig
-from shoal.envs.spaces import Space, is_image, leaves_of, path_name
+from shoal.envs.spaces import Space, channels_first, image_sides, is_image, leaves_of, path_name
 from shoal.envs.telling import own_words
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.catalog import custom_model_class
+from shoal.models.convolutions import classic_convolutions, default_convolutions
 from shoal.models.torch_network import Tensors, TorchNetwork
 
 # In place wherever the derivative needs only the result: a layer's own output is nobody else's.
@@ -40,7 +40,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": partial(F.gelu, approximate="tanh"),
     "softplus": F.softplus,
 }
-LARGEST_MAP_SIDE = 12
 NUM_EXAMPLES = 3
 
 
@@ -99,75 +98,6 @@ class MLPNet(nn.Module):
         return inputs[0] if self.shared is None else self.shared.forward(inputs[0])
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """One convolution: its size, and the zeros around its input (left, right, top, bottom)."""
-
-    channels: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
-
-    def side(self, axis: int, size: int) -> int:
-        """How long an axis is after it; below 1 if the kernel does not fit."""
-        before, after = self.padding[2 - 2 * axis : 4 - 2 * axis]
-        return (size + before + after - self.kernel[axis]) // self.stride[axis] + 1
-
-
-def channels_first(shape: Sequence[int]) -> bool:
-    """Whether an image `[A, B, C]` has its channels in front.
-
-    Two equal sides next to each other are height and width; otherwise the shorter of the outer axes holds the channels.
-    """
-    first, middle, last = shape
-    return first != middle and (middle == last or first < last)
-
-
-def image_sides(shape: Sequence[int]) -> tuple[int, int, int]:
-    """Channels, height and width of an image; a field `[H, W]` has one channel."""
-    if len(shape) == 2:
-        return 1, shape[0], shape[1]
-    if len(shape) != 3:
-        raise ConfigError(f"an image has two or three axes (got shape {tuple(shape)}); reshape it in the environment")
-    first, middle, last = shape
-    return (first, middle, last) if channels_first(shape) else (last, first, middle)
-
-
-def default_convolutions(height: int, width: int) -> list[Convolution]:
-    """Layers that suit an image of any size, and are those of the Nature paper for about 84 x 84.
-
-    A first layer by the image's size, then halvings until the map is small, then one 3 x 3. Each axis goes its own
-    way, so long narrow images work, and no kernel is larger than its map.
-    """
-    first = [(8, 4) if side >= 64 else (4, 2) if side >= 16 else (min(3, side), 1) for side in (height, width)]
-    layers = [Convolution(32, (first[0][0], first[1][0]), (first[0][1], first[1][1]))]
-    sides = [layers[0].side(0, height), layers[0].side(1, width)]
-    while max(sides) > LARGEST_MAP_SIDE:
-        halved = [(4, 2) if side > LARGEST_MAP_SIDE else (1, 1) for side in sides]
-        layers.append(Convolution(64, (halved[0][0], halved[1][0]), (halved[0][1], halved[1][1])))
-        sides = [layers[-1].side(axis, side) for axis, side in enumerate(sides)]
-    return [*layers, Convolution(64, (min(3, sides[0]), min(3, sides[1])), (1, 1))]
-
-
-def classic_convolutions(filters: Sequence[Sequence[Any]], height: int, width: int) -> list[Convolution]:
-    """`conv_filters` as classic RLlib means them: only strides shrink the map (by padding), but for the last layer."""
-    layers: list[Convolution] = []
-    sides = [height, width]
-    for channels, kernel, stride in filters:
-        kernels, strides = _pair(kernel), _pair(stride)
-        padding: list[int] = []
-        if len(layers) < len(filters) - 1:
-            for axis in (1, 0):
-                wanted = -(-sides[axis] // strides[axis])
-                missing = max((wanted - 1) * strides[axis] + kernels[axis] - sides[axis], 0)
-                padding += [missing // 2, missing - missing // 2]
-        layers.append(Convolution(channels, kernels, strides, tuple(padding) or (0, 0, 0, 0)))  # type: ignore[arg-type]
-        sides = [layers[-1].side(axis, side) for axis, side in enumerate(sides)]
-        if min(sides) < 1:
-            raise ConfigError(f"model.conv_filters: {_misfit(layers, height, width)}")
-    return layers
-
-
 class ImageNet(nn.Module):
     """The convolutions over one image; gives one flat row of features per image."""
 
@@ -189,7 +119,7 @@ class ImageNet(nn.Module):
         """Features `[B, D]` of images `[B, ...]`; bytes are scaled to [0, 1], floats are taken as they are."""
         x = image.float()
         if image.dtype == torch.uint8:
-            x = x * (1 / 255)
+            x.mul_(1 / 255)  # already a copy
         if self.rank == 2:
             x = x.unsqueeze(1)
         elif not self.channels_first:
@@ -449,19 +379,3 @@ def _orthogonal(layer: Any, gain: float) -> Any:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-def _misfit(layers: Sequence[Convolution], height: int, width: int) -> str:
-    sides, maps = [height, width], [f"{height} x {width}"]
-    for layer in layers[:-1]:
-        sides = [layer.side(axis, side) for axis, side in enumerate(sides)]
-        maps.append(f"{sides[0]} x {sides[1]}")
-    kernel = " x ".join(map(str, layers[-1].kernel))
-    return (
-        f"layer {len(layers)} has a kernel of {kernel}, larger than its map ({' -> '.join(maps)}); "
-        "use a smaller kernel or fewer strides, or leave conv_filters out"
-    )

@@ -153,7 +153,10 @@ def padded(batch: Any, steps: int) -> Any:
         batch,
         obs=tuple(longer(part) for part in batch.obs),
         terminated=longer(batch.terminated, True),
-        **{n: longer(getattr(batch, n)) for n in ("actions", "rewards", "truncated", "valid", "log_probs", "dist_inputs")},
+        **{
+            n: longer(getattr(batch, n))
+            for n in ("actions", "rewards", "truncated", "valid", "log_probs", "dist_inputs")
+        },
     )
 
 

@@ -22,7 +22,7 @@ class Workers(Protocol):
     reward_threshold: float | None  # where the environment's maker says that it is solved
 
     def sample(self, steps: int) -> Sample:
-        """At least `steps` steps of every environment with the policy's present weights, in the order of environments."""
+        """At least `steps` steps of every environment with the policy's present weights, in their order."""
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """The result of `fn(worker)` for every worker, run where the worker is."""

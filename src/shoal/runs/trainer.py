@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +20,8 @@ from shoal.data.state import State
 from shoal.envs.making import env_maker
 from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError
+from shoal.models.build import num_threads
+from shoal.models.catalog import custom_model_class
 from shoal.models.policy import Policy
 from shoal.parallel.start import start_workers
 from shoal.parallel.workers import Workers
@@ -42,11 +43,12 @@ class Trainer:
         search_path: Sequence[str | Path] = (),
     ) -> None:
         self.config = self._config(config, env)
-        self.env_maker = env_maker(self.config.env, [*search_path, Path.cwd()])
-        self.search_path = tuple(search_path)
+        self.search_path = tuple(str(folder) for folder in search_path)
+        folders = [*self.search_path, str(Path.cwd())]
+        self.env_maker = env_maker(self.config.env, folders)
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
-        self._threads = ThreadpoolController().limit(limits=_threads(), user_api="blas")
-        self.workers: Workers = start_workers(self.config, self.env_maker)
+        self._threads = ThreadpoolController().limit(limits=num_threads(), user_api="blas")
+        self.workers: Workers = start_workers(_with_model_class(self.config, folders), self.env_maker)
         self.learner = _learner(self.config, self.workers.policy)
         self.folder: Path | None = None  # where `save` writes if it is not told
         self.iteration = 0
@@ -214,7 +216,9 @@ def _learner(config: AlgorithmConfig, policy: Policy) -> ppo.PPO:
     return ppo.PPO(config, policy)
 
 
-def _threads() -> int:
-    """BLAS threads: as many as the user's environment asks for (`--num-cpus` sets it), else one."""
-    asked = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "1"
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else 1
+def _with_model_class(config: AlgorithmConfig, folders: Sequence[str]) -> AlgorithmConfig:
+    """The config with the custom model's class in place of its name, which other processes may not know."""
+    if not isinstance(config.model.custom_model, str):
+        return config
+    model = config.model.model_copy(update={"custom_model": custom_model_class(config.model.custom_model, folders)})
+    return config.model_copy(update={"model": model})

@@ -61,7 +61,7 @@ class Sampler:
         self._started = False
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
-        """At least `steps` steps of every environment; with `complete_episodes`, on to the end of each one's episode."""
+        """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
         policy, vector = self.policy, self.vector
         if not self._started:
             vector.reset(self._current)
@@ -120,7 +120,7 @@ class Sampler:
                     )
                 buffers = buffers.grown(policy, 2 * t)
             if noise is not None and t % steps == 0:
-                noise = self._draw(steps)
+                noise = self._draw(steps, active)
         batch = self._batch(buffers, t, finals)
         self._remember(batch, buffers, t)
         episodes, incidents = vector.episodes[:], vector.incidents[:]
@@ -176,9 +176,18 @@ class Sampler:
         """Close the environments."""
         self.vector.close()
 
-    def _draw(self, steps: int) -> NDArray[np.float32]:
-        """Noise for `steps` steps, `[steps, N, M]`."""
-        return np.stack([self.policy.distribution.noise(rng, steps) for rng in self._noise], axis=1)
+    def _draw(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+        """Noise for `steps` steps, `[steps, N, M]`.
+
+        Who has ended draws none: how far a stream has come must not depend on how long the others take.
+        """
+        distribution = self.policy.distribution
+        if active is None:
+            return np.stack([distribution.noise(rng, steps) for rng in self._noise], axis=1)
+        noise = np.zeros((steps, self.num_envs, distribution.num_noise), np.float32)
+        for row in active.nonzero()[0].tolist():
+            noise[:, row] = distribution.noise(self._noise[row], steps)
+        return noise
 
     def _cut_before_failure(self, buffers: Buffers, t: int, row: int, finals: list[tuple[int, int, Parts]]) -> None:
         """The failed step is no transition; the one before it becomes the last of a truncated episode."""
@@ -220,7 +229,7 @@ class Sampler:
         for current, part in zip(self._current, buffers.obs, strict=True):
             current[:] = part[steps]
         ended = batch.terminated | batch.truncated
-        any_end = ended.any(axis=0)
+        any_end: NDArray[np.bool_] = np.any(ended, axis=0)
         last_end = steps - 1 - ended[::-1].argmax(axis=0)
         for row in range(self.num_envs):
             if any_end[row]:

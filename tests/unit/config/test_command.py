@@ -51,7 +51,7 @@ def test_config_show_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("key", ["lr", "config.lr"])
 def test_config_show_one_key(key: str) -> None:
     done = shoal("config", "show", key)
-    assert done.stdout.startswith("lr  number > 0  0.0003  Learning rate")
+    assert done.stdout.startswith("lr  number > 0  0.001  Learning rate")
     assert len(done.stdout.splitlines()) == 1
 
 

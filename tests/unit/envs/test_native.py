@@ -60,9 +60,7 @@ def specs(env):
 
 
 def empty_steps(obs_spec, n=N) -> Steps:
-    return Steps(
-        obs_spec.allocate(n), np.zeros(n, np.float32), np.zeros(n, bool), np.zeros(n, bool), np.ones(n, bool)
-    )
+    return Steps(obs_spec.allocate(n), np.zeros(n, np.float32), np.zeros(n, bool), np.zeros(n, bool), np.ones(n, bool))
 
 
 def transitions(vector, obs_spec, count=40, n=N):

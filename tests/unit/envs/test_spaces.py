@@ -55,7 +55,11 @@ def boxes(dtypes=(np.float32, np.float64, np.int8, np.int64, np.uint8)):
 leaf_spaces = st.one_of(
     boxes(),
     st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9), st.integers(-5, 5)),
-    st.builds(lambda nvec, s: spaces.MultiDiscrete(nvec, start=[s] * len(nvec)), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(-3, 3)),
+    st.builds(
+        lambda nvec, s: spaces.MultiDiscrete(nvec, start=[s] * len(nvec)),
+        st.lists(st.integers(1, 5), min_size=1, max_size=4),
+        st.integers(-3, 3),
+    ),
     st.builds(spaces.MultiBinary, st.sampled_from([1, 3, (2, 2)])),
 )
 any_space = st.recursive(
@@ -189,7 +193,9 @@ def test_what_does_not_fit_is_named(space, obs, sentence) -> None:
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", [[np.zeros(2), np.zeros(4)], [np.zeros(4), np.zeros(3)], [np.zeros(3), None]], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [[np.zeros(2), np.zeros(4)], [np.zeros(4), np.zeros(3)], [np.zeros(3), None]], ids=str
+)
 def test_wrong_sizes_are_refused_at_once_even_if_they_make_up_for_each_other(wrong) -> None:
     spec = ObsSpec(BOX)
     with pytest.raises((ValueError, TypeError)):

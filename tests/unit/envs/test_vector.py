@@ -82,7 +82,9 @@ CAUSES = {
 class Bench:
     """A vector of probes, and the arrays that its steps are written to."""
 
-    def __init__(self, num_envs=3, limit=None, probes=None, seed=7, first_index=0, max_failures=None, cls=Probe) -> None:
+    def __init__(
+        self, num_envs=3, limit=None, probes=None, seed=7, first_index=0, max_failures=None, cls=Probe
+    ) -> None:
         self.made: list[Probe] = []
         self.probes = probes or {}
 
@@ -355,7 +357,9 @@ def test_replay_brings_an_environment_back() -> None:
     assert again.made[1].seeds[-1] == episode_seed(7, 1, 2)
 
 
-@pytest.mark.parametrize("probe", [{"ends_after": 2}, {"faults": {2: FAULTS["raises"]}}, {"faults": {3: FAULTS["nan observation"]}}])
+@pytest.mark.parametrize(
+    "probe", [{"ends_after": 2}, {"faults": {2: FAULTS["raises"]}}, {"faults": {3: FAULTS["nan observation"]}}]
+)
 def test_a_replay_that_goes_otherwise_begins_anew(probe) -> None:
     bench = Bench(1, probes={0: lambda made: probe if made == 0 else {}})
     assert bench.vector.replay([np.ones((3, 1), np.int64)], bench.obs) == [False]

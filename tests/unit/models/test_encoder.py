@@ -77,7 +77,10 @@ def test_a_value_outside_its_space_is_taken_for_the_nearest() -> None:
 
 def test_composites_put_numbers_first_and_indicators_behind() -> None:
     space = spaces.Dict(
-        a=spaces.Discrete(2), b=spaces.Box(-9, 9, (2,)), c=spaces.MultiBinary(1), d=spaces.Box(0, 255, (8, 8, 3), np.uint8)
+        a=spaces.Discrete(2),
+        b=spaces.Box(-9, 9, (2,)),
+        c=spaces.MultiBinary(1),
+        d=spaces.Box(0, 255, (8, 8, 3), np.uint8),
     )
     image = np.full((8, 8, 3), 200, np.uint8)
     vector, picture = encoded(space, {"a": 1, "b": [3, 4], "c": [1], "d": image})

@@ -297,7 +297,7 @@ def test_other_settings_are_another_run(tmp_path: Path, monkeypatch: pytest.Monk
     iterations(first.results())
     other = Run.open(experiment(tmp_path, config={"lr": 0.5, "model": {"fcnet_hiddens": [8]}}))
     assert other.folder != first.folder
-    assert "config.lr: 0.0003 there, 0.5 here" in other.notes[0]
+    assert "config.lr: 0.001 there, 0.5 here" in other.notes[0]
     assert "config.model.fcnet_hiddens: [64, 64] there, [8] here" in other.notes[0]
     assert Run.open(experiment(tmp_path)).folder == first.folder
 
