@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class CustomEnv(gym.Env):
-    """Thrust back, none or ahead; the closer to the station and the slower, the better, and docking ends the episode."""
+    """Thrust back, none or ahead; closer to the station and slower is better, and docking ends the episode."""
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:
         config = config or {}

@@ -1,4 +1,5 @@
 """The classic script: an environment, a custom model, ten iterations of PPO on three workers, one checkpoint."""
+# ruff: noqa: B007, SIM115
 
 import argparse
 

@@ -13,7 +13,14 @@ from gymnasium.wrappers import TimeLimit
 import shoal
 
 GAMMA = 0.5
-SETTINGS = {"gamma": GAMMA, "num_envs_per_worker": 4, "train_batch_size": 256, "lr": 3e-3, "seed": 1}
+SETTINGS = {
+    "gamma": GAMMA,
+    "num_envs_per_worker": 4,
+    "train_batch_size": 256,
+    "sgd_minibatch_size": 64,
+    "lr": 3e-3,
+    "seed": 1,
+}
 
 
 class Probe(gym.Env[Any, Any]):

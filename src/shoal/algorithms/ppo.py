@@ -18,6 +18,8 @@ from shoal.config.settings import PPOConfig
 from shoal.data.batch import Batch, Sample
 from shoal.data.returns import explained_variance, gae, scheduled, successor_values
 from shoal.data.state import State
+from shoal.envs.vector import describe
+from shoal.errors import EnvError
 from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.workers import Workers
@@ -37,6 +39,9 @@ class PPO:
     def training_step(self, workers: Workers, timesteps_total: int) -> tuple[Sample, dict[str, float], float]:
         """Sample, then learn; returns the sample, the learner's statistics and the seconds spent on learning."""
         sample = workers.sample(self.config.steps_per_iteration)
+        if not sample.batch.num_steps:
+            causes = [describe(incident) for incident in sample.incidents[-1:]]
+            raise EnvError("\n".join([*causes, "Not one step of the batch was good: there is nothing to learn from."]))
         start = perf_counter()
         stats = self.update(sample.batch, timesteps_total)
         return sample, stats, perf_counter() - start
@@ -152,7 +157,7 @@ class PPO:
         return np.concatenate([np.zeros(0, np.float32), *(self.policy.network.values(c).copy() for c in chunks)])
 
     def _minibatches(self, batch: Batch) -> Iterator[NDArray[np.int64]]:
-        """Rows of each minibatch of one epoch, stratified: each takes as evenly as it can from every environment's own time."""
+        """Rows of each minibatch of one epoch: each takes as evenly as it can from every environment's own time."""
         order = stratified_order(self.rng if self.config.shuffle_sequences else None, batch.valid)
         count = max(1, round(len(order) / self.config.sgd_minibatch_size))
         return iter(np.array_split(order, count))
@@ -186,7 +191,7 @@ class Totals:
 
 
 def stratified_order(rng: np.random.Generator | None, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """All valid rows of a flattened `[T, N]` batch, so that any stretch of it holds all environments about equally often.
+    """All valid rows of a flattened `[T, N]` batch, so that any stretch of it holds all environments equally often.
 
     Each environment's time is permuted by itself, and so is the order of environments; without `rng` nothing is.
     """

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from shoal.errors import ConfigError
+
+# Looking for plugins would cost pydantic more than all it does here.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 if TYPE_CHECKING:
     from shoal.config.reference import Row

@@ -57,7 +57,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         **joined,
         obs=tuple(np.concatenate(part, axis=1) for part in zip(*(b.obs for b in batches), strict=True)),
         final_obs=tuple(np.concatenate(part) for part in zip(*(b.final_obs for b in batches), strict=True)),
-        final_at=np.concatenate([b.final_at + [[0, n]] for b, n in zip(batches, offsets, strict=True)]),
+        final_at=np.concatenate([b.final_at + np.array([0, n]) for b, n in zip(batches, offsets, strict=True)]),
     )
 
 

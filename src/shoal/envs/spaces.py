@@ -65,7 +65,7 @@ def image_sides(shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def is_image(space: Space) -> bool:
-    """Whether a leaf is seen by convolutions: three axes, or a two-dimensional field, large enough to have neighbours."""
+    """Whether a leaf is seen by convolutions: three axes, or two of a field, large enough to have neighbours."""
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
         return False
     _, height, width = image_sides(space.shape)

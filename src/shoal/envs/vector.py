@@ -130,7 +130,7 @@ class PythonVector:
                 continue
             try:
                 observations[row], rewards[row], terminated[row], truncated[row], infos[row] = step(decoded[row])
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # a solver that calls sys.exit() ends itself, not the run
                 self._fail(row, error, decoded[row])
                 failed.append(row)
         if failed or not self._written(steps):
@@ -224,7 +224,7 @@ class PythonVector:
                 first, _ = self.envs[row].reset(seed=self._episode_seed(row))
                 self._obs_spec.put(first, obs, row)
                 return
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._fail(row, error, None)
 
     def _replay(self, row: int, history: NDArray[Any] | None, obs: Parts) -> bool:
@@ -254,7 +254,7 @@ class PythonVector:
         self.envs[row], self._steps[row] = env, env.step
         self._limits[row] = np.iinfo(np.int64).max if limit is None else limit
 
-    def _fail(self, row: int, error: Exception, action: Any) -> None:
+    def _fail(self, row: int, error: BaseException, action: Any) -> None:
         """Write the failure down, rebuild the environment, or end the run when it is one failure too many."""
         incident = Incident(
             env_index=self._first_index + row,

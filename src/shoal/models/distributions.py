@@ -2,7 +2,7 @@
 
 Each takes `inputs` `[B, K]` (what the network put out) and `actions` `[B, A]` (indices, bits or floats). An algorithm
 asks `evaluate` for log-probability, entropy and KL, decides how much it wants of each, and `gradient` gives the
-derivative with respect to the inputs. `fisher` is the Hessian of the KL at equality: what a natural gradient divides by.
+derivative with respect to the inputs. `fisher` is the Hessian of the KL at equality, what natural gradients divide by.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.data.batch import Batch
 from shoal.data.filters import MeanStdFilter
 from shoal.data.state import State
-from shoal.envs.spaces import ActionSpec, ObsSpec
+from shoal.envs.spaces import ActionSpec, ObsSpec, path_name
 from shoal.errors import CheckpointError
 from shoal.models.distributions import Distribution
 from shoal.models.encoder import Encoder
@@ -58,6 +58,7 @@ class Policy:
         self.obs_spec, self.action_spec = obs_spec, action_spec
         self.network, self.distribution, self.encoder = network, distribution, encoder
         self._rng = np.random.default_rng([seed, 3])
+        self._spaces = _spaces_tree(obs_spec, action_spec)
 
     @property
     def model(self) -> Model:
@@ -109,7 +110,7 @@ class Policy:
 
     def get_state(self) -> State:
         """Parameters, filter and the stream behind `compute_single_action`."""
-        values: dict[str, Any] = {"rng": self._rng.bit_generator.state}
+        values: dict[str, Any] = {"rng": self._rng.bit_generator.state, "spaces": self._spaces}
         arrays: dict[str, NDArray[Any]] = {"params": self.network.params.copy()}
         if self.filter is not None:
             state = self.filter.get_state()
@@ -117,8 +118,11 @@ class Policy:
             arrays |= {f"filter.{name}": array for name, array in state.arrays.items()}
         return State(values, arrays)
 
-    def set_state(self, state: State) -> None:
-        """Take over parameters, filter and stream; a network of another size is refused."""
+    def check_state(self, state: State) -> None:
+        """Refuse a state of other spaces, another network or another filter."""
+        for mine, theirs, what in zip(self._spaces, state.values["spaces"], ("observations", "actions"), strict=True):
+            if mine != theirs:
+                raise CheckpointError(f"the checkpoint's environment has other {what}: {theirs}, this one has {mine}")
         params = state.arrays["params"]
         if params.shape != self.network.params.shape:
             raise CheckpointError(
@@ -127,9 +131,27 @@ class Policy:
             )
         if (self.filter is not None) != ("filter" in state.values):
             raise CheckpointError("observation_filter differs from the one the checkpoint was trained with")
-        self.network.params[:] = params
+
+    def set_state(self, state: State) -> None:
+        """Take over parameters, filter and stream; what does not fit is refused before anything changes."""
+        self.check_state(state)
+        self.network.params[:] = state.arrays["params"]
         self.network.sync()
         self._rng.bit_generator.state = state.values["rng"]
         if self.filter is not None:
             arrays = {name: state.arrays[f"filter.{name}"] for name in ("mean", "m2")}
             self.filter.set_state(State(state.values["filter"], arrays))
+
+
+def _spaces_tree(obs_spec: ObsSpec, action_spec: ActionSpec) -> list[list[list[Any]]]:
+    """The form of observations and actions as JSON has it: by this a checkpoint knows its environment."""
+    observations = [
+        [path_name(leaf.path), type(leaf.space).__name__, list(leaf.shape), _sizes(leaf.choices)]
+        for leaf in obs_spec.leaves
+    ]
+    actions = [[path_name(leaf.path), leaf.kind, leaf.size, list(leaf.choices)] for leaf in action_spec.leaves]
+    return [observations, actions]
+
+
+def _sizes(choices: NDArray[np.int64] | None) -> list[int]:
+    return [] if choices is None else [int(n) for n in choices]

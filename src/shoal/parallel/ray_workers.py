@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +22,12 @@ from shoal.envs.making import EnvMaker
 from shoal.errors import ConfigError, ShoalError, WorkerError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
+from shoal.parallel.workers import check_count
 from shoal.sampling.worker import Worker
+
+CLOSING_TIMEOUT_S = 5.0
+FREEING_TIMEOUT_S = 10.0
+LONGEST_TEMP_FOLDER = 25  # a socket's path may have 107 letters, and Ray wants 80 of them
 
 T = TypeVar("T")
 log = logging.getLogger("shoal")
@@ -32,10 +40,15 @@ class RemoteWorker:
         from threadpoolctl import ThreadpoolController
 
         self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_worker)))
-        self.worker = Worker(config, maker, worker_index)
+        self._config, self._maker, self._worker_index = config, maker, worker_index
+        self.worker: Worker
 
-    def facts(self) -> tuple[Any, Any, float | None]:
-        """Spaces and reward threshold of the environment."""
+    def start(self) -> tuple[Any, Any, float | None]:
+        """Make the environments; spaces and reward threshold of them.
+
+        Not in the constructor: of what is raised there Ray keeps the text alone.
+        """
+        self.worker = Worker(self._config, self._maker, self._worker_index)
         return self.worker.observation_space, self.worker.action_space, self.worker.reward_threshold
 
     def sample(self, steps: int, policy_state: State) -> Sample:
@@ -71,7 +84,7 @@ class RayWorkers:
         try:
             remote = ray.remote(num_cpus=config.num_cpus_per_worker, max_restarts=0)(RemoteWorker)
             self._actors = [remote.remote(config, maker, index + 1) for index in range(config.num_workers)]
-            obs_space, action_space, self.reward_threshold = self._all([a.facts.remote() for a in self._actors])[0]
+            obs_space, action_space, self.reward_threshold = self._all([a.start.remote() for a in self._actors])[0]
             self.policy: Policy = build_policy(obs_space, action_space, config)
         except BaseException:
             self.stop()
@@ -107,19 +120,21 @@ class RayWorkers:
 
     def set_state(self, states: list[State]) -> int:
         """See `Workers`."""
-        if len(states) != len(self._actors):
-            raise ConfigError(f"config.num_workers: the checkpoint has {len(states)} workers (got {len(self._actors)})")
+        check_count(states, len(self._actors))
         pairs = zip(self._actors, states, strict=True)
         return int(sum(self._all([a.set_state.remote(s) for a, s in pairs])))
 
     def stop(self) -> None:
         """See `Workers`."""
+        # Simulators may own processes and files: they get the time to close, but a hanging one cannot hold us up.
+        with contextlib.suppress(Exception):
+            self._ray.get([actor.stop.remote() for actor in self._actors], timeout=CLOSING_TIMEOUT_S)
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []
         if self._owned_folder is not None:
             self._ray.shutdown()
-            shutil.rmtree(self._owned_folder, ignore_errors=True)
+            _clean(self._owned_folder)
             self._owned_folder = None
 
     def _all(self, references: list[Any]) -> list[Any]:
@@ -162,42 +177,72 @@ def padded(batch: Any, steps: int) -> Any:
 
 def _connect(config: AlgorithmConfig) -> tuple[Any, str | None]:
     """Ray, joined where RAY_ADDRESS says so, otherwise a private one in a folder that is ours to remove."""
-    address = os.environ.get("RAY_ADDRESS")
-    folder: str | None = None
-    if not address:
-        # Ray reads these when it is imported.
-        folder = tempfile.mkdtemp(prefix="shoal-")
-        token = os.path.join(folder, "token")
-        descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(os.urandom(32).hex())
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = token
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
-    if ray.is_initialized():
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        return ray, None
     wanted = config.num_workers * config.num_cpus_per_worker
+    running = sys.modules.get("ray")
+    if running is not None and running.is_initialized():
+        _wait_for_cpus(running, wanted)
+        return running, None
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = os.environ.get("RAY_ADDRESS")
     if address:
+        import ray
+
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        have = ray.cluster_resources().get("CPU", 0)
+        resources: Callable[[], dict[str, float]] = ray.cluster_resources
+        have = resources().get("CPU", 0)
         if wanted > have:
             ray.shutdown()
             raise ConfigError(
-                f"config.num_workers: {config.num_workers} workers of {config.num_cpus_per_worker:g} CPUs need {wanted:g}, "
-                f"the Ray cluster at {address} has {have:g}"
+                f"config.num_workers: {config.num_workers} workers of {config.num_cpus_per_worker:g} CPUs need "
+                f"{wanted:g}, the Ray cluster at {address} has {have:g}"
             )
         return ray, None
+    place = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="shoal-", dir=place if len(place) <= LONGEST_TEMP_FOLDER else "/tmp")
+    try:
+        return _start_private(folder, max(int(np.ceil(wanted)), 1)), folder
+    except BaseException:
+        _clean(folder)
+        raise
+
+
+def _start_private(folder: str, num_cpus: int) -> Any:
+    """A Ray on this machine alone, that answers only to who can read the token in its folder."""
+    token = os.path.join(folder, "token")
+    descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(os.urandom(32).hex())
+    # Ray reads these when it is imported.
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = token
+    import ray
+
     ray.init(
         address="local",
-        num_cpus=max(int(np.ceil(wanted)), 1),
+        num_cpus=num_cpus,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
         _temp_dir=folder,
         _node_ip_address="127.0.0.1",
     )
-    return ray, folder
+    return ray
+
+
+def _clean(folder: str) -> None:
+    """Remove a private Ray's folder, and the token's name from our environment."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if os.environ.get("RAY_AUTH_TOKEN_PATH", "").startswith(folder):
+        del os.environ["RAY_AUTH_TOKEN_PATH"], os.environ["RAY_AUTH_MODE"]
+
+
+def _wait_for_cpus(ray: Any, wanted: float) -> None:
+    """Refuse workers that would wait for a core forever; those just stopped need a moment to give theirs back."""
+    deadline = monotonic() + FREEING_TIMEOUT_S
+    while (free := float(ray.available_resources().get("CPU", 0))) < wanted:
+        if monotonic() > deadline:
+            raise ConfigError(
+                f"config.num_workers: the workers need {wanted:g} CPUs, the Ray in this program has {free:g} free; "
+                "stop the trainer that has the others, or start Ray with more"
+            )
+        sleep(0.1)

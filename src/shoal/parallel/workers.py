@@ -9,6 +9,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
+from shoal.errors import CheckpointError
 from shoal.models.policy import Policy
 from shoal.sampling.worker import Worker
 
@@ -40,6 +41,12 @@ class Workers(Protocol):
         """End every worker; may be called twice."""
 
 
+def check_count(states: list[State], workers: int) -> None:
+    """Refuse the states of another number of workers."""
+    if len(states) != workers:
+        raise CheckpointError(f"the checkpoint has the state of {len(states)} workers, here are {workers}")
+
+
 class LocalWorkers:
     """One worker in this process, with the learner's own policy."""
 
@@ -66,7 +73,8 @@ class LocalWorkers:
 
     def set_state(self, states: list[State]) -> int:
         """See `Workers`."""
-        return sum(self.worker.set_state(state) for state in states)
+        check_count(states, 1)
+        return self.worker.set_state(states[0])
 
     def stop(self) -> None:
         """See `Workers`."""

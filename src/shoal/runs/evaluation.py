@@ -40,7 +40,7 @@ def evaluate(
         episodes, steps = (config.evaluation_duration, None) if by_episode else (None, config.evaluation_duration)
     explore = config.evaluation_config.explore if explore is None else explore
     config = _evaluation_config(config, episodes, seed)
-    worker = Worker(config, trainer.env_maker, policy=trainer.get_policy())
+    worker = Worker(config, trainer.env_maker, policy=trainer.get_policy(), any_size=True)
     try:
         if steps is not None:
             found, taken = _over_steps(worker, steps, explore)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import CheckpointError, ConfigError
+from shoal.errors import ConfigError
 from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of
 
 EXPERIMENT_FILE = "experiment.json"
@@ -100,5 +100,5 @@ def find_run(text: str | Path) -> Path:
     if runs := runs_of(path):
         return runs[0]
     if not path.exists():
-        raise CheckpointError(f"there is no run at {path}; give the folder that `shoal train` named at its end.")
-    raise CheckpointError(f"{path} is no run and holds none (there is no {EXPERIMENT_FILE}); give the folder of a run.")
+        raise ConfigError(f"there is no run at {path}; give the folder that `shoal train` named at its end.")
+    raise ConfigError(f"{path} is no run and holds none (there is no {EXPERIMENT_FILE}); give the folder of a run.")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.experiment import Experiment, as_tree, experiment_from, experiment_yaml
 from shoal.data.state import State
-from shoal.errors import CheckpointError, ShoalError
+from shoal.envs.making import env_maker
+from shoal.errors import CheckpointError, ConfigError, ShoalError
 from shoal.runs.checkpoints import (
     Checkpoint,
     checkpoint_folder,
@@ -27,7 +28,7 @@ from shoal.runs.checkpoints import (
     tidy,
     write_checkpoint,
 )
-from shoal.runs.durable import replace_file
+from shoal.runs.durable import remove_folder, replace_file
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import Lease, check_free
@@ -84,7 +85,8 @@ class Run:
     @classmethod
     def open(cls, experiment: Experiment, new: bool = False, search_path: Sequence[str | Path] = ()) -> Run:
         """The newest unfinished run of this experiment, or a new one."""
-        places = [os.path.abspath(folder) for folder in (*search_path, ".")]
+        places = list(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
+        env_maker(experiment.config.env, places)  # what cannot be found needs no folder
         experiment, notes = _with_stop(experiment)
         parent = results_folder(experiment.results_dir, experiment.name)
         if not new:
@@ -139,6 +141,12 @@ class Run:
             except Interrupted:
                 self._note_signal(interrupts)
                 return
+            except ConfigError:
+                # The user will type something else: nothing was trained, so nothing is left.
+                if not checkpoints_of(self.folder):
+                    stack.pop_all().close()
+                    remove_folder(self.folder)
+                raise
             stack.callback(trainer.stop)
             interrupts.install()  # Ray takes the handlers when it starts
             timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0

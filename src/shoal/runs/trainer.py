@@ -44,7 +44,7 @@ class Trainer:
     ) -> None:
         self.config = self._config(config, env)
         self.search_path = tuple(str(folder) for folder in search_path)
-        folders = [*self.search_path, str(Path.cwd())]
+        folders = list(dict.fromkeys([*self.search_path, str(Path.cwd())]))
         self.env_maker = env_maker(self.config.env, folders)
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         self._threads = ThreadpoolController().limit(limits=num_threads(), user_api="blas")
@@ -155,8 +155,18 @@ class Trainer:
         self.time_total_s = float(values["time_total_s"])
         self.env_failures_total = int(values["env_failures_total"])
         self._window.set_state(State(values["episodes"]))
-        count = sum(name.startswith("worker") for name in values)
-        lost = self.workers.set_state([part_of(state, f"worker{k}") for k in range(count)])
+        workers = [part_of(state, name) for name in values if name.startswith("worker")]
+        saved = [len(worker.values["history_lengths"]) for worker in workers]
+        if saved != [self.config.num_envs_per_worker] * max(self.config.num_workers, 1):
+            log.warning(
+                "the checkpoint has %d environments in %d workers, this trainer %d in %d: new episodes begin",
+                sum(saved),
+                len(saved),
+                self.config.num_envs,
+                max(self.config.num_workers, 1),
+            )
+            return
+        lost = self.workers.set_state(workers)
         if lost:
             log.info("%d unfinished episodes could not be brought back exactly", lost)
 

@@ -30,13 +30,20 @@ log = logging.getLogger("shoal")
 class Worker:
     """Owns the environments `worker_index` is responsible for, and samples them with its policy.
 
-    Worker 0 lives in the driver's process and has the learner's own policy; workers from 1 on have a copy.
+    Worker 0 lives in the driver's process and has the learner's own policy; workers from 1 on have a copy. With
+    `any_size`, a native vector environment may have more or fewer environments than the config says.
     """
 
     def __init__(
-        self, config: AlgorithmConfig, maker: EnvMaker, worker_index: int = 0, policy: Policy | None = None
+        self,
+        config: AlgorithmConfig,
+        maker: EnvMaker,
+        worker_index: int = 0,
+        policy: Policy | None = None,
+        any_size: bool = False,
     ) -> None:
         self.config, self.worker_index = config, worker_index
+        self._any_size = any_size
         self._maker = maker
         self._first_index = max(worker_index - 1, 0) * config.num_envs_per_worker
         report = check_first_steps(lambda: maker.make(self._context(0)))
@@ -88,7 +95,7 @@ class Worker:
                 raise ConfigError("config.horizon: a native vector environment limits its own episodes; set it there")
             if config.batch_mode == "complete_episodes":
                 raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
-            if config.num_envs_per_worker != first.num_envs:
+            if config.num_envs_per_worker != first.num_envs and not self._any_size:
                 raise ConfigError(
                     f"config.num_envs_per_worker: the vector environment has {first.num_envs} environments; "
                     f"say num_envs_per_worker: {first.num_envs} (got {config.num_envs_per_worker})"

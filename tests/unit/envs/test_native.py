@@ -68,7 +68,7 @@ def transitions(vector, obs_spec, count=40, n=N):
     found = [[] for _ in range(n)]
     obs = obs_spec.allocate(n)
     vector.reset(obs)
-    for t in range(count):
+    for _ in range(count):
         steps = empty_steps(obs_spec, n)
         actions = np.array([[len(found[row]) % 3] for row in range(n)])
         vector.step(actions, None, steps)

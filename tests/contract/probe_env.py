@@ -1,0 +1,125 @@
+"""Environments for the contract tests; other processes find them by this file."""
+
+from __future__ import annotations
+
+import os
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Walk(gym.Env):
+    """A walk that knows which environment of the run it is."""
+
+    observation_space = spaces.Box(-100, 100, (3,), np.float32)
+    action_space: spaces.Space = spaces.Discrete(3)
+
+    def __init__(self, config) -> None:
+        self.index = config["env_index"]
+        self.place = (config.worker_index, config.vector_index, config.env_index, config.num_workers)
+        self.closing_note = config.get("closing_note")
+        self.obs = np.zeros(3, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        self.obs[:] = 5 * self.np_random.standard_normal(3) + 3
+        return self.obs, {}
+
+    def step(self, action):
+        self.steps += 1
+        self.obs += np.float32(np.sum(action) - 1) + self.np_random.standard_normal(3).astype(np.float32)
+        reward = float(np.sum(action)) if self.obs[0] > 0 else -float(np.sum(action))
+        return self.obs, reward, bool(abs(self.obs[0]) > 12), self.steps >= 20, {"height": float(self.obs[2])}
+
+    def set_goal(self, goal) -> None:
+        self.goal = goal
+
+    def close(self) -> None:
+        if self.closing_note:
+            with open(f"{self.closing_note}{self.index}", "w") as file:
+                file.write(str(os.getpid()))
+
+
+class WalkInBox(Walk):
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+class WalkAmongFour(Walk):
+    """One action more."""
+
+    action_space = spaces.Discrete(4)
+
+
+class Squares(Walk):
+    """A choice among three squares: its network has as many parameters as that of the walk."""
+
+    observation_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        _, reward, terminated, truncated, info = super().step(action)
+        return self.steps % 3, reward, terminated, truncated, info
+
+
+class Broken(Walk):
+    def __init__(self, config) -> None:
+        raise RuntimeError("the solver's licence has run out")
+
+
+class BrokenInSecondWorker(Walk):
+    def __init__(self, config) -> None:
+        if config.worker_index == 2:
+            raise RuntimeError("no mesh for the second worker")
+        super().__init__(config)
+
+
+class Failing(Walk):
+    """Raises at a step of its life that differs between environments."""
+
+    def step(self, action):
+        self.life = getattr(self, "life", 0) + 1
+        if self.life == 7 + self.index:
+            raise RuntimeError("diverged")
+        return super().step(action)
+
+
+class FailingNowAndThen(Walk):
+    """Raises in some of its episodes, by their seed."""
+
+    def step(self, action):
+        if self.np_random.random() < 0.1:
+            raise RuntimeError("diverged")
+        return super().step(action)
+
+
+class Hopeless(Walk):
+    def step(self, action):
+        raise RuntimeError("diverged at once")
+
+
+class Dying(Walk):
+    """Takes its whole process with it."""
+
+    def step(self, action):
+        if self.steps == 3 and self.place[0] == 2:
+            os._exit(17)
+        return super().step(action)
+
+
+def vector(config):
+    """Four walks as a native vector environment."""
+    from gymnasium.vector import SyncVectorEnv
+
+    class Context(dict):
+        worker_index = vector_index = num_workers = 0
+
+        def __init__(self, index: int) -> None:
+            super().__init__(env_index=index)
+            self.env_index = index
+
+    return SyncVectorEnv([lambda k=k: Walk(Context(k)) for k in range(4)])

@@ -1,0 +1,334 @@
+"""What `shoal.PPO` promises a program: determinism, exact continuation, evaluation without side effects, refusals."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import shoal
+from shoal.envs.native import NativeVector
+from shoal.errors import CheckpointError, ConfigError, EnvError
+
+PROBES = Path(__file__).with_name("probe_env.py")
+CONFIG = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 100,
+    "sgd_minibatch_size": 25,
+    "num_sgd_iter": 2,
+    "model": {"fcnet_hiddens": [8]},
+    "seed": 11,
+}
+
+
+@pytest.fixture
+def trainer_of():
+    started = []
+
+    def make(name: str = "Walk", **changes) -> shoal.PPO:
+        env = name if "-v" in name else f"{PROBES}:{name}"
+        started.append(shoal.PPO(env=env, config={**CONFIG, **changes}))
+        return started[-1]
+
+    yield make
+    for trainer in started:
+        trainer.stop()
+
+
+def params(trainer) -> np.ndarray:
+    return trainer.get_policy().network.params.copy()
+
+
+def without_times(result: dict) -> dict:
+    timed = {"time_this_iter_s", "time_total_s", "timesteps_per_s", "timers"}
+    return {key: value for key, value in result.items() if key not in timed}
+
+
+def assert_same_state(mine, theirs) -> None:
+    one, two = mine.get_state(), theirs.get_state()
+    assert {k: v for k, v in one.values.items() if k != "time_total_s"} == {
+        k: v for k, v in two.values.items() if k != "time_total_s"
+    }
+    assert set(one.arrays) == set(two.arrays)
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
+
+
+def test_a_result_has_every_name(trainer_of) -> None:
+    trainer = trainer_of()
+    first, second = trainer.train(), trainer.train()
+    assert (first["training_iteration"], second["training_iteration"]) == (1, 2)
+    assert (first["timesteps_total"], second["timesteps_total"]) == (100, 200)
+    assert second["timesteps_this_iter"] == 100
+    assert second["episodes_total"] == first["episodes_this_iter"] + second["episodes_this_iter"]
+    assert second["episode_reward_min"] <= second["episode_reward_mean"] <= second["episode_reward_max"]
+    assert second["time_total_s"] == pytest.approx(first["time_this_iter_s"] + second["time_this_iter_s"])
+    assert second["timesteps_per_s"] > 0
+    assert set(second["timers"]) >= {"env_s", "policy_s", "learn_s"}
+    assert second["env_failures_total"] == 0
+    assert "height" in second["custom_metrics"]
+    assert np.isfinite(list(second["learner"].values())).all()
+
+
+@pytest.mark.parametrize("name", ["Walk", "WalkInBox", "CartPole-v1"])
+def test_the_same_seed_gives_the_same_run(trainer_of, name) -> None:
+    changes = {"observation_filter": "MeanStdFilter"}
+    one, two, other = trainer_of(name, **changes), trainer_of(name, **changes), trainer_of(name, **changes, seed=12)
+    assert not np.array_equal(params(one), params(other))
+    for _ in range(3):
+        result = without_times(one.train())
+        assert result == without_times(two.train())
+        assert result != without_times(other.train())
+    np.testing.assert_array_equal(params(one), params(two))
+
+
+@pytest.mark.parametrize("name", ["Walk", "WalkInBox", "FailingNowAndThen", "CartPole-v1"])
+@pytest.mark.parametrize("changes", [{"observation_filter": "MeanStdFilter", "kl_coeff": 0.2}, {"batch_mode": "complete_episodes"}])
+def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
+    whole = trainer_of(name, **changes)
+    for _ in range(3):
+        whole.train()
+    path = whole.save(tmp_path)
+    loaded = trainer_of(name, **changes)
+    loaded.train()
+    loaded.restore(path)
+    assert_same_state(whole, loaded)
+    for _ in range(3):
+        assert without_times(whole.train()) == without_times(loaded.train())
+    assert_same_state(whole, loaded)
+
+
+def test_saving_changes_nothing(trainer_of, tmp_path) -> None:
+    saved, plain = trainer_of(), trainer_of()
+    for _ in range(2):
+        saved.save(tmp_path)
+        assert without_times(saved.train()) == without_times(plain.train())
+
+
+@pytest.mark.parametrize("changes", [{}, {"observation_filter": "MeanStdFilter"}], ids=["no filter", "filter"])
+def test_evaluation_leaves_training_untouched(trainer_of, changes) -> None:
+    watched, plain = trainer_of(**changes), trainer_of(**changes)
+    for _ in range(3):
+        before = params(watched)
+        watched.evaluate(episodes=5)
+        watched.evaluate(episodes=3, explore=True)
+        np.testing.assert_array_equal(params(watched), before)
+        assert without_times(watched.train()) == without_times(plain.train())
+    assert_same_state(watched, plain)
+
+
+def test_an_evaluation_can_be_had_again(trainer_of) -> None:
+    trainer = trainer_of()
+    trainer.train()
+    one, two = trainer.evaluate(episodes=6, explore=True), trainer.evaluate(episodes=6, explore=True)
+    assert one == two
+    assert one["episodes_this_iter"] == len(one["episode_rewards"]) == 6
+    assert one["episode_reward_mean"] == pytest.approx(np.mean(one["episode_rewards"]))
+    assert one["timesteps_this_iter"] == sum(one["episode_lengths"])
+
+
+def test_evaluating_a_checkpoint_uses_its_weights(trainer_of, tmp_path) -> None:
+    trainer = trainer_of("CartPole-v1", observation_filter="MeanStdFilter")
+    trainer.train()
+    path = trainer.save(tmp_path)
+    then = trainer.evaluate(episodes=4)
+    weights = trainer.get_policy().get_weights()
+    trainer.get_policy().set_weights({name: -3 * value for name, value in weights.items()})
+    for _ in range(3):
+        trainer.train()
+    now, kept = trainer.evaluate(episodes=4), trainer.get_state()
+    assert now["episode_rewards"] != then["episode_rewards"]
+    assert trainer.evaluate(path, episodes=4) == then
+    after = trainer.get_state()
+    assert after.values == kept.values
+    for name, array in kept.arrays.items():
+        np.testing.assert_array_equal(array, after.arrays[name])
+    assert trainer.evaluate(episodes=4) == now
+
+
+def test_evaluation_episodes_are_shared_out_evenly(trainer_of) -> None:
+    seen = trainer_of(num_envs_per_worker=3, train_batch_size=99).evaluate(episodes=7)
+    assert seen["episodes_this_iter"] == 7
+    with pytest.raises(CheckpointError):
+        trainer_of().evaluate("no/such/checkpoint")
+
+
+def test_a_native_vector_environment_trains_and_is_evaluated(trainer_of) -> None:
+    trainer = trainer_of("vector")
+    assert isinstance(trainer.workers.worker.vector, NativeVector)
+    result = trainer.train()
+    assert 0 < result["timesteps_this_iter"] <= 100
+    for episodes in (1, 4, 9):
+        assert trainer.evaluate(episodes=episodes)["episodes_this_iter"] == episodes
+    with pytest.raises(ConfigError, match="num_envs_per_worker: 4"):
+        trainer_of("vector", num_envs_per_worker=5)
+    with pytest.raises(ConfigError, match="complete_episodes"):
+        trainer_of("vector", batch_mode="complete_episodes")
+
+
+REFUSED = {
+    "another environment": ("CartPole-v1", {}, "other observations"),
+    "other actions": ("WalkAmongFour", {}, "other actions"),
+    "another environment with as many parameters": ("Squares", {}, "other observations"),
+    "another model": ("Walk", {"model": {"fcnet_hiddens": [9]}}, "parameters"),
+    "another filter": ("Walk", {"observation_filter": "MeanStdFilter"}, "observation_filter"),
+}
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_changes(trainer_of, tmp_path, name, changes, words) -> None:
+    saved = trainer_of()
+    saved.train()
+    path = saved.save(tmp_path)
+    trainer, untouched = trainer_of(name, **changes), trainer_of(name, **changes)
+    for each in (trainer, untouched):
+        each.train()
+    with pytest.raises(CheckpointError, match=words):
+        trainer.restore(path)
+    with pytest.raises(CheckpointError, match=words):
+        trainer.evaluate(path, episodes=1)
+    assert_same_state(trainer, untouched)
+    assert without_times(trainer.train()) == without_times(untouched.train())
+
+
+def test_another_number_of_environments_begins_new_episodes_and_says_so(trainer_of, tmp_path, caplog) -> None:
+    saved = trainer_of()
+    saved.train()
+    path = saved.save(tmp_path)
+    trainer = trainer_of(num_envs_per_worker=2)
+    with caplog.at_level(logging.WARNING, logger="shoal"):
+        trainer.restore(path)
+    assert "4 environments in 1 workers, this trainer 2 in 1" in caplog.text
+    np.testing.assert_array_equal(params(trainer), params(saved))
+    assert trainer.train()["timesteps_total"] == 200
+
+
+def test_actions_for_observations(trainer_of) -> None:
+    trainer = trainer_of()
+    trainer.train()
+    obs = np.array([1, 2, 3], np.float32)
+    action = trainer.compute_single_action(obs, explore=False)
+    assert type(action) is int
+    assert all(trainer.compute_single_action(obs, explore=False) == action for _ in range(5))
+    assert {trainer.compute_single_action(obs) for _ in range(100)} == {0, 1, 2}
+    several = trainer.compute_actions({"a": obs, "b": -obs, "c": obs}, explore=False)
+    assert set(several) == {"a", "b", "c"}
+    assert several["a"] == several["c"] == action
+    assert trainer.compute_actions({}) == {}
+    with pytest.raises(ValueError, match=r"shape \(4,\)"):
+        trainer.compute_single_action(np.zeros(4))
+
+
+def test_acting_does_not_disturb_training(trainer_of) -> None:
+    busy, plain = trainer_of(), trainer_of()
+    for _ in range(2):
+        for _ in range(5):
+            busy.compute_single_action(np.zeros(3, np.float32))
+        assert without_times(busy.train()) == without_times(plain.train())
+
+
+def test_weights_can_be_read_and_written(trainer_of) -> None:
+    one, two = trainer_of(), trainer_of(seed=99)
+    weights = one.get_policy().get_weights()
+    two.get_policy().set_weights(weights)
+    np.testing.assert_array_equal(params(one), params(two))
+    weights["policy.bias"][:] = 7
+    assert not (one.get_policy().get_weights()["policy.bias"] == 7).any(), "what is given away is a copy"
+    before = params(two)
+    with pytest.raises(ValueError, match="policy.bais"):
+        two.get_policy().set_weights({"policy.bias": np.ones(3), "policy.bais": np.ones(3)})
+    with pytest.raises(ValueError, match="shape"):
+        two.get_policy().set_weights({"policy.bias": np.ones(4)})
+    np.testing.assert_array_equal(params(two), before)
+
+
+def test_the_model_tells_its_layers(trainer_of) -> None:
+    text = str(trainer_of().get_policy().model.summary())
+    assert "policy.hidden0.weight" in text
+    assert trainer_of().get_policy().model.base_model.summary() == text
+
+
+def test_the_resolved_configuration(trainer_of) -> None:
+    config = trainer_of(lr=0.002).get_config()
+    assert config["lr"] == 0.002
+    assert config["gamma"] == 0.99
+    assert config["model"]["fcnet_hiddens"] == [8]
+    assert config["env"].endswith("probe_env.py:Walk")
+
+
+def test_a_config_object_of_ones_own_stays_as_it_was() -> None:
+    config = {**CONFIG, "env": f"{PROBES}:Walk"}
+    kept = dict(config)
+    with shoal.PPO(config=config) as trainer:
+        trainer.train()
+    assert config == kept
+
+
+def test_the_context_closes_the_environments(tmp_path) -> None:
+    config = {**CONFIG, "env_config": {"closing_note": f"{tmp_path}/closed"}}
+    with shoal.PPO(env=f"{PROBES}:Walk", config=config) as trainer:
+        trainer.train()
+    assert len(list(tmp_path.iterdir())) == 4
+    trainer.stop()
+
+
+def test_evaluation_closes_its_own_environments(tmp_path) -> None:
+    config = {**CONFIG, "env_config": {"closing_note": f"{tmp_path}/closed"}}
+    with shoal.PPO(env=f"{PROBES}:Walk", config=config) as trainer:
+        trainer.evaluate(episodes=2)
+        assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_failures_are_counted_and_the_first_ones_shown(trainer_of, caplog) -> None:
+    with caplog.at_level(logging.WARNING, logger="shoal"):
+        trainer = trainer_of("FailingNowAndThen")
+        result = trainer.train()
+    assert result["env_failures_total"] > 5
+    assert result["timesteps_this_iter"] == 100 - result["env_failures_total"]
+    assert caplog.text.count("RuntimeError: diverged; it was rebuilt") == 5
+    assert "only counted" in caplog.text
+    assert trainer.train()["env_failures_total"] > result["env_failures_total"]
+
+
+@pytest.mark.parametrize("size", [8, 100])
+def test_an_environment_that_never_steps_ends_with_its_cause(trainer_of, size) -> None:
+    trainer = trainer_of("Hopeless", train_batch_size=size, sgd_minibatch_size=4)
+    with pytest.raises(EnvError, match="diverged at once"):
+        trainer.train()
+
+
+def test_there_must_be_one_environment() -> None:
+    with pytest.raises(ConfigError, match="nothing to train on"):
+        shoal.PPO()
+    with pytest.raises(ConfigError, match="given twice"):
+        shoal.PPO(env="CartPole-v1", config={"env": "Acrobot-v1"})
+
+
+class Ratio(gym.Env):
+    """Classes of a running program work without a file or a registration."""
+
+    observation_space = spaces.MultiDiscrete([5, 5])
+    action_space = spaces.Discrete(7)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 4
+        return self.np_random.integers(0, 5, 2), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self.np_random.integers(0, 5, 2), float(action == 3), self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("env", [Ratio, lambda config: Ratio()], ids=["class", "function"])
+def test_classes_and_functions_train(env) -> None:
+    with shoal.PPO(env=env, config={**CONFIG, "train_batch_size": 200, "lr": 0.02}) as trainer:
+        first = trainer.train()
+        for _ in range(14):
+            last = trainer.train()
+    assert last["episode_reward_mean"] > 2 * first["episode_reward_mean"]
+    assert last["episode_len_mean"] == 4

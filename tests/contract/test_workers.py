@@ -1,0 +1,247 @@
+"""What every set of workers keeps, in this process and as Ray actors."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from shoal.algorithms.ppo import PPO
+from shoal.config.settings import PPOConfig
+from shoal.data.state import State
+from shoal.envs.making import env_maker
+from shoal.errors import CheckpointError, EnvError, WorkerError
+from shoal.parallel.start import start_workers
+
+PROBES = Path(__file__).with_name("probe_env.py")
+NUM_ENVS = 4
+
+
+def config_for(num_workers: int, name: str = "Walk", **changes) -> PPOConfig:
+    standard = {
+        "env": f"{PROBES}:{name}",
+        "num_workers": num_workers,
+        "num_envs_per_worker": NUM_ENVS // max(num_workers, 1),
+        "num_cpus_per_worker": 0.5,
+        "train_batch_size": 16 * NUM_ENVS,
+        "sgd_minibatch_size": 32,
+        "num_sgd_iter": 2,
+        "model": {"fcnet_hiddens": [8]},
+        "seed": 4,
+    }
+    return PPOConfig(**{**standard, **changes})
+
+
+def start(num_workers: int, name: str = "Walk", **changes):
+    config = config_for(num_workers, name, **changes)
+    return start_workers(config, env_maker(config.env))
+
+
+@pytest.fixture(scope="module")
+def ray_session():
+    """One Ray for the module, which workers find running."""
+    ray = pytest.importorskip("ray")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(params=[0, 2], ids=["local", "ray"])
+def num_workers(request) -> int:
+    if request.param:
+        request.getfixturevalue("ray_session")
+    return request.param
+
+
+@pytest.fixture
+def begin(num_workers):
+    """Starts workers that are stopped when the test is over."""
+    started = []
+
+    def make(name: str = "Walk", **changes):
+        started.append(start(num_workers, name, **changes))
+        return started[-1]
+
+    yield make
+    for workers in started:
+        workers.stop()
+
+
+def test_a_sample_has_every_environment_in_order(begin) -> None:
+    workers = begin()
+    sample = workers.sample(30)
+    batch = sample.batch
+    assert batch.rewards.shape == (30, NUM_ENVS)
+    assert batch.obs[0].shape == (30, NUM_ENVS, 3)
+    assert batch.actions.shape == (30, NUM_ENVS, 1)
+    assert batch.dist_inputs.shape == (30, NUM_ENVS, 3)
+    assert batch.num_steps == 30 * NUM_ENVS
+    assert {e.env_index for e in sample.episodes} == set(range(NUM_ENVS))
+    assert batch.final_at[:, 1].max() < NUM_ENVS
+    for k, (t, n) in enumerate(batch.final_at.tolist()):
+        if t + 1 < 30 and not batch.truncated[t, n]:
+            np.testing.assert_array_equal(batch.final_obs[0][k], batch.obs[0][t + 1, n])
+    assert sample.env_time_s > 0
+    assert sample.policy_time_s > 0
+
+
+def test_environments_know_where_they_are(begin, num_workers) -> None:
+    places = begin().foreach_env(lambda env: env.place)
+    assert [place[2] for place in places] == list(range(NUM_ENVS))
+    assert {place[3] for place in places} == {num_workers}
+    if num_workers:
+        assert [place[:2] for place in places] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    else:
+        assert [place[:2] for place in places] == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def test_foreach_worker_runs_where_the_worker_is(begin, num_workers) -> None:
+    found = begin().foreach_worker(lambda worker: (worker.worker_index, os.getpid()))
+    assert [index for index, _ in found] == ([1, 2] if num_workers else [0])
+    assert all((pid == os.getpid()) == (num_workers == 0) for _, pid in found)
+
+
+def test_a_method_can_be_called_on_every_environment(begin) -> None:
+    workers = begin()
+    workers.sample(3)
+
+    workers.foreach_env(lambda env: env.set_goal(10 * env.index))
+    assert workers.foreach_env(lambda env: env.goal) == [0, 10, 20, 30]
+
+
+def test_workers_act_with_the_learners_weights(begin) -> None:
+    workers = begin()
+    workers.policy.network.params[:] = 0
+    workers.policy.set_weights({"policy.bias": [0, 50, 0]})
+    assert (workers.sample(5).batch.actions == 1).all()
+    workers.policy.set_weights({"policy.bias": [0, 0, 50]})
+    assert (workers.sample(5).batch.actions == 2).all()
+    (first, *_) = workers.foreach_worker(lambda worker: worker.get_policy().get_weights()["policy.bias"].tolist())
+    assert first == [0, 0, 50]
+
+
+def arrays_of(sample) -> dict:
+    names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "final_at")
+    return {name: np.array(getattr(sample.batch, name)) for name in names} | {"obs": sample.batch.obs[0].copy()}
+
+
+def test_saved_workers_go_on_exactly_where_they_were(begin) -> None:
+    first, second = begin(), begin()
+    first.sample(7)
+    states = [State(json.loads(json.dumps(s.values)), dict(s.arrays)) for s in first.get_state()]
+    assert second.set_state(states) == 0
+    for _ in range(3):
+        one, two = first.sample(7), second.sample(7)
+        mine, theirs = arrays_of(one), arrays_of(two)
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+        assert one.episodes == two.episodes
+
+
+def test_states_of_other_workers_are_refused(begin) -> None:
+    workers = begin()
+    with pytest.raises(CheckpointError, match="3 workers"):
+        workers.set_state([workers.get_state()[0]] * 3)
+    assert workers.sample(2).batch.num_steps == 2 * NUM_ENVS
+
+
+def test_complete_episodes(begin) -> None:
+    sample = begin(batch_mode="complete_episodes").sample(5)
+    batch = sample.batch
+    assert sum(e.length for e in sample.episodes) == batch.num_steps
+    assert batch.terminated[~batch.valid].all()
+    assert not batch.truncated[~batch.valid].any()
+
+
+def test_failures_of_environments_are_reported_and_survived(begin, num_workers) -> None:
+    workers = begin("Failing")
+    sample = workers.sample(12)
+    assert sorted(i.env_index for i in sample.incidents) == list(range(NUM_ENVS))
+    assert {i.worker_index for i in sample.incidents} == ({1, 2} if num_workers else {0})
+    assert {i.cause for i in sample.incidents} == {"RuntimeError: diverged"}
+    assert np.count_nonzero(~sample.batch.valid) == NUM_ENVS
+
+
+def test_failures_beyond_the_budget_end_it_in_their_own_words(begin) -> None:
+    workers = begin("Failing", max_env_failures=0)
+    with pytest.raises(EnvError) as caught:
+        workers.sample(12)
+    assert "RuntimeError: diverged" in str(caught.value)
+    assert "max_env_failures is 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Broken", "BrokenInSecondWorker"])
+def test_a_constructor_that_fails_is_an_env_error_with_its_own_words(begin, num_workers, name) -> None:
+    if not num_workers and name == "BrokenInSecondWorker":
+        workers = begin(name)
+        assert workers.sample(1).batch.num_steps == NUM_ENVS
+        return
+    words = "licence has run out" if name == "Broken" else "no mesh for the second worker"
+    with pytest.raises(EnvError, match=words):
+        begin(name)
+
+
+def test_an_error_in_the_users_function_arrives(begin, num_workers) -> None:
+    workers = begin()
+    with pytest.raises(WorkerError if num_workers else ZeroDivisionError, match="division by zero"):
+        workers.foreach_worker(lambda worker: 1 / 0)
+    assert workers.sample(1).batch.num_steps == NUM_ENVS
+
+
+def test_stopping_closes_every_environment_and_may_be_done_twice(begin, tmp_path) -> None:
+    workers = begin(env_config={"closing_note": f"{tmp_path}/closed"})
+    workers.sample(2)
+    workers.stop()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"closed{k}" for k in range(NUM_ENVS)]
+    workers.stop()
+
+
+def trained(num_workers: int, iterations: int = 3, name: str = "Walk", **changes):
+    config = config_for(num_workers, name, **changes)
+    workers = start_workers(config, env_maker(config.env))
+    try:
+        learner = PPO(config, workers.policy)
+        samples = [arrays_of(learner.training_step(workers, 0)[0]) for _ in range(iterations)]
+        return samples, workers.policy.network.params.copy(), workers.policy.get_state().arrays
+    finally:
+        workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("Walk", {"observation_filter": "MeanStdFilter"}),
+        ("Walk", {"batch_mode": "complete_episodes"}),
+        ("WalkInBox", {"observation_filter": "MeanStdFilter"}),
+        ("FailingNowAndThen", {}),
+    ],
+)
+def test_the_number_of_workers_does_not_change_the_result(name, changes) -> None:
+    samples, params, state = trained(0, name=name, **changes)
+    others, other_params, other_state = trained(2, name=name, **changes)
+    for mine, theirs in zip(samples, others, strict=True):
+        for name in ("terminated", "truncated", "valid"):
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+        for name in ("actions", "rewards", "log_probs", "obs"):
+            # A product of matrices with other numbers of rows may round otherwise in the last bit.
+            where = mine["valid"]
+            np.testing.assert_allclose(mine[name][where], theirs[name][where], rtol=1e-4, atol=1e-4, err_msg=name)
+    np.testing.assert_allclose(params, other_params, rtol=1e-3, atol=1e-4)
+    for name in ("filter.mean", "filter.m2"):
+        if name in state:
+            np.testing.assert_allclose(state[name], other_state[name], rtol=1e-5)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_worker_that_dies_is_a_worker_error() -> None:
+    workers = start(2, "Dying")
+    try:
+        with pytest.raises(WorkerError, match="lost"):
+            workers.sample(10)
+    finally:
+        workers.stop()

@@ -1,0 +1,71 @@
+"""Every example runs as its README says, in a folder and a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHOAL = [sys.executable, "-m", "shoal"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the examples."""
+    return Path(shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def run(command: list[str], folder: Path, timeout: float = 240) -> str:
+    """What the command prints; it must end well."""
+    home = folder.parent / "home"
+    home.mkdir(exist_ok=True)
+    environment = {**os.environ, "HOME": str(home)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_readme_names_every_example() -> None:
+    readme = (EXAMPLES / "README.md").read_text()
+    files = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".yml")}
+    assert set(re.findall(r"\]\(([\w.]+)\)", readme)) == files
+
+
+def test_custom_yml_trains_and_its_checkpoint_is_evaluated(folder: Path) -> None:
+    run([*SHOAL, "train", "-f", "custom.yml"], folder)
+    (run_folder,) = (folder.parent / "home" / "shoal_results" / "custom_env").glob("PPO_custom_env.CustomEnv_*")
+    checkpoints = sorted(path.name for path in run_folder.glob("checkpoint_*"))
+    assert checkpoints == [f"checkpoint_{n:06}" for n in range(1, 6)]
+    names = ["--run", "PPO", "--env", "custom_env.CustomEnv", "--steps", "200"]
+    run([*SHOAL, "evaluate", str(run_folder / checkpoints[-1]), *names], folder)
+    (evaluation,) = run_folder.glob("evaluation_*.json")
+    assert json.loads(evaluation.read_text())["timesteps_this_iter"] == 200
+
+
+def test_ratio_env_trains_by_its_file_name(folder: Path) -> None:
+    run([*SHOAL, "train", "ratio_env.py:RatioEnv", "--stop", "timesteps_total=20000"], folder)
+
+
+def test_train_ppo_leaves_a_checkpoint(folder: Path) -> None:
+    pytest.importorskip("torch")
+    printed = run([sys.executable, "train_ppo.py"], folder)
+    checkpoint = (folder / "rl_checkpoint").read_text()
+    assert f"Final checkpoint saved at {checkpoint}" in printed
+    assert (Path(checkpoint) / "manifest.json").exists()
+    assert "training_iteration: 10" in printed
+
+
+def test_learning_ray_goes_through_the_whole_api(folder: Path) -> None:
+    printed = run([sys.executable, "learning_ray.py"], folder)
+    assert "training_iteration: 10" in printed
+    assert re.search(r"\{'obs1': [012], 'obs2': [012]\}", printed)
+    assert "4 workers have" in printed
