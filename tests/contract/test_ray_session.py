@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 import tempfile
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -135,7 +135,7 @@ def test_the_users_own_ray_is_used_and_left_running(short_folder) -> None:
     done = run(
         """
         import ray
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
         for _ in range(3):
             with shoal.PPO(config=CONFIG) as trainer:
                 trainer.train()

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from shoal.algorithms.ppo import PPO

@@ -50,7 +50,7 @@ HARMLESS = (
 class FaultEnv(gym.Env[Any, Any]):
     """`mode` happens at every `every`-th step (or reset) of the environments `faulty`; `any` takes turns.
 
-    What it raises names the seed and the step, so that a report of it can be compared.
+    What it raises names the last seed, the steps since then and the episode's step, to compare a report with.
     """
 
     observation_space = spaces.Box(-100, 100, (3,), np.float32)
@@ -69,11 +69,13 @@ class FaultEnv(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.seed, self.time, self.resets = seed, 0, self.resets + 1
+        if seed is not None:
+            self.seed, self.since_seed = seed, 0
+        self.time, self.resets = 0, self.resets + 1
         self.walk = self.np_random.uniform(-1, 1, 3).astype(np.float32)
         if self.is_faulty and self.resets > 1:
             if self.mode == "raise_in_reset":
-                raise RuntimeError(f"no mesh at seed {self.seed} step 0")
+                raise RuntimeError(f"no mesh at seed {self.seed} + {self.since_seed}, step 0")
             if self.mode == "nan_in_reset":
                 return np.full(3, np.nan, np.float32), {}
         return self.walk.copy(), {}
@@ -81,6 +83,7 @@ class FaultEnv(gym.Env[Any, Any]):
     def step(self, action: int) -> Any:
         self.walk = self.walk + np.float32(0.1) * (action - 1) + self.np_random.normal(0, 0.1, 3).astype(np.float32)
         self.time += 1
+        self.since_seed += 1
         self.calls += 1
         answer = self.walk.copy(), float(self.walk[0]), self.time == EPISODE, False, {}
         if self.is_faulty and (self.calls % self.every == 0 or self.mode in HARMLESS):
@@ -92,9 +95,9 @@ class FaultEnv(gym.Env[Any, Any]):
         mode = self.mode
         if mode == "any":
             # A rebuilt environment begins to count anew, its seed does not.
-            mode = FATAL[(self.seed or 0) % len(FATAL)]
+            mode = FATAL[self.seed % len(FATAL)]
         if mode in ("raise", "raise_in_reset", "nan_in_reset"):
-            raise ArithmeticError(f"diverged at seed {self.seed} step {self.time}\nand more lines")
+            raise ArithmeticError(f"diverged at seed {self.seed} + {self.since_seed}, step {self.time}\nand more lines")
         if mode == "exit":
             raise SystemExit(3)
         if mode == "prints":

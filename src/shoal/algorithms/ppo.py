@@ -6,6 +6,7 @@ would change the loss for each sample. Distributions and networks pull that back
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
@@ -23,6 +24,8 @@ from shoal.errors import EnvError
 from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.workers import Workers
+
+log = logging.getLogger("shoal")
 
 CHUNK_BYTES = 1 << 20  # observations of one forward pass where no derivative is wanted
 
@@ -63,7 +66,8 @@ class PPO:
         old_dist_inputs = batch.dist_inputs.reshape(len(targets), -1)
 
         totals = Totals()
-        for _ in range(c.num_sgd_iter):
+        before = policy.network.params.copy(), self.optimizer.get_state()
+        for epoch in range(c.num_sgd_iter):
             for rows in self._minibatches(batch):
                 size = np.float32(1 / len(rows))
                 outputs, predicted, tape = policy.network.forward(tuple(part.take(rows, axis=0) for part in inputs))
@@ -78,8 +82,8 @@ class PPO:
                 ratio = np.exp(log_ratio)
                 advantage = advantages[rows]
                 gain = ratio * advantage
-                clipped = np.clip(ratio, 1 - c.clip_param, 1 + c.clip_param) * advantage
-                d_log_prob = np.where(gain <= clipped, gain, 0) * -size
+                clipped = np.minimum(np.maximum(ratio, 1 - c.clip_param), 1 + c.clip_param) * advantage
+                d_log_prob = gain * (gain <= clipped) * -size
 
                 error = predicted - targets[rows] if c.use_critic else np.zeros_like(predicted)
                 d_values = error * (2 * c.vf_loss_coeff * size)
@@ -98,15 +102,23 @@ class PPO:
                     gradient *= c.grad_clip / (norm + 1e-6)
                 self.optimizer.step(policy.network.params, gradient, lr)
                 policy.network.sync()
-                totals.add(
-                    policy_loss=-np.minimum(gain, clipped).mean(),
-                    vf_loss=np.dot(error, error) * size,
-                    entropy=now.entropy.mean(),
-                    # Schulman's low-variance estimate of KL(old, new) where the exact one is not needed.
-                    kl=(ratio - 1 - log_ratio).mean() if now.kl is None else now.kl.mean(),
-                    clip_fraction=np.count_nonzero(gain > clipped) * size,
-                    grad_gnorm=norm,
-                )
+                if epoch == c.num_sgd_iter - 1:
+                    totals.add(
+                        policy_loss=-np.minimum(gain, clipped).mean(),
+                        vf_loss=np.dot(error, error) * size,
+                        entropy=now.entropy.mean(),
+                        # Schulman's low-variance estimate of KL(old, new) where the exact one is not needed.
+                        kl=(ratio - 1 - log_ratio).mean() if now.kl is None else now.kl.mean(),
+                        clip_fraction=np.count_nonzero(gain > clipped) * size,
+                        grad_gnorm=norm,
+                    )
+
+        if totals.refused and not self._is_sound(inputs):
+            # Too long a step has thrown the weights out of all bounds: no later gradient could bring them back.
+            policy.network.params[:] = before[0]
+            policy.network.sync()
+            self.optimizer.set_state(before[1])
+            log.warning("learning went out of bounds (lr %g): the weights of the iteration before are kept", lr)
 
         stats = totals.means()
         stats["total_loss"] = (
@@ -149,6 +161,11 @@ class PPO:
         lambda_ = c.lambda_ if c.use_gae else 1.0
         return values, gae(rewards, values, following, batch.terminated, batch.truncated, c.gamma, lambda_)
 
+    def _is_sound(self, inputs: Inputs) -> bool:
+        """Whether the network still gives finite outputs and values for what was seen."""
+        outputs, values, _ = self.policy.network.forward(tuple(part[:256] for part in inputs))
+        return bool(np.isfinite(outputs).all() and np.isfinite(values).all())
+
     def _values(self, inputs: Inputs) -> Array:
         """Values in passes of bounded size: a convolution makes many times its input of intermediate numbers."""
         rows = len(inputs[0])
@@ -170,7 +187,7 @@ class PPO:
 
 
 class Totals:
-    """Running sums of the statistics of minibatches."""
+    """Sums of the statistics of the last pass over a batch."""
 
     def __init__(self) -> None:
         self.count = 0

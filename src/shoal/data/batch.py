@@ -77,7 +77,8 @@ class Incident:
 
     env_index: int
     worker_index: int
-    seed: int
+    seed: int  # of its last seeded reset
+    steps_since_seed: int
     step: int  # steps since the episode's reset; 0 = in reset
     action: str
     cause: str  # one line

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
 from shoal.envs.spaces import ActionSpec, ObsSpec
-from shoal.envs.vector import Steps, episode_seed
+from shoal.envs.vector import Steps, reset_seed
 from shoal.errors import EnvError
 
 
@@ -42,7 +42,7 @@ class NativeVector:
     def reset(self, obs: Parts) -> None:
         """See `Vector`."""
         self._resets += 1
-        seeds: Any = [episode_seed(self._seed, self._first_index + i, self._resets) for i in range(self.num_envs)]
+        seeds: Any = [reset_seed(self._seed, self._first_index + i, self._resets) for i in range(self.num_envs)]
         # Only gymnasium's own collections of Python environments take a seed for each; the contract is one for all.
         each = isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._put(self._reset(seed=seeds if each else seeds[0]), obs)

@@ -22,6 +22,7 @@ from shoal.envs.spaces import ActionSpec, ObsSpec
 from shoal.errors import EnvError
 
 MOST_FAILURES_IN_A_ROW = 10
+STEPS_BETWEEN_SEEDS = 100
 LARGEST_METRIC = 1e300  # Python's integers may be larger than any float
 
 
@@ -36,6 +37,7 @@ class Steps:
     valid: NDArray[np.bool_]
     finals: list[tuple[int, Parts]] = field(default_factory=list)  # (row, last observation) of truncated episodes
     failed: list[int] = field(default_factory=list)  # rows whose step did not happen
+    seeded: list[int] = field(default_factory=list)  # rows that began an episode with a seed
 
 
 class Vector(Protocol):
@@ -64,10 +66,10 @@ class Vector(Protocol):
         """Close every environment; never raises."""
 
 
-def episode_seed(seed: int, env_index: int, episode: int) -> int:
-    """The seed of one episode of one environment: splitmix64 of the three numbers, so neighbours share nothing."""
+def reset_seed(seed: int, env_index: int, count: int) -> int:
+    """The seed of an environment's `count`-th seeded reset: splitmix64 of the numbers, so neighbours share nothing."""
     mask = 0xFFFFFFFFFFFFFFFF
-    x = (seed * 0x9E3779B97F4A7C15 + env_index * 0xBF58476D1CE4E5B9 + episode * 0x94D049BB133111EB) & mask
+    x = (seed * 0x9E3779B97F4A7C15 + env_index * 0xBF58476D1CE4E5B9 + count * 0x94D049BB133111EB) & mask
     for _ in range(2):
         x = (x + 0x9E3779B97F4A7C15) & mask
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -78,6 +80,10 @@ def episode_seed(seed: int, env_index: int, episode: int) -> int:
 
 class PythonVector:
     """Gymnasium environments in this process, one after another.
+
+    An environment gets a seed at its first reset, and again at the first reset after every 100 steps: often enough that
+    a resumed run can follow it from there by its actions, rarely enough to cost nothing (making a generator takes as
+    long as some steps).
 
     `make(row)` gives an environment with gymnasium's checking and ordering wrappers taken off, and its time limit.
     A failing environment (it raises, or gives what no network may see) is rebuilt alone; `max_failures` ends the run.
@@ -103,7 +109,8 @@ class PythonVector:
         self._max_failures = max_failures
         self._failures = 0
         self._failures_in_a_row = [0] * num_envs
-        self._episode = [0] * num_envs
+        self._seedings = [0] * num_envs
+        self._since_seed = np.zeros(num_envs, np.int64)
         self._rewards = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
         self._limits = np.full(num_envs, np.iinfo(np.int64).max)
@@ -117,7 +124,7 @@ class PythonVector:
     def reset(self, obs: Parts) -> None:
         """See `Vector`."""
         for row in range(self.num_envs):
-            self._begin(row, obs)
+            self._begin(row, obs, seeded=True)
 
     def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
         """See `Vector`."""
@@ -136,6 +143,7 @@ class PythonVector:
         if failed or not self._written(steps):
             self._write_one_by_one(steps, decoded)
         self._lengths += 1
+        self._since_seed += 1
         self._rewards += steps.rewards
         steps.truncated |= self._lengths >= self._limits
         steps.truncated &= ~steps.terminated
@@ -143,6 +151,7 @@ class PythonVector:
         if active is not None:
             ended &= active
             self._lengths[~active] -= 1
+            self._since_seed[~active] -= 1
             steps.valid[:] = active
             steps.terminated[~active] = True
             steps.truncated[~active] = False
@@ -154,7 +163,8 @@ class PythonVector:
         for row in ended.nonzero()[0].tolist():
             self._end(row, steps)
         for row in failed:
-            self._begin(row, steps.obs)
+            self._begin(row, steps.obs, seeded=True)
+            steps.seeded.append(row)
 
     def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
         """See `Vector`."""
@@ -162,11 +172,11 @@ class PythonVector:
 
     def get_state(self) -> dict[str, Any]:
         """See `Vector`."""
-        return {"episode": list(self._episode), "failures": self._failures}
+        return {"seedings": list(self._seedings), "failures": self._failures}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """See `Vector`."""
-        self._episode = [int(n) for n in state["episode"]]
+        self._seedings = [int(n) for n in state["seedings"]]
         self._failures = int(state["failures"])
 
     def close(self) -> None:
@@ -213,41 +223,54 @@ class PythonVector:
         index = self._first_index + row
         self.episodes.append(Episode(index, float(self._rewards[row]), int(self._lengths[row]), metrics))
         self._failures_in_a_row[row] = 0
-        self._begin(row, steps.obs)
+        if self._begin(row, steps.obs, seeded=self._since_seed[row] >= STEPS_BETWEEN_SEEDS):
+            steps.seeded.append(row)
 
-    def _begin(self, row: int, obs: Parts) -> None:
-        """Start the next episode, rebuilding the environment as often as its failures are forgiven."""
+    def _begin(self, row: int, obs: Parts, seeded: bool) -> bool:
+        """Start the next episode, rebuilding the environment as often as its failures are forgiven.
+
+        Returns whether it began with a seed: as asked for, or because the environment is a new one.
+        """
         while True:
-            self._episode[row] += 1
             self._lengths[row], self._rewards[row] = 0, 0.0
+            if seeded:
+                self._seedings[row] += 1
+                self._since_seed[row] = 0
             try:
-                first, _ = self.envs[row].reset(seed=self._episode_seed(row))
+                first, _ = self.envs[row].reset(seed=self._reset_seed(row)) if seeded else self.envs[row].reset()
                 self._obs_spec.put(first, obs, row)
-                return
+                return seeded
             except (Exception, SystemExit) as error:
                 self._fail(row, error, None)
+                seeded = True
 
     def _replay(self, row: int, history: NDArray[Any] | None, obs: Parts) -> bool:
         if history is not None:
             try:
-                self._lengths[row], self._rewards[row] = 0, 0.0
-                last, _ = self.envs[row].reset(seed=self._episode_seed(row))
-                for action in self._action_spec.decode(history) if len(history) else ():
-                    last, reward, terminated, truncated, _ = self.envs[row].step(action)
-                    self._lengths[row] += 1
-                    self._rewards[row] += np.float32(_number(reward))
-                    if terminated or truncated:
-                        raise ValueError("the episode ended before its recorded end")
-                self._obs_spec.put(last, obs, row)
+                self._follow(row, history, obs)
                 return True
-            except Exception:
+            except (Exception, SystemExit):
                 # That the episode does not come back is no failure of a run: the next one begins.
                 self._rebuild(row)
-        self._begin(row, obs)
+        self._begin(row, obs, seeded=True)
         return False
 
-    def _episode_seed(self, row: int) -> int:
-        return episode_seed(self._seed, self._first_index + row, self._episode[row])
+    def _follow(self, row: int, history: NDArray[Any], obs: Parts) -> None:
+        """From the last seed, take the recorded actions through however many episodes they made."""
+        env = self.envs[row]
+        self._lengths[row], self._rewards[row], self._since_seed[row] = 0, 0.0, len(history)
+        last, _ = env.reset(seed=self._reset_seed(row))
+        for action in self._action_spec.decode(history) if len(history) else ():
+            last, reward, terminated, truncated, _ = env.step(action)
+            self._lengths[row] += 1
+            self._rewards[row] += np.float32(_number(reward))
+            if terminated or truncated or self._lengths[row] >= self._limits[row]:
+                last, _ = env.reset()
+                self._lengths[row], self._rewards[row] = 0, 0.0
+        self._obs_spec.put(last, obs, row)
+
+    def _reset_seed(self, row: int) -> int:
+        return reset_seed(self._seed, self._first_index + row, self._seedings[row])
 
     def _build(self, row: int) -> None:
         env, limit = self._make(row)
@@ -259,7 +282,8 @@ class PythonVector:
         incident = Incident(
             env_index=self._first_index + row,
             worker_index=self._worker_index,
-            seed=self._episode_seed(row),
+            seed=self._reset_seed(row),
+            steps_since_seed=int(self._since_seed[row]) + (action is not None),
             step=int(self._lengths[row]) + (action is not None),
             action="none, in reset" if action is None else _short(action),
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
@@ -292,7 +316,8 @@ def describe(incident: Incident) -> str:
     """One sentence on a failure, with what is needed to see it again."""
     return (
         f"environment {incident.env_index} failed at step {incident.step} of its episode "
-        f"(seed {incident.seed}, action {incident.action}): {incident.cause}"
+        f"(seed {incident.seed} set {incident.steps_since_seed} steps before, action {incident.action}): "
+        f"{incident.cause}"
     )
 
 

@@ -82,40 +82,39 @@ class Categorical:
     def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
         """See `Distribution`."""
         logp, p = self._softmax(inputs)
-        chosen = np.arange(len(logp)), actions.reshape(-1).astype(np.intp, copy=False)
+        chosen = actions.reshape(-1).astype(np.intp, copy=False), np.arange(logp.shape[1])
         log_prob = self._total(logp[chosen])
-        entropy_each = -np.einsum("ij,ij->i", p, logp)
+        entropy_each = -np.einsum("ij,ij->j", p, logp)
         kl, old_p = None, None
         if old_inputs is not None:
             old_logp, old_p = self._softmax(old_inputs)
-            kl = self._total(np.einsum("ij,ij->i", old_p, old_logp - logp))
+            kl = self._total(np.einsum("ij,ij->j", old_p, old_logp - logp))
         return Evaluation(log_prob, self._total(entropy_each), kl, (logp, p, chosen, entropy_each, old_p))
 
     def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
-        """With d log p_a = 1_a - p, d H = -p (log p + H) and d KL = p - p_old."""
+        """With respect to the logits: d log p_a = 1_a - p;  d H = -p (log p + H);  d KL = p - p_old."""
         logp, p, chosen, entropy, old_p = e.saved
         each = self._each(d_log_prob)
         g: Array = p * -each
-        g[chosen] += each[:, 0] if each.ndim else each
+        g[chosen] += each
         if np.ndim(d_entropy) or d_entropy:
-            g -= self._each(d_entropy) * (p * (logp + entropy[:, None]))
+            g -= self._each(d_entropy) * (p * (logp + entropy))
         if old_p is not None and (np.ndim(d_kl) or d_kl):
             g += self._each(d_kl) * (p - old_p)
-        return g.reshape(-1, self.num_inputs)
+        return np.ascontiguousarray(g.T).reshape(-1, self.num_inputs)
 
     def fisher(self, inputs: Array, tangent: Array) -> Array:
-        """(diag p - p p') v."""
+        """The Fisher matrix of the logits is diag(p) - p p'."""
         _, p = self._softmax(inputs)
-        pv: Array = p * tangent.reshape(-1, self.n)
-        product: Array = pv - p * pv.sum(axis=1, keepdims=True)
-        return product.reshape(-1, self.num_inputs)
+        pv = p * tangent.reshape(-1, self.n).T
+        return np.ascontiguousarray((pv - p * pv.sum(axis=0)).T).reshape(-1, self.num_inputs)
 
     def _softmax(self, inputs: Array) -> tuple[Array, Array]:
-        """Log-probabilities and probabilities, one row per choice `[B * count, n]`."""
-        logits = inputs.reshape(-1, self.n)
-        logp = logits - logits.max(axis=1, keepdims=True)
+        """Log-probabilities and probabilities, one column per choice `[n, B * count]`: long rows are quick to sum."""
+        logp = inputs.reshape(-1, self.n).T.copy()
+        logp -= logp.max(axis=0)
         p = np.exp(logp)
-        total = p.sum(axis=1, keepdims=True)
+        total = p.sum(axis=0)
         p /= total
         logp -= np.log(total, out=total)
         return logp, p
@@ -125,9 +124,7 @@ class Categorical:
 
     def _each(self, coefficient: Coefficient) -> Array:
         c = np.asarray(coefficient, np.float32)
-        if not c.ndim:
-            return c
-        return (c if self.count == 1 else np.repeat(c, self.count))[:, None]
+        return c if self.count == 1 or not c.ndim else np.repeat(c, self.count)
 
 
 class Bernoulli:

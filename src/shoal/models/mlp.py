@@ -165,6 +165,8 @@ class MLP:
         self._gradient = np.zeros(total, np.float32)
         self._p = self._views(self.params)
         self._g = self._views(self._gradient)
+        layers = range(len(self.hiddens))
+        self._hidden = [(self._p[f"hidden{k}.weight"], self._p[f"hidden{k}.bias"]) for k in layers]
         self._initialise(np.random.default_rng(seed))
 
     def sync(self) -> None:
@@ -188,8 +190,9 @@ class MLP:
         keep_z = self._activation.needs_z
         with np.errstate(over="ignore"):
             for layer, h in enumerate(tape.hidden):
-                np.matmul(below, self._p[f"hidden{layer}.weight"], out=h)
-                h += self._p[f"hidden{layer}.bias"][:, None, :]
+                weight, bias = self._hidden[layer]
+                np.matmul(below, weight, out=h)
+                h += bias[:, None, :]
                 if keep_z:
                     np.copyto(tape.z[layer], h)
                 self._activation.apply(h)
@@ -296,8 +299,9 @@ class MLP:
                 self._act_buffers[len(x)] = buffers
         with np.errstate(over="ignore"):
             for layer, h in enumerate(buffers):
-                np.matmul(x, self._p[f"hidden{layer}.weight"][group], out=h)
-                h += self._p[f"hidden{layer}.bias"][group]
+                weight, bias = self._hidden[layer]
+                np.matmul(x, weight[group], out=h)
+                h += bias[group]
                 x = self._activation.apply(h)
         return x
 

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -211,7 +212,7 @@ def _start_private(folder: str, num_cpus: int) -> Any:
     token = os.path.join(folder, "token")
     descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(os.urandom(32).hex())
+        file.write(_token())
     # Ray reads these when it is imported.
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = token
@@ -227,6 +228,12 @@ def _start_private(folder: str, num_cpus: int) -> Any:
         _node_ip_address="127.0.0.1",
     )
     return ray
+
+
+@cache
+def _token() -> str:
+    """The secret of this program's private Rays, one after another: Ray reads it once in a process's life."""
+    return os.urandom(32).hex()
 
 
 def _clean(folder: str) -> None:

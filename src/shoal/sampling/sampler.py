@@ -74,6 +74,7 @@ class Sampler:
         buffers.valid[:] = True
         noise = self._draw(steps) if explore else None
         finals: list[tuple[int, int, Parts]] = []
+        seeded_at: dict[int, int] = {}
         active: NDArray[np.bool_] | None = None
         env_time = 0.0
         start = perf_counter()
@@ -101,6 +102,8 @@ class Sampler:
                 finals.append((t, row, last))
             for row in out.failed:
                 self._cut_before_failure(buffers, t, row, finals)
+            for row in out.seeded:
+                seeded_at[row] = t + 1
             if active is not None:
                 for part in buffers.obs:
                     part[t + 1][~active] = part[t][~active]
@@ -122,7 +125,7 @@ class Sampler:
             if noise is not None and t % steps == 0:
                 noise = self._draw(steps, active)
         batch = self._batch(buffers, t, finals)
-        self._remember(batch, buffers, t)
+        self._remember(batch, buffers, t, seeded_at)
         episodes, incidents = vector.episodes[:], vector.incidents[:]
         vector.episodes.clear()
         vector.incidents.clear()
@@ -224,19 +227,18 @@ class Sampler:
             final_at=np.concatenate([final_at, last]),
         )
 
-    def _remember(self, batch: Batch, buffers: Buffers, steps: int) -> None:
-        """Keep where each environment stands, and the actions that led there, so that a resumed run can follow."""
+    def _remember(self, batch: Batch, buffers: Buffers, steps: int, seeded_at: dict[int, int]) -> None:
+        """Keep where each environment stands, and its actions since its last seed, so that a resumed run can follow."""
         for current, part in zip(self._current, buffers.obs, strict=True):
             current[:] = part[steps]
-        ended = batch.terminated | batch.truncated
-        any_end: NDArray[np.bool_] = np.any(ended, axis=0)
-        last_end = steps - 1 - ended[::-1].argmax(axis=0)
+        all_valid = bool(batch.valid.all())
         for row in range(self.num_envs):
-            if any_end[row]:
-                self._histories[row] = [batch.actions[last_end[row] + 1 :, row].copy()]
-                continue
-            history = self._histories[row]
+            begin = seeded_at.get(row, 0)
+            taken = batch.actions[begin:, row]
+            # Rows that are no transitions after the last seed are those of an environment at rest.
+            taken = taken.copy() if all_valid else taken[batch.valid[begin:, row]]
+            history = [] if row in seeded_at else self._histories[row]
             if history is not None:
-                history.append(batch.actions[:, row].copy())
-                if sum(len(piece) for piece in history) > MOST_REPLAYED_STEPS:
-                    self._histories[row] = None
+                history.append(taken)
+                long = sum(len(piece) for piece in history) > MOST_REPLAYED_STEPS
+                self._histories[row] = None if long else history

@@ -1,4 +1,4 @@
-"""PPO against the textbook: its whole update, minibatch by minibatch, computed by torch's autograd in double precision."""
+"""PPO against the textbook: its whole update, minibatch by minibatch, by torch's autograd in double precision."""
 
 from __future__ import annotations
 
@@ -216,7 +216,8 @@ def test_the_update_is_the_textbooks(kind, changes) -> None:
     seen = book.update(batch, minibatches)
     stats = learner.update(batch, 0)
     book.assert_same_weights()
-    assert stats["grad_gnorm"] == pytest.approx(np.mean([norm for norm, _ in seen]), rel=1e-3)
+    last_pass = seen[-(len(seen) // learner.config.num_sgd_iter) :]
+    assert stats["grad_gnorm"] == pytest.approx(np.mean([norm for norm, _ in last_pass]), rel=1e-3)
     moved = max(float((ratio - 1).abs().max()) for _, ratio in seen)
     assert moved > 1e-3, "later minibatches must have seen ratios away from 1"
 

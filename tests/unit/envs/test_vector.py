@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from shoal.envs.spaces import ActionSpec, ObsSpec
-from shoal.envs.vector import MOST_FAILURES_IN_A_ROW, PythonVector, Steps, describe, episode_seed
+from shoal.envs.vector import MOST_FAILURES_IN_A_ROW, PythonVector, Steps, describe, reset_seed
 from shoal.errors import EnvError
 
 ACTION = np.array([[1]])
@@ -172,19 +172,20 @@ def test_an_environment_may_truncate_by_itself() -> None:
     assert steps.finals[0][1][0].tolist() == [1, 0]
 
 
-def test_every_episode_of_every_environment_has_its_own_seed() -> None:
-    bench = Bench(first_index=10, seed=3, limit=1)
-    bench.step()
-    seeds = [probe.seeds for probe in bench.made]
-    assert seeds == [[episode_seed(3, 10 + row, episode) for episode in (1, 2)] for row in range(3)]
-    assert len({seed for row in seeds for seed in row}) == 6
+def test_an_environment_is_seeded_at_first_and_at_the_first_reset_after_every_hundred_steps() -> None:
+    bench = Bench(first_index=10, seed=3, limit=40)
+    seeded = {t: steps.seeded for t in range(1, 250) if (steps := bench.step()).seeded}
+    seeds = [[seed for seed in probe.seeds if seed is not None] for probe in bench.made]
+    assert seeds == [[reset_seed(3, 10 + row, count) for count in (1, 2, 3)] for row in range(3)]
+    assert len({seed for row in seeds for seed in row}) == 9
+    assert seeded == {120: [0, 1, 2], 240: [0, 1, 2]}
 
 
-def test_episode_seeds_do_not_collide_and_fit_everywhere() -> None:
-    seeds = [episode_seed(s, e, k) for s in range(10) for e in range(30) for k in range(30)]
+def test_reset_seeds_do_not_collide_and_fit_everywhere() -> None:
+    seeds = [reset_seed(s, e, k) for s in range(10) for e in range(30) for k in range(30)]
     assert len(set(seeds)) > len(seeds) - 20, "of 9000 out of 2^31, 0.02 are expected to meet"
     assert all(0 <= seed < 2**31 for seed in seeds)
-    assert 0 <= episode_seed(2**63 - 1, 10**6, 10**9) < 2**31
+    assert 0 <= reset_seed(2**63 - 1, 10**6, 10**9) < 2**31
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -207,7 +208,7 @@ def test_a_failing_environment_is_rebuilt_alone(fault, num_envs) -> None:
 
     (incident,) = bench.vector.incidents
     assert (incident.env_index, incident.worker_index, incident.step) == (20 + row, 4, 2)
-    assert incident.seed == episode_seed(7, 20 + row, 1)
+    assert incident.seed == reset_seed(7, 20 + row, 1)
     assert incident.action == "1"
     assert "\n" not in incident.cause
     assert CAUSES.get(fault, "Error") in incident.cause
@@ -237,7 +238,7 @@ def test_a_failure_in_reset_is_forgiven_and_the_next_episode_has_another_seed() 
     assert [i.cause for i in bench.vector.incidents] == ["OSError: no license"] * 3
     assert [i.step for i in bench.vector.incidents] == [0, 0, 0]
     assert bench.vector.incidents[0].action == "none, in reset"
-    assert [i.seed for i in bench.vector.incidents] == [episode_seed(7, 1, k) for k in (1, 2, 3)]
+    assert [i.seed for i in bench.vector.incidents] == [reset_seed(7, 1, k) for k in (1, 2, 3)]
     assert bench.step().valid.all()
 
 
@@ -354,11 +355,11 @@ def test_replay_brings_an_environment_back() -> None:
     assert again.obs[0].tolist() == [[3, 0], [0, 1]]
     assert again.made[0].seeds[-1] == bench.made[0].seeds[-1]
     assert again.made[0].actions == [1, 2, 0]
-    assert again.made[1].seeds[-1] == episode_seed(7, 1, 2)
+    assert again.made[1].seeds[-1] == reset_seed(7, 1, 2)
 
 
 @pytest.mark.parametrize(
-    "probe", [{"ends_after": 2}, {"faults": {2: FAULTS["raises"]}}, {"faults": {3: FAULTS["nan observation"]}}]
+    "probe", [{"faults": {2: FAULTS["raises"]}}, {"faults": {3: FAULTS["nan observation"]}}]
 )
 def test_a_replay_that_goes_otherwise_begins_anew(probe) -> None:
     bench = Bench(1, probes={0: lambda made: probe if made == 0 else {}})
@@ -366,6 +367,15 @@ def test_a_replay_that_goes_otherwise_begins_anew(probe) -> None:
     assert bench.obs[0].tolist() == [[0, 0]]
     assert bench.made[0].closed
     assert bench.step().valid.all()
+
+
+def test_a_replay_goes_through_the_episodes_since_the_seed() -> None:
+    bench = Bench(1, limit=2)
+    assert bench.vector.replay([np.ones((5, 1), np.int64)], bench.obs) == [True]
+    assert len([seed for seed in bench.made[0].seeds if seed is None]) == 2
+    steps = bench.step()
+    assert steps.truncated[0]
+    assert bench.vector.episodes[-1].length == 2
 
 
 def test_the_return_goes_on_over_a_replay() -> None:

@@ -13,7 +13,7 @@ from gymnasium.vector import SyncVectorEnv
 from shoal.config.settings import PPOConfig
 from shoal.data.state import State
 from shoal.envs.native import NativeVector
-from shoal.envs.vector import PythonVector, episode_seed
+from shoal.envs.vector import PythonVector, reset_seed
 from shoal.models.build import build_policy
 from shoal.sampling.sampler import Sampler
 
@@ -114,11 +114,11 @@ def assert_same(mine, theirs, but=()) -> None:
 def test_a_batch_is_what_the_environments_gave(kind) -> None:
     sampler = sampler_for(kind, limit=6)
     policy = sampler.policy
-    envs, episodes, returns = [kind() for _ in range(4)], [1] * 4, []
-    current = [env.reset(seed=episode_seed(SEED, row, 1))[0].copy() for row, env in enumerate(envs)]
+    envs, seedings, since_seed, returns = [kind() for _ in range(4)], [1] * 4, [0] * 4, []
+    current = [env.reset(seed=reset_seed(SEED, row, 1))[0].copy() for row, env in enumerate(envs)]
     totals, lengths = [0.0] * 4, [0] * 4
     ends = {"terminated": 0, "truncated": 0}
-    for _ in range(3):
+    for _ in range(16):
         sample = sampler.sample(7)
         batch = sample.batch
         finals = {(t, n): batch.final_obs[0][k] for k, (t, n) in enumerate(batch.final_at.tolist())}
@@ -131,6 +131,7 @@ def test_a_batch_is_what_the_environments_gave(kind) -> None:
                 np.testing.assert_array_equal(batch.obs[0][t, n], current[n])
                 obs, reward, terminated, truncated, _ = env.step(decoded[n])
                 totals[n], lengths[n] = totals[n] + np.float32(reward), lengths[n] + 1
+                since_seed[n] += 1
                 truncated = not terminated and (truncated or lengths[n] >= 6)
                 assert batch.rewards[t, n] == np.float32(reward)
                 assert batch.terminated[t, n] == terminated
@@ -142,9 +143,12 @@ def test_a_batch_is_what_the_environments_gave(kind) -> None:
                 if terminated or truncated:
                     ends["terminated" if terminated else "truncated"] += 1
                     seen_ends.append((n, pytest.approx(totals[n]), lengths[n]))
-                    episodes[n] += 1
                     totals[n], lengths[n] = 0.0, 0
-                    current[n] = env.reset(seed=episode_seed(SEED, n, episodes[n]))[0].copy()
+                    seed = None
+                    if since_seed[n] >= 100:
+                        seedings[n], since_seed[n] = seedings[n] + 1, 0
+                        seed = reset_seed(SEED, n, seedings[n])
+                    current[n] = env.reset(seed=seed)[0].copy()
         assert [(e.env_index, e.reward, e.length) for e in sample.episodes] == seen_ends
         returns += seen_ends
         rows = batch.actions.reshape(28, -1), batch.dist_inputs.reshape(28, -1)
