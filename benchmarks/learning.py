@@ -55,7 +55,7 @@ LESSONS = (
     lesson("Acrobot-v1", 16, 256, 49, sgd_minibatch_size=64, num_sgd_iter=4, gamma=0.99, lambda_=0.94),
     lesson("Pendulum-v1", 4, 1024, 49, sgd_minibatch_size=64, num_sgd_iter=10, lr=1e-3, gamma=0.9, lambda_=0.95),
     lesson(
-        "LunarLander-v3", 16, 1024, 61,
+        "LunarLander-v3", 16, 1024, 31,
         sgd_minibatch_size=64, num_sgd_iter=4, gamma=0.999, lambda_=0.98, entropy_coeff=0.01,
     ),
 )  # fmt: skip

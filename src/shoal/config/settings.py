@@ -120,7 +120,7 @@ class AlgorithmConfig(BaseModel):
     env_config: FreeMapping = {}
     """What the environment gets as its configuration, beside worker_index, vector_index, env_index and num_workers."""
     max_env_failures: Count | None = 1000
-    """How many failures of environments a run survives in all; one more ends it, saved, with the cause; null: any number."""
+    """How many failures of environments a run survives in all; one more ends it, saved, with the cause; null: any."""
     horizon: Size | None = None
     """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
 
@@ -239,8 +239,8 @@ class AlgorithmConfig(BaseModel):
             found.append("config.model.custom_model_config: nobody reads it; name a custom_model, or leave it out")
         if self.lr_schedule is not None:
             found += self._scheduled("lr", self.lr_schedule[0][1])
-        if self.evaluation_num_workers and self.evaluation_interval is None:
-            found.append("config.evaluation_num_workers: there is no evaluation; set evaluation_interval too")
+        if self.evaluation_num_workers:
+            found.append("config.evaluation_num_workers: evaluation runs in the driver's process only; leave it at 0")
         return found
 
     def _scheduled(self, key: str, start: float) -> list[str]:

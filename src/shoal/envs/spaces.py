@@ -145,12 +145,13 @@ class ObsSpec:
             if array.shape != leaf.shape:
                 where = f"observation '{path_name(leaf.path)}'" if leaf.path else "observation"
                 raise ValueError(f"{where} has shape {array.shape}, its space says {leaf.shape}")
-            if leaf.columns is None:
-                rows[leaf.part][index] = array
-            elif array.size:
-                numbers = array.reshape(-1)
-                # Before the cast: single precision cannot tell large neighbours apart.
-                rows[0][index, leaf.columns] = numbers if leaf.first is None else numbers - leaf.first
+            with np.errstate(over="ignore"):  # what is too large for single precision is refused below
+                if leaf.columns is None:
+                    rows[leaf.part][index] = array
+                elif array.size:
+                    numbers = array.reshape(-1)
+                    # Before the cast: single precision cannot tell large neighbours apart.
+                    rows[0][index, leaf.columns] = numbers if leaf.first is None else numbers - leaf.first
         problem = self.problem(tuple(part[index : index + 1] for part in rows))
         if problem is not None:
             raise ValueError(problem[1])
@@ -354,7 +355,8 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
         lowest, highest = low, np.array([near if int(near) <= top else np.nextafter(near, 0) for near, top in pairs])
 
     def continuous(rows: NDArray[Any]) -> Sequence[Any]:
-        values: NDArray[Any] = rows * scale + middle
+        with np.errstate(over="ignore"):
+            values: NDArray[Any] = rows * scale + middle
         values = np.rint(values).astype(np.float64) if integer else values.astype(space.dtype)
         if clip or integer:
             values = np.clip(values, lowest, highest)

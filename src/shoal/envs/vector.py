@@ -23,7 +23,8 @@ from shoal.errors import EnvError
 
 MOST_FAILURES_IN_A_ROW = 10
 STEPS_BETWEEN_SEEDS = 100
-LARGEST_METRIC = 1e300  # Python's integers may be larger than any float
+LARGEST_REWARD = float(np.finfo(np.float32).max)
+LARGEST_METRIC = 1e38  # Python's integers may be larger than any float
 
 
 @dataclass
@@ -188,8 +189,9 @@ class PythonVector:
         """Write what all rows gave at once; False if any of it is unfit."""
         observations, rewards, terminated, truncated, _ = self._columns
         try:
-            self._obs_spec.put_all(observations, steps.obs)
-            numbers = np.array(rewards, np.float32)
+            with np.errstate(over="ignore"):  # what is too large for single precision is refused below
+                self._obs_spec.put_all(observations, steps.obs)
+                numbers = np.array(rewards, np.float32)
             steps.terminated[:] = terminated
             steps.truncated[:] = truncated
         except Exception:
@@ -328,7 +330,7 @@ def _number(reward: Any) -> float:
     if reward is None:
         raise ValueError("reward is None, it must be one number")
     number = float(reward)
-    if not np.isfinite(np.float32(number)):
+    if not abs(number) <= LARGEST_REWARD:
         raise ValueError(f"reward is {number}, it must be a finite number")
     return number
 

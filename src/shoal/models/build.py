@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from shoal.config.settings import AlgorithmConfig
+from shoal.config.settings import AlgorithmConfig, ModelConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.envs.spaces import ActionSpec, ObsSpec, Space, is_image, leaves_of
 from shoal.errors import ConfigError
@@ -24,6 +24,8 @@ def build_policy(obs_space: Space, action_space: Space, config: AlgorithmConfig)
     if reason is not None and find_spec("torch") is None:
         raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
     obs_spec = ObsSpec(obs_space, images=config.framework != "numpy")
+    if unread := unread_keys(config.model, bool(obs_spec.image_shapes)):
+        raise ConfigError(unread)
     action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions)
     distribution = distribution_for(action_spec)
     encoder = Encoder(obs_spec)
@@ -56,6 +58,23 @@ def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
     if config.framework == "numpy":
         raise ConfigError(f"config.framework: {reason} runs on PyTorch (got numpy); leave framework out or say torch")
     return reason
+
+
+def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
+    """A sentence for each model key that was set although nothing would read it."""
+    if model.custom_model is not None:
+        return []  # it gets the whole model config, and reads what it likes
+    own, other, why = (
+        (("fcnet_hiddens", "fcnet_activation"), "post_fcnet_hiddens and conv_activation", "with an image among them")
+        if has_images
+        else (("conv_filters", "conv_activation", "post_fcnet_hiddens"), "fcnet_hiddens", "without an image")
+    )
+    fields = ModelConfig.model_fields
+    return [
+        f"config.model.{key}: nothing reads it for observations {why}; leave it out, or use {other}"
+        for key in own
+        if getattr(model, key) != fields[key].default
+    ]
 
 
 def num_threads() -> int:

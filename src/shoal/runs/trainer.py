@@ -75,7 +75,7 @@ class Trainer:
             "time_total_s": self.time_total_s,
             "timesteps_per_s": sample.batch.num_steps / elapsed,
             "env_failures_total": self.env_failures_total,
-            "timers": {"env_s": sample.env_time_s, "policy_s": sample.policy_time_s, "learn_s": learn_time},
+            "timers": _timers(elapsed, env=sample.env_time_s, policy=sample.policy_time_s, learn=learn_time),
             "learner": stats,
         }
 
@@ -224,6 +224,12 @@ def part_of(state: State, name: str) -> State:
 def _learner(config: AlgorithmConfig, policy: Policy) -> ppo.PPO:
     assert isinstance(config, PPOConfig)
     return ppo.PPO(config, policy)
+
+
+def _timers(elapsed: float, **spent: float) -> dict[str, float]:
+    """Seconds of an iteration's parts, and their shares of the whole."""
+    seconds = {f"{name}_s": time for name, time in spent.items()}
+    return seconds | {f"{name}_share": time / elapsed for name, time in spent.items()}
 
 
 def _with_model_class(config: AlgorithmConfig, folders: Sequence[str]) -> AlgorithmConfig:

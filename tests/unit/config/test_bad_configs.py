@@ -113,7 +113,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"evaluation_interval": 0}, "config.evaluation_interval: must be at least 1"),
     (
         {"evaluation_num_workers": 1},
-        "config.evaluation_num_workers: there is no evaluation; set evaluation_interval too",
+        "config.evaluation_num_workers: evaluation runs in the driver",
     ),
     ({"evaluation_duration_unit": "steps"}, "must be episodes or timesteps (got 'steps')"),
     ({3: 4}, "config: keys must be text (got 3)"),

@@ -358,9 +358,7 @@ def test_replay_brings_an_environment_back() -> None:
     assert again.made[1].seeds[-1] == reset_seed(7, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "probe", [{"faults": {2: FAULTS["raises"]}}, {"faults": {3: FAULTS["nan observation"]}}]
-)
+@pytest.mark.parametrize("probe", [{"faults": {2: FAULTS["raises"]}}, {"faults": {3: FAULTS["nan observation"]}}])
 def test_a_replay_that_goes_otherwise_begins_anew(probe) -> None:
     bench = Bench(1, probes={0: lambda made: probe if made == 0 else {}})
     assert bench.vector.replay([np.ones((3, 1), np.int64)], bench.obs) == [False]
