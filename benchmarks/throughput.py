@@ -81,8 +81,14 @@ def measure_sampling(repeats: int, iterations: int) -> dict[str, Any]:
     return {
         "sampling": spread([each["sampling"] for each in answers]),
         "bare": spread([each["bare"] for each in answers]),
-        "share": spread([each["sampling"] / each["bare"] for each in answers]),
+        "share": spread([each["share"] for each in answers]),
     }
+
+
+def measure_guard(repeats: int, rounds: int) -> dict[str, Any]:
+    """What the check of every observation and reward adds to sampling."""
+    answers = [ask("shoal", "guard", num_envs=64, steps=64, rounds=rounds).answer["extra"] for _ in range(repeats)]
+    return {"extra": spread(answers)}
 
 
 def measure_memory() -> float:
@@ -115,6 +121,8 @@ def bars_of(results: dict[str, Any]) -> list[Bar]:
     if "sampling" in results:
         share = results["sampling"]["share"]["median"]
         bars.append(Bar("sampling / bare environment", share, 0.65, at_least=True))
+    if "guard" in results:
+        bars.append(Bar("guard, added to sampling", results["guard"]["extra"]["median"], 0.03, at_least=False))
     if {"shoal", "sb3"} <= startup.keys():
         ratio = startup["shoal"]["median"] / startup["sb3"]["median"]
         bars.append(Bar("first iteration / SB3's", ratio, 1 / 3, at_least=False))
@@ -171,6 +179,7 @@ def main() -> None:
     }
     if "shoal" in options.who:
         results["sampling"] = measure_sampling(repeats, iterations)
+        results["guard"] = measure_guard(repeats, rounds=5 if options.quick else 60)
         results["peak_rss_mb"] = measure_memory()
     bars = bars_of(results)
     show(results)

@@ -76,7 +76,36 @@ def sampling(num_envs: int, batch: int, iterations: int) -> task.Answer:
             result = trainer.train()
             overall = perf_counter() - started
             ours.append(result["timesteps_this_iter"] / (overall - result["timers"]["learn_s"]))
-    return {"sampling": statistics.median(ours), "bare": statistics.median(bare)}
+    shares = [mine / theirs for mine, theirs in zip(ours, bare, strict=True)]
+    return {
+        "sampling": statistics.median(ours),
+        "bare": statistics.median(bare),
+        "share": statistics.median(shares),
+    }
+
+
+def guard(num_envs: int, steps: int, rounds: int) -> task.Answer:
+    """What checking every observation and reward adds to sampling, with and without it in turns."""
+    with same_work(num_envs, num_envs * steps, minibatch=num_envs * steps, epochs=1) as trainer:
+        worker = trainer.workers.foreach_worker(lambda worker: worker)[0]
+        vector: Any = worker.vector
+        guarded = vector._written
+
+        def unguarded(rows: Any) -> bool:
+            observations, rewards, terminated, truncated, _ = vector._columns
+            vector._obs_spec.put_all(observations, rows.obs)
+            rows.rewards[:], rows.terminated[:], rows.truncated[:] = rewards, terminated, truncated
+            return True
+
+        def seconds(written: Any) -> float:
+            vector._written = written
+            started = perf_counter()
+            worker.sample(steps)
+            return perf_counter() - started
+
+        seconds(guarded)
+        extra = [seconds(guarded) / seconds(unguarded) - 1 for _ in range(rounds)]
+    return {"extra": statistics.median(extra)}
 
 
 def bare_steps_per_s(steps: int) -> float:
@@ -149,4 +178,4 @@ def long_run(steps: int, every: int) -> task.Answer:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, sampling, startup, action, learn, images, long_run)})
+    task.main({f.__name__: f for f in (throughput, sampling, guard, startup, action, learn, images, long_run)})

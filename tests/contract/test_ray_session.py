@@ -54,6 +54,7 @@ def test_no_process_and_no_folder_stays_after_stop(short_folder) -> None:
         assert not left_behind(before), left_behind(before)
         assert not glob.glob(os.path.join(tempfile.gettempdir(), "shoal-*"))
         trainer.stop()
+        assert not children(), "stopping twice must not start another Ray"
         """,
         TMPDIR=str(short_folder),
     )

@@ -79,7 +79,7 @@ class PPO:
 
                 # Surrogate: min(r A, clip(r) A). Where the clipped branch is the smaller one, nothing moves it.
                 log_ratio = now.log_prob - old_log_probs[rows]
-                ratio = np.exp(log_ratio)
+                ratio = np.exp(np.minimum(log_ratio, 20))  # finite, however far the policy went
                 advantage = advantages[rows]
                 gain = ratio * advantage
                 clipped = np.minimum(np.maximum(ratio, 1 - c.clip_param), 1 + c.clip_param) * advantage

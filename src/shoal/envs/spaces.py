@@ -25,6 +25,7 @@ Space = spaces.Space[Any]
 SMALLEST_IMAGE_SIDE = 8
 SMALLEST_FIELD_SIDE = 16
 MOST_INTEGER_CHOICES = 256
+MOST_CHOICES = 1_000_000
 LARGEST_EXACT_INTEGER = 2**23  # of twice this, single precision still knows every integer
 
 
@@ -283,6 +284,12 @@ class ActionSpec:
             column += size
         if not column:
             raise ConfigError(f"action_space {space} offers nothing to do")
+        choices = sum(sum(leaf.choices) for leaf in self.leaves)
+        if choices > MOST_CHOICES:
+            raise ConfigError(
+                f"action_space: {choices:,} choices need as many network outputs, and {MOST_CHOICES:,} are the most; "
+                "split them into a MultiDiscrete, or make them a Box"
+            )
         self.size = column
         self.dtype = np.dtype(np.float32 if any(leaf.kind == "gaussian" for leaf in self.leaves) else np.int64)
         self._decoders = [_decoder(leaf, normalize, clip) for leaf in self.leaves]

@@ -128,8 +128,9 @@ class RayWorkers:
     def stop(self) -> None:
         """See `Workers`."""
         # Simulators may own processes and files: they get the time to close, but a hanging one cannot hold us up.
-        with contextlib.suppress(Exception):
-            self._ray.get([actor.stop.remote() for actor in self._actors], timeout=CLOSING_TIMEOUT_S)
+        if self._actors:  # Ray's `get` starts a new Ray where there is none
+            with contextlib.suppress(Exception):
+                self._ray.get([actor.stop.remote() for actor in self._actors], timeout=CLOSING_TIMEOUT_S)
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []

@@ -51,6 +51,12 @@ class Interrupts:
             if self.signal is not None:
                 raise Interrupted
             yield
+        except SystemExit:
+            # Ray takes SIGTERM for itself while it starts, and answers it by leaving the program.
+            if self.signal is not None or not self._has_lost(signal.SIGTERM):
+                raise
+            self.signal = signal.SIGTERM
+            raise Interrupted from None
         finally:
             self._cutting = False
 
@@ -71,6 +77,10 @@ class Interrupts:
             raise Interrupted
         if self._away and not self._hold and number == signal.SIGINT:
             raise KeyboardInterrupt
+
+    def _has_lost(self, number: int) -> bool:
+        """Whether a library has replaced the handler that was taken."""
+        return number in self._previous and signal.getsignal(number) != self._handle
 
     def __enter__(self) -> Interrupts:
         self.install()

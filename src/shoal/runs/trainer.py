@@ -46,8 +46,7 @@ class Trainer:
         self.search_path = tuple(str(folder) for folder in search_path)
         folders = list(dict.fromkeys([*self.search_path, str(Path.cwd())]))
         self.env_maker = env_maker(self.config.env, folders)
-        # Small matrices lose by threads, and lose hundredfold where another process wants the core.
-        self._threads = ThreadpoolController().limit(limits=num_threads(), user_api="blas")
+        self._thread_pools = ThreadpoolController()
         self.workers: Workers = start_workers(_with_model_class(self.config, folders), self.env_maker)
         self.learner = _learner(self.config, self.workers.policy)
         self.folder: Path | None = None  # where `save` writes if it is not told
@@ -60,7 +59,8 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """One iteration: sample, learn, report."""
         start = perf_counter()
-        sample, stats, learn_time = self.learner.training_step(self.workers, self.timesteps_total)
+        with self._thread_pools.limit(limits=num_threads(), user_api="blas"):
+            sample, stats, learn_time = self.learner.training_step(self.workers, self.timesteps_total)
         self.iteration += 1
         self.timesteps_total += sample.batch.num_steps
         self._report(sample.incidents)
@@ -173,7 +173,6 @@ class Trainer:
     def stop(self) -> None:
         """End the workers and close the environments; may be called twice."""
         self.workers.stop()
-        self._threads.restore_original_limits()
 
     def __enter__(self) -> Trainer:
         return self

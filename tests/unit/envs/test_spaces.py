@@ -312,3 +312,8 @@ def test_the_widest_bounds_do_not_overflow() -> None:
 def test_discrete_actions_are_plain_ints() -> None:
     (action,) = ActionSpec(spaces.Discrete(3)).decode(np.array([[1]]))
     assert type(action) is int
+
+
+def test_an_action_space_with_more_choices_than_a_network_can_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1,000,000,000 choices"):
+        ActionSpec(spaces.Discrete(10**9))

@@ -1,0 +1,283 @@
+"""Real `shoal` processes that are killed, stopped and started twice: nothing is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import csv
+import glob
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+
+FAULT_ENV = Path(__file__).with_name("fault_env.py")
+DEADLINE_S = 100
+ITERATIONS = 30
+TRAIN = [
+    *("train", "CartPole-v1", "--seed", "3", "--checkpoint-freq", "1", "--stop", f"training_iteration={ITERATIONS}"),
+    *("--set", "config.train_batch_size=512", "--set", "config.num_envs_per_worker=4"),
+]
+TIMES = re.compile(r"time_.*|timers.*|timesteps_per_s")
+"""Results that no two runs share."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A person's machine: one home, whose processes can all be found again by a mark in their environment."""
+
+    home: Path
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """A command in a session of its own, so that a signal reaches it alone."""
+        variables = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        with open(self.home / "stderr", "w") as stderr:
+            return subprocess.Popen(
+                [sys.executable, "-m", "shoal", *arguments],
+                cwd=self.home,
+                env={**variables, "HOME": str(self.home), "SHOAL_TEST_DESK": str(self.home), **environment},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run(self, *arguments: str) -> str:
+        """What a command prints that ends well."""
+        printed, code = self.end(self.start(*arguments))
+        assert code == 0, printed + self.complaints()
+        return printed
+
+    def end(self, child: subprocess.Popen[str], number: signal.Signals | None = None) -> tuple[str, int]:
+        """Signal a process if asked to, hear it out, and see that nothing of it stays; its exit code as a shell has it."""
+        if number is not None:
+            child.send_signal(number)
+        with child:
+            printed = child.stdout.read() if child.stdout is not None else ""
+            code = child.wait(DEADLINE_S)
+        _, alive = psutil.wait_procs(self.processes(), timeout=10)
+        assert not alive
+        assert "Traceback" not in printed + self.complaints()
+        return printed, 128 - code if code < 0 else code
+
+    def complaints(self) -> str:
+        """What the last command wrote to stderr."""
+        return (self.home / "stderr").read_text()
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that a command of this desk started, at whatever remove."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                mine = process.environ().get("SHOAL_TEST_DESK") == str(self.home)
+                if mine and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def run_folder(self) -> Path:
+        """The one run that has results."""
+        (file,) = (self.home / "shoal_results").glob("*/*/result.json")
+        return file.parent
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def await_iteration(child: subprocess.Popen[str], least: int) -> int:
+    """Read until the line of an iteration that is no earlier than `least`; its number."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if (match := re.match(r"iter +(\d+) ", line)) and int(match[1]) >= least:
+            return int(match[1])
+    raise AssertionError(f"the process ended before iteration {least}")
+
+
+def numbers_of(folder: Path) -> tuple[Any, ...]:
+    """All of a run that must be the same however often it was interrupted: both records, and the last checkpoint."""
+    results = [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]
+    with open(folder / "progress.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    newest = read_checkpoint(folder)
+    arrays = {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in newest.state.arrays.items()}
+    return (
+        [{name: value for name, value in row.items() if not TIMES.fullmatch(name)} for row in results],
+        [{name: value for name, value in row.items() if not TIMES.fullmatch(name)} for row in rows],
+        {name: value for name, value in newest.state.values.items() if not TIMES.fullmatch(name)},
+        arrays,
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    desk = Desk(tmp_path_factory.mktemp("uninterrupted"))
+    desk.run(*TRAIN)
+    numbers = numbers_of(desk.run_folder())
+    assert [row["training_iteration"] for row in numbers[0]] == list(range(1, ITERATIONS + 1))
+    assert len(numbers[1]) == ITERATIONS
+    assert "policy/params" in numbers[3] or len(numbers[3]) > 3
+    return numbers
+
+
+def test_the_same_command_goes_on_after_kill_9(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
+    for least in (3, 12, 13):
+        child = desk.start(*TRAIN)
+        await_iteration(child, least)
+        assert desk.end(child, signal.SIGKILL)[1] == 137
+    printed = desk.run(*TRAIN)
+    assert f"goes on from {desk.run_folder()}/checkpoint_0000" in printed
+    assert numbers_of(desk.run_folder()) == uninterrupted
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_ends_without_a_traceback(
+    desk: Desk, uninterrupted: tuple[Any, ...], number: signal.Signals, code: int
+) -> None:
+    child = desk.start(*TRAIN)
+    reached = await_iteration(child, 4)
+    printed, ended = desk.end(child, number)
+    assert ended == code
+    assert desk.complaints() == ""
+    folder = desk.run_folder()
+    newest = checkpoints_of(folder)[0]
+    assert int(newest.name[-6:]) >= reached
+    for line in (f"Stopped: interrupted by {number.name}", f"saved     {newest.name}", f"shoal resume {folder}"):
+        assert line in printed
+    desk.run("resume", str(folder))
+    assert numbers_of(folder) == uninterrupted
+
+
+def test_ctrl_c_twice_ends_at_once_with_a_good_checkpoint(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
+    child = desk.start(*TRAIN)
+    reached = await_iteration(child, 4)
+    child.send_signal(signal.SIGINT)
+    assert desk.end(child, signal.SIGINT)[1] == 130
+    assert desk.complaints() == ""
+    # The line of an iteration is printed after its checkpoint is on the disk.
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
+    desk.run(*TRAIN)
+    assert numbers_of(desk.run_folder()) == uninterrupted
+
+
+def test_sigterm_at_any_moment_loses_nothing(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
+    choose = random.Random(11)
+    for _ in range(10):
+        child = desk.start(*TRAIN)
+        moment_s = choose.uniform(0, 1)
+        try:
+            child.wait(moment_s)
+        except subprocess.TimeoutExpired:
+            printed, code = desk.end(child, signal.SIGTERM)
+            # A run that has just met its criterion still says so, and ends as it would have.
+            assert code == 143 or "Finished" in printed, (moment_s, code, printed)
+            assert desk.complaints() == ""
+        else:
+            assert desk.end(child)[1] == 0
+    desk.run(*TRAIN)
+    assert numbers_of(desk.run_folder()) == uninterrupted
+    assert not list(desk.run_folder().glob(".tmp-*"))
+
+
+def test_of_two_processes_on_one_run_one_proceeds(desk: Desk) -> None:
+    child = desk.start(*TRAIN)
+    await_iteration(child, 1)
+    desk.end(child, signal.SIGTERM)
+    folder = desk.run_folder()
+    resume = ["resume", str(folder), "--quiet", "--stop", "timesteps_total=1e9"]
+    children = [desk.start(*resume) for _ in range(2)]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        ends = {pool.submit(child.wait, DEADLINE_S): child for child in children}
+        first = concurrent.futures.wait(ends, return_when=concurrent.futures.FIRST_COMPLETED).done
+        (refused,) = (ends[end] for end in first)
+        (other,) = (child for child in children if child is not refused)
+        assert other.poll() is None
+        other.send_signal(signal.SIGTERM)
+    assert (refused.returncode, other.returncode) == (1, 143)
+    printed, _ = desk.end(other)
+    assert f"Stopped: interrupted by SIGTERM\n  run       {folder}\n  saved     checkpoint_" in printed
+    desk.end(refused)
+    read_checkpoint(folder)
+
+
+def test_the_second_process_says_who_has_the_run(desk: Desk) -> None:
+    child = desk.start(*TRAIN[:-6], "--quiet", "--stop", "timesteps_total=1e9")
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert psutil.pid_exists(child.pid)
+    lease = None
+    while lease is None:
+        lease = next((desk.home / "shoal_results").glob("*/*/.lease"), None)
+        assert child.poll() is None
+    second = subprocess.run(
+        [sys.executable, "-m", "shoal", "resume", str(lease.parent)], capture_output=True, text=True, check=False
+    )
+    assert second.returncode == 1
+    assert second.stdout == ""
+    sentence = f"Error: {lease.parent} is being written by process {child.pid} on "
+    assert second.stderr.startswith(sentence)
+    assert len(second.stderr.splitlines()) == 1
+    assert desk.end(child, signal.SIGTERM)[1] == 143
+
+
+def test_an_environment_that_fails_for_good_ends_the_run_saved_and_with_its_cause(desk: Desk) -> None:
+    settings = {"config.train_batch_size": "400", "config.num_envs_per_worker": "4", "config.max_env_failures": "4"}
+    settings |= {"config.env_config": "{mode: nan_reward}"}
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    printed, code = desk.end(desk.start("train", f"{FAULT_ENV}:FaultEnv", "--stop", "timesteps_total=1e6", *sets))
+    assert code == 1
+    folder = desk.run_folder()
+    assert [path.name for path in checkpoints_of(folder)] == ["checkpoint_000001"]
+    read_checkpoint(folder)
+    for line in ("Failed: ", "saved     checkpoint_000001", f"shoal resume {folder}"):
+        assert line in printed
+    error = desk.complaints().splitlines()[-1]
+    assert re.match(r"Error: environment 1 failed .* reward is nan.*max_env_failures is 4", error)
+    assert "reward is nan" in (folder / "log.txt").read_text()
+
+
+@pytest.fixture
+def short_folder() -> Iterator[str]:
+    """Sockets have short names only."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t-") as folder:
+        yield folder
+
+
+RAY = [*TRAIN, "--num-workers", "2", "--set", "config.num_envs_per_worker=2", "--stop", "time_total_s=1h"]
+
+
+def test_a_run_with_workers_leaves_no_process_and_no_folder(desk: Desk, short_folder: str) -> None:
+    child = desk.start(*RAY, TMPDIR=short_folder)
+    reached = await_iteration(child, 2)
+    assert len(desk.processes()) > 3
+    assert glob.glob(f"{short_folder}/shoal-*")
+    printed, code = desk.end(child, signal.SIGTERM)
+    assert code == 143, printed + desk.complaints()
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
+    assert desk.complaints() == ""
+    assert not glob.glob(f"{short_folder}/shoal-*")
+
+
+@pytest.mark.parametrize("processes", [2, 6])
+def test_workers_that_are_being_started_end_with_the_run(desk: Desk, short_folder: str, processes: int) -> None:
+    child = desk.start(*RAY, TMPDIR=short_folder)
+    while len(desk.processes()) < processes:
+        assert child.poll() is None
+    printed, code = desk.end(child, signal.SIGTERM)
+    assert code == 143, printed + desk.complaints()
+    assert "Stopped: interrupted by SIGTERM" in printed
+    assert not glob.glob(f"{short_folder}/shoal-*")
