@@ -294,7 +294,7 @@ class PPOConfig(AlgorithmConfig):
     clip_param: Positive = 0.2
     """How far the probability ratio may move from 1 (classic RLlib: 0.3)."""
     vf_clip_param: Positive | None = None
-    """Largest squared error of a value that still teaches; null: any (classic RLlib: 10.0, which hinders large returns)."""
+    """Largest squared error of a value that still teaches; null: any (classic RLlib: 10.0, low for large returns)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -284,10 +284,10 @@ class ActionSpec:
             column += size
         if not column:
             raise ConfigError(f"action_space {space} offers nothing to do")
-        choices = sum(sum(leaf.choices) for leaf in self.leaves)
-        if choices > MOST_CHOICES:
+        total = sum(sum(leaf.choices) for leaf in self.leaves)
+        if total > MOST_CHOICES:
             raise ConfigError(
-                f"action_space: {choices:,} choices need as many network outputs, and {MOST_CHOICES:,} are the most; "
+                f"action_space: {total:,} choices need as many network outputs, and {MOST_CHOICES:,} are the most; "
                 "split them into a MultiDiscrete, or make them a Box"
             )
         self.size = column
