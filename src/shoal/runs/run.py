@@ -141,11 +141,13 @@ class Run:
             except Interrupted:
                 self._note_signal(interrupts)
                 return
-            except ConfigError:
+            except ShoalError as error:
                 # The user will type something else: nothing was trained, so nothing is left.
-                if not checkpoints_of(self.folder):
+                if error.exit_code == ConfigError.exit_code and not checkpoints_of(self.folder):
                     stack.pop_all().close()
                     remove_folder(self.folder)
+                    with suppress(OSError):  # other runs are in it
+                        self.folder.parent.rmdir()
                 raise
             stack.callback(trainer.stop)
             interrupts.install()  # Ray takes the handlers when it starts
@@ -179,7 +181,7 @@ class Run:
             self._save(lease)
         except BaseException as error:
             self.outcome = Outcome("failed", f"{type(error).__name__}: {error}")
-            logger.error("The run fails: %s", self.outcome.sentence)
+            logger.info("The run fails: %s", self.outcome.sentence)  # who catches the error shows it
             if not isinstance(error, CheckpointError):
                 self._try_to_save(lease)
             raise

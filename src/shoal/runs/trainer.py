@@ -48,7 +48,11 @@ class Trainer:
         self.env_maker = env_maker(self.config.env, folders)
         self._thread_pools = ThreadpoolController()
         self.workers: Workers = start_workers(_with_model_class(self.config, folders), self.env_maker)
-        self.learner = _learner(self.config, self.workers.policy)
+        try:
+            self.learner = _learner(self.config, self.workers.policy)
+        except BaseException:  # a signal may come here
+            self.stop()
+            raise
         self.folder: Path | None = None  # where `save` writes if it is not told
         self.iteration = 0
         self.timesteps_total = 0

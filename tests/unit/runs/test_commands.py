@@ -99,7 +99,7 @@ def test_local_mode_means_no_workers() -> None:
 @pytest.mark.parametrize("command", ["resume", "evaluate"])
 def test_no_run_is_one_sentence(tmp_path: Path, command: str) -> None:
     result = shoal(command, str(tmp_path / "nowhere"))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.output.startswith("Error: there is no run at")
     assert len(result.output.splitlines()) == 1
 

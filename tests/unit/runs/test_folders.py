@@ -103,5 +103,5 @@ def test_a_trainers_own_folder_is_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "message"), [("nowhere", "there is no run"), (".", "is no run and holds none")])
 def test_no_run(tmp_path: Path, path: str, message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(ConfigError, match=message):
         find_run(tmp_path / path)

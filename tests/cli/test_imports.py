@@ -1,0 +1,55 @@
+"""What each command imports: heavy packages only where they are used."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+YAML = "fast: {env: CartPole-v1, stop: {training_iteration: 2}}\n"
+
+
+def imported(desk: Any, *arguments: str) -> set[str]:
+    """The top-level packages that a command imports, by Python's own account."""
+    command = [sys.executable, "-X", "importtime", desk.command, *arguments]
+    done = subprocess.run(
+        command, cwd=desk.work, env=desk.environment(), capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    modules = re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", done.stderr, re.MULTILINE)
+    assert "click" in modules
+    return {module.partition(".")[0] for module in modules}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["train", "--help"],
+        ["evaluate", "--help"],
+        ["completion", "bash"],
+        ["config", "show"],
+        ["config", "show", "--json-schema"],
+        ["config", "check", "fast.yml"],
+        ["train", "-f", "fast.yml", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_only_answers_imports_nothing_heavy(desk: Any, arguments: list[str]) -> None:
+    (desk.work / "fast.yml").write_text(YAML)
+    assert not {"numpy", "gymnasium", "torch", "ray"} & imported(desk, *arguments)
+
+
+def test_training_on_vectors_imports_neither_torch_nor_ray(
+    desk: Any, small: list[str], trained: tuple[Any, Any, Path]
+) -> None:
+    used = imported(desk, "train", "CartPole-v1", "--stop", "training_iteration=2", *small)
+    assert "numpy" in used
+    assert not {"torch", "ray"} & used
+    for command in ("evaluate", "resume"):
+        assert not {"torch", "ray"} & imported(desk, command, str(desk.runs()[0]))

@@ -1,0 +1,121 @@
+"""What a person may get wrong: one sentence, no traceback, exit code 2, and nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILES = {
+    "duplicate.yml": "a: {env: CartPole-v1}\na: {env: CartPole-v1}\n",
+    "torn.yml": "a: {env: CartPole-v1\n",
+    "tabs.yml": "a:\n\tenv: CartPole-v1\n",
+    "empty.yml": "",
+    "list.yml": "- env: CartPole-v1\n",
+    "foreign.yml": "a: {env: CartPole-v1, config: {learning_rate: 0.1}}\n",
+    "nowhere.yml": "a: {env: no_such_module.Env}\n",
+    "broken.py": "raise RuntimeError('no licence')\n",
+    "broken.yml": "a: {env: broken.Env}\n",
+    "plain.py": "class Plain:\n    pass\n",
+    "meshless.py": "from gymnasium import Env\nclass Mine(Env):\n    def __init__(self): raise OSError('no mesh')\n",
+    "texts.py": (
+        "from gymnasium import Env, spaces\n"
+        "class Mine(Env):\n"
+        "    observation_space, action_space = spaces.Text(5), spaces.Discrete(2)\n"
+        "    def reset(self, *, seed=None, options=None): return 'abc', {}\n"
+    ),
+}
+
+REFUSED = {
+    "train": "There is nothing to train on",
+    "train Cartpole-v1": "CartPole-v1",
+    "train CartPole-v7": "Gymnasium has no such version",
+    "train no_such_id": "no_such_id",
+    "train no_such_module:Env": "no module 'no_such_module'",
+    "train no_such_file.py:Env": "no file 'no_such_file.py'",
+    "train plain.py:Plian": "did you mean Plain?",
+    "train plain.py:Plain": "Plain",
+    "train broken.py:Env": "no licence",
+    "train meshless.py:Mine": "OSError: no mesh",
+    "train texts.py:Mine": "Text",
+    "train CartPole-v1 --env CartPole-v1": "The environment is given twice",
+    "train CartPole-v1 --set config.lr": "write KEY=VALUE",
+    "train CartPole-v1 --set lr=1e-3": "config.lr",
+    "train CartPole-v1 --set config.lr=fast": "config.lr: must be a number (got 'fast')",
+    "train CartPole-v1 --set config.learning_rate=1": "did you mean config.lr?",
+    "train CartPole-v1 --set config.train_batch_size=0": "config.train_batch_size",
+    "train CartPole-v1 --stop timesteps_total": "write NAME=LIMIT",
+    "train CartPole-v1 --stop timestep_total=5": "did you mean timesteps_total?",
+    "train CartPole-v1 --stop timesteps_total=many": "stop.timesteps_total",
+    "train CartPole-v1 --stop timesteps_total=.nan": "stop.timesteps_total",
+    "train CartPole-v1 --num-workers -1": "--num-workers",
+    "train CartPole-v1 --num-cpus 100000": "this machine gives",
+    "train CartPole-v1 --run DQN": "run: there is PPO (got 'DQN')",
+    "train CartPole-v1 --results-dir $NO_SUCH_VARIABLE/x": "is not set",
+    "train CartPole-v1 --results-dir plain.py": "cannot be written",
+    "train CartPole-v1 --name a/b": "name",
+    "train -f no_such_file.yml": "there is no such file",
+    "train -f .": "is a folder",
+    "train -f duplicate.yml": "duplicate.yml",
+    "train -f torn.yml": "torn.yml",
+    "train -f tabs.yml": "tabs.yml",
+    "train -f empty.yml": "empty.yml",
+    "train -f list.yml": "list.yml",
+    "train -f foreign.yml": "did you mean config.lr?",
+    "train -f nowhere.yml": "no module 'no_such_module'",
+    "train -f broken.yml": "no licence",
+    "config check foreign.yml": "foreign.yml:1: a.config.learning_rate: unknown key; did you mean config.lr?",
+    "config check .": "is a folder",
+    "config check no_such_file.yml": "there is no such file",
+    "evaluate nothing": "there is no run at",
+    "evaluate .": "is no run and holds none",
+    "evaluate plain.py": "plain.py",
+    "resume nothing": "there is no run at",
+    "resume .": "is no run and holds none",
+    "resume plain.py": "plain.py",
+    "tarin CartPole-v1": "did you mean train?",
+}
+
+
+@pytest.fixture(scope="module")
+def at_work(tmp_path_factory: pytest.TempPathFactory, trained: tuple[Any, Any, Path]) -> Any:
+    """A desk with files that are wrong; one for all, since none of the commands may leave anything there."""
+    folder = tmp_path_factory.mktemp("refusals")
+    desk = type(trained[0])(folder / "home", folder / "work")
+    desk.home.mkdir()
+    desk.work.mkdir()
+    for name, text in FILES.items():
+        (desk.work / name).write_text(text)
+    return desk
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_one_sentence_and_nothing_left(at_work: Any, command: str) -> None:
+    done = at_work.shoal(*command.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    *usage, error = done.stderr.splitlines()
+    assert error.startswith("Error: ")
+    assert REFUSED[command] in error
+    assert all(line == "" or line.startswith(("Usage: ", "Try ")) for line in usage), done.stderr
+    assert not list(at_work.home.glob("*/*"))
+    assert {path.name for path in at_work.work.iterdir()} - {"__pycache__"} == set(FILES)
+
+
+def test_all_problems_are_told_at_once(at_work: Any) -> None:
+    sets = ("config.lr=fast", "config.gama=0.9", "config.num_workers=-1")
+    done = at_work.shoal("train", "CartPole-v1", *(word for text in sets for word in ("--set", text)))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 3
+    assert all(line.startswith("Error: config.") for line in done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("flag", [["--run", "DQN"], ["--env", "Acrobot-v1"]])
+def test_evaluate_checks_what_it_is_told(trained: tuple[Any, Any, Path], flag: list[str]) -> None:
+    desk, _, run = trained
+    done = desk.shoal("evaluate", str(run), *flag)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"Error: {flag[0]}: the checkpoint is of ")
+    assert f"(got {flag[1]})" in done.stderr

@@ -1,0 +1,123 @@
+"""The live view on a real terminal, with tmux as the terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+DEADLINE_S = 60
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """A terminal in a tmux of its own."""
+
+    socket: str
+    environment: dict[str, str]
+
+    def tmux(self, *arguments: str) -> str:
+        command = ["tmux", "-S", self.socket, "-f", "/dev/null", *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
+
+    def open(self, desk: Any, width: int, *arguments: str, **variables: str) -> None:
+        """Type a shoal command; its exit code is shown after its end."""
+        names = " ".join(
+            f"{name}={shlex.quote(value)}" for name, value in {"HOME": str(desk.home), **variables}.items()
+        )
+        shell = f"cd {desk.work}; env {names} {shlex.join([desk.command, *arguments])}; echo ended with $?; exec cat"
+        self.tmux("new-session", "-d", "-x", str(width), "-y", "24", shell)
+
+    def screen(self, *flags: str) -> str:
+        """All lines so far."""
+        return self.tmux("capture-pane", "-p", "-S", "-", *flags)
+
+    def shows_cursor(self) -> bool:
+        return self.tmux("display-message", "-p", "#{cursor_flag}").strip() == "1"
+
+    def until(self, is_so: Callable[[str], Any]) -> str:
+        """The screen as soon as it fulfils the condition."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not is_so(shown := self.screen()):
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.05)
+        return shown
+
+
+@pytest.fixture
+def terminal(desk: Any) -> Iterator[Terminal]:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t-") as folder:  # a socket's path must be short
+        made = Terminal(f"{folder}/tmux", {**desk.environment(), "LC_ALL": "C.UTF-8"})
+        try:
+            yield made
+        finally:
+            subprocess.run(["tmux", "-S", made.socket, "kill-server"], capture_output=True, check=False)
+
+
+def view(criterion: str) -> re.Pattern[str]:
+    """The view, complete and with no line of it broken."""
+    lines = [
+        r"PPO CartPole-v1  \d+ s  .*",
+        r"return +[\d.]+   min [\d.]+  max [\d.]+   [▁▂▃▄▅▆▇█]+",
+        r"length +[\d.]+   [\d,]+ episodes   env \d+%  policy \d+%.*",
+        r"steps +[\d,]+   [\d.]+k? steps/s   iteration \d+",
+        rf"━+ +\d+%  {criterion} \d+ of \d+  eta \d+ .*",
+    ]
+    return re.compile("^" + "\n".join(lines) + "$", re.MULTILINE)
+
+
+def test_a_run_that_finishes(desk: Any, terminal: Terminal, small: list[str]) -> None:
+    terminal.open(desk, 80, "train", "CartPole-v1", "--stop", "training_iteration=25", *small)
+    shown = terminal.until(lambda text: "ended with" in text)
+    assert "ended with 0" in shown
+    assert len(view("training_iteration").findall(shown)) == shown.count("steps/s") == 1
+    assert "100%  training_iteration 25 of 25" in shown
+    for words in ("Finished: training_iteration 25 >= 25", "saved     checkpoint_000025", "evaluate  shoal evaluate "):
+        assert words in shown
+    assert terminal.shows_cursor()
+    assert "\x1b[32m" in terminal.screen("-e")
+
+
+def test_a_run_that_is_stopped_in_a_narrow_terminal(desk: Any, terminal: Terminal, small: list[str]) -> None:
+    stop = ["--stop", "timesteps_total=1000000"]
+    terminal.open(desk, 60, "train", "CartPole-v1", *stop, *small, NO_COLOR="1")
+    terminal.until(view("timesteps_total").search)
+    assert not terminal.shows_cursor()
+    assert not re.search(r"\x1b\[[\d;]*3[0-7][;m]", terminal.screen("-e"))
+    terminal.tmux("send-keys", "C-c")
+    shown = terminal.until(lambda text: "ended with" in text)
+    assert "ended with 130" in shown
+    assert "Stopped: interrupted by SIGINT" in shown
+    assert "Traceback" not in shown
+    assert len(view("timesteps_total").findall(shown)) == shown.count("steps/s") == 1
+    assert terminal.shows_cursor()
+
+
+@pytest.mark.parametrize(("flags", "variables"), [(["--quiet"], {}), ([], {"TERM": "dumb"})])
+def test_no_live_view_where_none_is_wanted(
+    desk: Any, terminal: Terminal, small: list[str], flags: list[str], variables: dict[str, str]
+) -> None:
+    arguments = ["train", "CartPole-v1", "--stop", "training_iteration=2", *small, *flags]
+    terminal.open(desk, 80, *arguments, **variables)
+    shown = terminal.until(lambda text: "ended with" in text)
+    assert "ended with 0" in shown
+    assert "━" not in shown
+    assert ("iter    2 " in shown) == (not flags)
+
+
+def test_config_show_is_a_table(desk: Any, terminal: Terminal) -> None:
+    terminal.open(desk, 80, "config", "show", "model")
+    shown = terminal.until(lambda text: "ended with" in text)
+    assert "ended with 0" in shown
+    assert re.search(r"^key +type +default +meaning", shown, re.MULTILINE)
+    assert "model.fcnet_hiddens" in shown

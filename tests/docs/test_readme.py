@@ -1,0 +1,169 @@
+"""What README and the other documents say is so: code runs, commands end well, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "examples/README.md"]
+DOCUMENTS += ["benchmarks/README.md"]
+MOST_STEPS = 3000
+FURTHER_STEPS = 6000
+
+
+def fenced(language: str, text: str = README) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def typed(program: str) -> list[str]:
+    """What README's indented lines type, without their comments."""
+    prose = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+    return [re.split(r" +# ", line)[0].strip() for line in re.findall(rf"^ {{4}}({program} .*)$", prose, re.MULTILINE)]
+
+
+ENVIRONMENT, PROGRAM = fenced("python")
+(YAML,) = fenced("yaml")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A new user's home and working folder, with what README tells them to write."""
+
+    home: Path
+    work: Path
+
+    def run(self, command: list[str]) -> str:
+        """What a command prints; it must end well."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            command,
+            cwd=self.work,
+            env={**os.environ, "HOME": str(self.home), "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stderr == "", f"{command}\n{done.stderr}"
+        return done.stdout
+
+    def runs(self, name: str) -> list[Path]:
+        """The runs of an experiment."""
+        return sorted((self.home / "shoal_results" / name).iterdir())
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    folder = tmp_path_factory.mktemp("readme")
+    made = Desk(folder / "home", folder / "work")
+    made.home.mkdir()
+    made.work.mkdir()
+    name = re.match(r"# (\S+)\n", ENVIRONMENT)
+    assert name is not None
+    (made.work / name[1]).write_text(ENVIRONMENT)
+    (made.work / "my_module.py").write_text("from my_env import Thermostat as MyEnv\n")
+    (made.work / "custom.yml").write_text(YAML)
+    return made
+
+
+def shortened(command: str) -> str:
+    """The command with fewer steps, where it would train for long."""
+    words = shlex.split(command)
+    if words[1] == "resume":
+        return re.sub(r"timesteps_total=\d+", f"timesteps_total={FURTHER_STEPS}", command)
+    if words[1] == "train" and "--dry-run" not in words:
+        if "--stop" not in words:
+            return f"{command} --stop timesteps_total={MOST_STEPS}"
+        return re.sub(r"timesteps_total=\d+", f"timesteps_total={MOST_STEPS}", command)
+    return command
+
+
+def test_every_shoal_command_ends_well(desk: Desk) -> None:
+    """In README's order, since some go on from what others leave."""
+    commands = typed("shoal")
+    assert {shlex.split(command)[1] for command in commands} == {"train", "evaluate", "resume", "config"}
+    run = ""
+    for command in commands:
+        short = re.sub(r"\bRUN\b", shlex.quote(run), shortened(command))
+        printed = desk.run(["bash", "-c", short])
+        if "--dry-run" in command:
+            assert printed.startswith("first:\n")
+        elif match := re.search(r"^  run +(.*)$", printed, re.MULTILINE):
+            run = match[1]
+            assert "Finished: timesteps_total " in printed
+    assert [path.name[:15] for path in desk.runs("CartPole-v1")] == ["PPO_CartPole-v1"]
+    for name in ("my_env.Thermostat", "my_module.MyEnv", "cartpole"):
+        assert len(desk.runs(name)) == 1
+    left = desk.runs("cartpole")[0]
+    for pattern in ("config.yaml", "progress.csv", "result.json", "events.out.tfevents.*", "log.txt", "checkpoint_*"):
+        assert list(left.glob(pattern)), pattern
+
+
+def test_the_file_of_experiments_is_what_it_says(desk: Desk) -> None:
+    assert desk.run(["shoal", "config", "check", "custom.yml"]) == "custom.yml: 1 experiment, no problems\n"
+    resolved = desk.run(["shoal", "train", "-f", "custom.yml", "--dry-run"])
+    for line in ("cartpole:", "num_envs_per_worker: 16", "train_batch_size: 2048", "lr: 0.001"):
+        assert line in resolved
+
+
+def test_the_program_runs(desk: Desk) -> None:
+    printed = desk.run([sys.executable, "-c", PROGRAM])
+    assert "training_iteration: 10" in printed
+    *_, mean, action = printed.splitlines()
+    assert float(mean) > 0
+    assert action in ("0", "1")
+
+
+def test_the_loop_over_results_runs(desk: Desk) -> None:
+    (loop,) = re.findall(r"`(for result in shoal\.run\(.*?\))`", README)
+    short = loop.replace("50000", str(MOST_STEPS))
+    assert short != loop
+    printed = desk.run([sys.executable, "-c", f"import shoal\n{short}: print(result['timesteps_total'])"])
+    assert int(printed.splitlines()[-1]) >= MOST_STEPS
+
+
+def test_make_and_pip_lines_name_what_there_is() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = [command.split()[1] for command in typed("make")]
+    assert named
+    assert set(named) <= targets
+    extras = importlib.metadata.metadata("shoal").get_all("Provides-Extra")
+    assert extras is not None
+    assert set(re.findall(r"\[(\w+)\]", " ".join(typed("pip")))) <= set(extras)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    path = ROOT / document
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
+    dead = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert not dead
+
+
+def test_the_tree_of_rooms_is_the_tree_of_folders() -> None:
+    (tree,) = (block for block in fenced("", (ROOT / "docs/architecture.md").read_text()) if "src/shoal/" in block)
+    rooms = re.findall(r"^  (\w+)/ ", tree, re.MULTILINE)
+    folders = {path.parent.name for path in (ROOT / "src" / "shoal").glob("*/__init__.py")}
+    assert len(rooms) == len(set(rooms))
+    assert set(rooms) == folders
+    contract = re.search(r'^layers = \["(.*)"\]$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert contract is not None
+    assert [*rooms, "errors"] == contract[1].split('", "')
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    named = re.findall(r"`(\w+/[\w*]+\.py)`", (ROOT / "docs/architecture.md").read_text())
+    assert named
+    assert not [name for name in named if not list((ROOT / "src" / "shoal").glob(name))]
