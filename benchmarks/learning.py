@@ -7,6 +7,7 @@ two do differently. shoal's actions are not rescaled (`normalize_actions: False`
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -105,6 +106,14 @@ def summary(curves: dict[str, list[Curve]]) -> dict[str, Any]:
     return whole
 
 
+def kept_curves(settings: dict[str, Any]) -> dict[str, list[Curve]]:
+    """SB3's curves of the last whole run, which our changes do not touch; its settings must be the same."""
+    kept = json.loads((RESULTS / "learning.json").read_text())
+    if kept["settings"] != json.loads(json.dumps(settings)):
+        raise SystemExit("the kept curves are of other settings: run without --again")
+    return {env: found["sb3"] for env, found in kept["results"]["curves"].items()}
+
+
 def show(results: dict[str, Any]) -> None:
     """Print one row for each environment."""
     table = Table(
@@ -160,6 +169,7 @@ def main() -> None:
         "--env", nargs="+", choices=[each.env for each in LESSONS], default=[each.env for each in LESSONS]
     )
     parser.add_argument("--who", nargs="+", choices=WHO, default=list(WHO))
+    parser.add_argument("--again", action="store_true", help="shoal alone, beside the SB3 curves that are kept already")
     options = parser.parse_args()
     lessons = [each for each in LESSONS if each.env in options.env]
     seeds = range(options.seeds)
@@ -167,7 +177,10 @@ def main() -> None:
         lessons, seeds = [Lesson(each.env, each.iterations // 10, each.config) for each in lessons], range(1)
     settings = {each.env: {"iterations": each.iterations, **each.config} for each in lessons}
     record = Record("learning", options.who, {"seeds": list(seeds), **settings})
-    curves = learn(lessons, options.who, seeds, options.jobs)
+    curves = learn(lessons, ["shoal"] if options.again else options.who, seeds, options.jobs)
+    if options.again:
+        for env, found in kept_curves(record.head["settings"]).items():
+            curves[env]["sb3"] = found
     results = {env: summary(by_who) for env, by_who in curves.items()}
     show(results)
     if not options.quick:

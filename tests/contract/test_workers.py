@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from shoal.algorithms.ppo import PPO
 from shoal.config.settings import PPOConfig
 from shoal.data.state import State
 from shoal.envs.making import env_maker
-from shoal.errors import CheckpointError, EnvError, WorkerError
+from shoal.errors import CheckpointError, EnvError, ShoalError, WorkerError
 from shoal.parallel.start import start_workers
 
 PROBES = Path(__file__).with_name("probe_env.py")
@@ -186,7 +187,7 @@ def test_a_constructor_that_fails_is_an_env_error_with_its_own_words(begin, num_
 
 def test_an_error_in_the_users_function_arrives(begin, num_workers) -> None:
     workers = begin()
-    with pytest.raises(WorkerError if num_workers else ZeroDivisionError, match="division by zero"):
+    with pytest.raises(ShoalError if num_workers else ZeroDivisionError, match="division by zero"):
         workers.foreach_worker(lambda worker: 1 / 0)
     assert workers.sample(1).batch.num_steps == NUM_ENVS
 
@@ -236,8 +237,65 @@ def test_the_number_of_workers_does_not_change_the_result(name, changes) -> None
             np.testing.assert_allclose(state[name], other_state[name], rtol=1e-5)
 
 
+def kill_the_second(workers) -> None:
+    pid = workers.foreach_worker(lambda worker: os.getpid())[1]
+    os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.usefixtures("ray_session")
-def test_a_worker_that_dies_is_a_worker_error() -> None:
+def test_a_killed_worker_is_replaced_and_nothing_is_lost() -> None:
+    calm, struck = start(2), start(2)
+    try:
+        for workers in (calm, struck):
+            workers.sample(5)
+        kill_the_second(struck)
+        for _ in range(2):
+            expected, found = calm.sample(5).batch, struck.sample(5).batch
+            for name in ("actions", "rewards", "log_probs"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    finally:
+        calm.stop()
+        struck.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_the_others_go_on_without_a_killed_worker_if_that_is_asked() -> None:
+    workers = start(2, recreate_failed_workers=False, ignore_worker_failures=True)
+    try:
+        workers.sample(5)
+        kill_the_second(workers)
+        assert workers.sample(5).batch.num_steps == 5 * NUM_ENVS // 2
+        assert len(workers.get_state()) == 1
+    finally:
+        workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_killed_worker_ends_the_run_if_that_is_asked() -> None:
+    workers = start(2, recreate_failed_workers=False)
+    try:
+        kill_the_second(workers)
+        with pytest.raises(WorkerError, match="lost"):
+            workers.sample(5)
+    finally:
+        workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_weights_that_are_set_on_workers_are_set_for_all() -> None:
+    workers = start(2)
+    try:
+        bias = workers.policy.get_weights()["policy.bias"] + 1
+        workers.foreach_worker(lambda worker: worker.get_policy().set_weights({"policy.bias": bias}))
+        everywhere = workers.foreach_worker(lambda worker: worker.get_policy().get_weights()["policy.bias"])
+        for found in (*everywhere, workers.policy.get_weights()["policy.bias"]):
+            np.testing.assert_array_equal(found, bias)
+    finally:
+        workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_worker_that_dies_time_and_again_is_a_worker_error() -> None:
     workers = start(2, "Dying")
     try:
         with pytest.raises(WorkerError, match="lost"):

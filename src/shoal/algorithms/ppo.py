@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from math import ceil, sqrt
 from time import perf_counter
 from typing import Any
 
@@ -59,8 +60,7 @@ class PPO:
         values, advantages = self._advantages(batch, inputs)
         targets = (advantages + values).reshape(-1)
         valid = batch.valid.reshape(-1)
-        seen = advantages.reshape(-1)[valid]
-        advantages = ((advantages - seen.mean()) / (seen.std() + np.float32(1e-8))).reshape(-1)
+        advantages = advantages.reshape(-1)
         actions = batch.actions.reshape(len(targets), -1)
         old_log_probs = batch.log_probs.reshape(-1)
         old_dist_inputs = batch.dist_inputs.reshape(len(targets), -1)
@@ -80,7 +80,7 @@ class PPO:
                 # Surrogate: min(r A, clip(r) A). Where the clipped branch is the smaller one, nothing moves it.
                 log_ratio = now.log_prob - old_log_probs[rows]
                 ratio = np.exp(np.minimum(log_ratio, 20))  # finite, however far the policy went
-                advantage = advantages[rows]
+                advantage = normalized(advantages[rows])
                 gain = ratio * advantage
                 clipped = np.minimum(np.maximum(ratio, 1 - c.clip_param), 1 + c.clip_param) * advantage
                 d_log_prob = gain * (gain <= clipped) * -size
@@ -176,7 +176,7 @@ class PPO:
     def _minibatches(self, batch: Batch) -> Iterator[NDArray[np.int64]]:
         """Rows of each minibatch of one epoch: each takes as evenly as it can from every environment's own time."""
         order = stratified_order(self.rng if self.config.shuffle_sequences else None, batch.valid)
-        count = max(1, round(len(order) / self.config.sgd_minibatch_size))
+        count = ceil(len(order) / self.config.sgd_minibatch_size)
         return iter(np.array_split(order, count))
 
     def _adapt_kl_coeff(self, kl: float) -> None:
@@ -220,6 +220,13 @@ def stratified_order(rng: np.random.Generator | None, valid: NDArray[np.bool_]) 
         envs = rng.permutation(num_envs)
     order: NDArray[np.int64] = (times * num_envs + np.arange(num_envs))[:, envs].reshape(-1)
     return order if valid.all() else order[valid.reshape(-1)[order]]
+
+
+def normalized(x: Array) -> Array:
+    """The numbers of one minibatch with mean 0 and standard deviation 1."""
+    centred = x - x.sum() / np.float32(len(x))
+    deviation = sqrt(float(np.dot(centred, centred)) / len(x))
+    return np.asarray(centred / np.float32(deviation + 1e-8))
 
 
 def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:

@@ -47,12 +47,25 @@ def evaluate(
 
     from shoal.runs.evaluation import evaluate as run_episodes
     from shoal.runs.run import make_trainer
+    from shoal.runs.trainer import part_of
 
-    # One process is enough, and the checkpoint's workers would have to be started for nothing.
-    alone = experiment.model_copy(update={"config": experiment.config.model_copy(update={"num_workers": 0})})
-    trainer = make_trainer(alone, search_path, checkpoint)
+    # The training environments and their unfinished episodes are of no use here, nor is a GPU.
+    less: dict[str, Any] = {"num_workers": 0, "num_envs_per_worker": 1}
+    if experiment.config.num_gpus:
+        less |= {"num_gpus": 0, "framework": "torch"}
+    trainer = make_trainer(
+        experiment.model_copy(update={"config": experiment.config.model_copy(update=less)}), search_path
+    )
     try:
-        found = run_episodes(trainer, episodes=episodes, steps=steps, explore=explore or None, seed=seed)
+        trainer.get_policy().set_state(part_of(checkpoint.state, "policy"))
+        found = run_episodes(
+            trainer,
+            episodes=episodes,
+            steps=steps,
+            explore=explore or None,
+            seed=seed,
+            num_envs=experiment.config.num_envs_per_worker,
+        )
     finally:
         trainer.stop()
     click.echo(f"{experiment.run} {experiment.config.env}  {checkpoint.path}")
@@ -85,7 +98,8 @@ def _number(value: float | None) -> str:
 
 
 def _check_same(flag: str, asked: str | None, stored: str) -> None:
-    if asked is not None and asked != stored:
+    # `module.Class` and `module:Class` are two spellings of one thing.
+    if asked is not None and asked.replace(":", ".") != stored.replace(":", "."):
         raise ConfigError(f"{flag}: the checkpoint is of {stored} (got {asked}); leave {flag} out or give its own")
 
 

@@ -91,10 +91,16 @@ def train(
     experiments = _experiments(file, overrides)
     for experiment in experiments:
         _check_resources(experiment, num_cpus, ray_address)
+    search_path = [file.parent] if file is not None else []
+    if dry_run or len(experiments) > 1:
+        from shoal.runs.run import checked
+
+        # What is wrong with the last experiment is told before the first one trains.
+        resolved = [checked(experiment, search_path) for experiment in experiments]
     if dry_run:
         from shoal.config.experiment import experiment_yaml
 
-        click.echo("\n".join(experiment_yaml(experiment).rstrip() for experiment in experiments))
+        click.echo("\n".join(experiment_yaml(experiment).rstrip() for experiment, _ in resolved))
         return
     if num_cpus is not None:
         _limit_threads(experiments, num_cpus)
@@ -102,7 +108,6 @@ def train(
         os.environ["RAY_ADDRESS"] = ray_address
     from shoal.runs.run import Run
 
-    search_path = [file.parent] if file is not None else []
     for experiment in experiments:
         follow(Run.open(experiment, new, search_path), quiet)
 
@@ -148,7 +153,7 @@ def follow(run: Run, quiet: bool) -> None:
         click.echo(note)
     if run.done is not None:
         click.echo(f"{run.folder} is finished: {run.done}.")
-        click.echo(f"For another run add --new to the command; to go on with this one: {_further(run)}")
+        click.echo(f"For another run use `shoal train` with --new; to go on with this one: {_further(run)}")
         return
     experiment = run.experiment
     title = f"{experiment.run} {env_label(experiment.config.env)}"
@@ -174,7 +179,8 @@ def _tell_end(run: Run) -> None:
     click.echo(f"{words}: {run.outcome.sentence.splitlines()[0]}")
     click.echo(f"  run       {run.folder}")
     if run.last_checkpoint is None:
-        click.echo("  nothing is saved, because no iteration was finished")
+        why = "checkpoints are switched off" if run.outcome.kind == "stopped" else "no iteration was finished"
+        click.echo(f"  nothing is saved, because {why}")
         return
     folder = shlex.quote(str(run.folder))
     click.echo(f"  saved     {run.last_checkpoint.name}")

@@ -53,7 +53,7 @@ def experiment_rows() -> list[Row]:
 def stop_rows() -> list[Row]:
     """Every name that may stand under `stop`."""
     known = {**RESULT_NAMES, **EVALUATION_NAMES}
-    rows = [Row(f"stop.{name}", "number", "", result.meaning) for name, result in known.items()]
+    rows = [Row(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
     own = "mean of a number that your environment reports in its last info"
     return [*rows, *(Row(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
 
@@ -73,10 +73,10 @@ def file_schema(run: str) -> dict[str, Any]:
         "description": experiment["properties"]["stop"]["description"],
         "properties": {
             **{
-                name: {"type": "number", "description": known.meaning}
+                name: {"type": "number", "description": known}
                 for name, known in {**RESULT_NAMES, **EVALUATION_NAMES}.items()
             },
-            "time_total_s": {"type": ["number", "string"], "description": RESULT_NAMES["time_total_s"].meaning},
+            "time_total_s": {"type": ["number", "string"], "description": RESULT_NAMES["time_total_s"]},
         },
         "patternProperties": {f"^{prefix}.": {"type": "number"} for prefix in CUSTOM_METRICS},
         "additionalProperties": False,

@@ -138,9 +138,9 @@ class AlgorithmConfig(BaseModel):
     """Whether a lost worker is replaced by a new one (classic RLlib: false)."""
 
     rollout_fragment_length: FragmentLength = "auto"
-    """Steps that each environment gives at a time; auto: train_batch_size shared out over all environments, rounded up.
+    """Steps of each environment that train_batch_size must be a multiple of; auto: any (classic RLlib: 200).
 
-    Classic RLlib: 200; auto samples each batch in one go."""
+    A worker always gives its whole share of a batch at once, so this does not change what is learned."""
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
     """Whether a batch may end inside an episode, or waits until every episode in it is complete."""
     train_batch_size: Size = 2048
@@ -243,6 +243,12 @@ class AlgorithmConfig(BaseModel):
             found.append("config.evaluation_num_workers: evaluation runs in the driver's process only; leave it at 0")
         return found
 
+    def _unread(self, key: str, unread: bool, why: str) -> list[str]:
+        """A key that was set although nothing reads it."""
+        if not unread or getattr(self, key) == type(self).model_fields[key].default:
+            return []
+        return [f"config.{key}: nothing reads it, for {why}; leave it out"]
+
     def _scheduled(self, key: str, start: float) -> list[str]:
         """A value beside a schedule must be the default or the schedule's start, else one of them is ignored."""
         value = getattr(self, key)
@@ -302,7 +308,7 @@ class PPOConfig(AlgorithmConfig):
         """A batch smaller than the default minibatch is one minibatch."""
         if isinstance(data, Mapping) and "sgd_minibatch_size" not in data:
             size = data.get("train_batch_size")
-            if isinstance(size, int) and 0 < size < cls.model_fields["sgd_minibatch_size"].default:
+            if isinstance(size, int | float) and 1 <= size < cls.model_fields["sgd_minibatch_size"].default:
                 return {**data, "sgd_minibatch_size": size}
         return data
 
@@ -318,6 +324,10 @@ class PPOConfig(AlgorithmConfig):
             found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
         if self.entropy_coeff_schedule is not None:
             found += self._scheduled("entropy_coeff", self.entropy_coeff_schedule[0][1])
+        found += self._unread("kl_target", not self.kl_coeff, "there is no KL penalty; set kl_coeff above 0")
+        found += self._unread("lambda_", not self.use_gae, "use_gae is false")
+        for key in ("vf_loss_coeff", "vf_clip_param"):
+            found += self._unread(key, not self.use_critic, "use_critic is false")
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic_core import PydanticCustomError
 
@@ -13,59 +13,49 @@ from shoal.config.fields import number
 from shoal.config.problems import got, printable
 from shoal.config.vocabulary import FOREIGN_RESULTS, nearest
 
-
-class ResultName(NamedTuple):
-    """One number of a result: what it says, and which way it goes in a run that learns."""
-
-    meaning: str
-    direction: str  # "up", "down" or "either"
-
-
-RESULT_NAMES: Mapping[str, ResultName] = MappingProxyType(
+RESULT_NAMES: Mapping[str, str] = MappingProxyType(
     {
-        "timesteps_total": ResultName("environment steps since the run began", "up"),
-        "training_iteration": ResultName("training iterations since the run began", "up"),
-        "episode_reward_mean": ResultName("mean return of the last 100 episodes", "up"),
-        "episode_reward_max": ResultName("largest return of the last 100 episodes", "up"),
-        "episode_reward_min": ResultName("smallest return of the last 100 episodes", "up"),
-        "episode_len_mean": ResultName("mean length of the last 100 episodes", "either"),
-        "episodes_total": ResultName("finished episodes since the run began", "up"),
-        "episodes_this_iter": ResultName("episodes that finished in this iteration", "either"),
-        "timesteps_this_iter": ResultName("environment steps of this iteration", "either"),
-        "time_total_s": ResultName('seconds of training; here a length of time such as "90m" may stand too', "up"),
-        "time_this_iter_s": ResultName("seconds of this iteration", "either"),
-        "timesteps_per_s": ResultName("environment steps per second in this iteration", "either"),
-        "env_failures_total": ResultName("failures of environments since the run began", "up"),
-        "timers/env_s": ResultName("seconds of this iteration spent in environments", "either"),
-        "timers/policy_s": ResultName("seconds of this iteration spent on choosing actions", "either"),
-        "timers/learn_s": ResultName("seconds of this iteration spent on learning", "either"),
-        "timers/env_share": ResultName("share of this iteration spent in environments", "either"),
-        "timers/policy_share": ResultName("share of this iteration spent on choosing actions", "either"),
-        "timers/learn_share": ResultName("share of this iteration spent on learning", "either"),
-        "learner/total_loss": ResultName("loss that is minimised, last pass", "either"),
-        "learner/policy_loss": ResultName("policy's part of the loss", "either"),
-        "learner/vf_loss": ResultName("value function's part of the loss", "down"),
-        "learner/vf_explained_var": ResultName("share of the returns' variance that the values explain", "up"),
-        "learner/kl": ResultName("KL divergence of the new policy from the one that sampled", "either"),
-        "learner/entropy": ResultName("entropy of the policy", "down"),
-        "learner/clip_fraction": ResultName("share of steps whose probability ratio was clipped", "either"),
-        "learner/grad_gnorm": ResultName("norm of the gradients before clipping", "either"),
-        "learner/refused_minibatches": ResultName(
-            "minibatches left out because their gradient was not finite", "either"
-        ),
-        "learner/cur_lr": ResultName("learning rate now", "either"),
-        "learner/cur_kl_coeff": ResultName("coefficient of the KL penalty now", "either"),
-        "learner/entropy_coeff": ResultName("weight of the entropy bonus now", "either"),
+        "timesteps_total": "environment steps since the run began",
+        "training_iteration": "training iterations since the run began",
+        "episode_reward_mean": "mean return of the last 100 episodes",
+        "episode_reward_max": "largest return of the last 100 episodes",
+        "episode_reward_min": "smallest return of the last 100 episodes",
+        "episode_len_mean": "mean length of the last 100 episodes",
+        "episodes_total": "finished episodes since the run began",
+        "episodes_this_iter": "episodes that finished in this iteration",
+        "timesteps_this_iter": "environment steps of this iteration",
+        "time_total_s": 'seconds of training; here a length of time such as "90m" may stand too',
+        "time_this_iter_s": "seconds of this iteration",
+        "timesteps_per_s": "environment steps per second in this iteration",
+        "env_failures_total": "failures of environments since the run began",
+        "timers/env_s": "seconds of this iteration spent in environments",
+        "timers/policy_s": "seconds of this iteration spent on choosing actions",
+        "timers/learn_s": "seconds of this iteration spent on learning",
+        "timers/env_share": "share of this iteration spent in environments",
+        "timers/policy_share": "share of this iteration spent on choosing actions",
+        "timers/learn_share": "share of this iteration spent on learning",
+        "learner/total_loss": "loss that is minimised, last pass",
+        "learner/policy_loss": "policy's part of the loss",
+        "learner/vf_loss": "value function's part of the loss",
+        "learner/vf_explained_var": "share of the returns' variance that the values explain",
+        "learner/kl": "KL divergence of the new policy from the one that sampled",
+        "learner/entropy": "entropy of the policy",
+        "learner/clip_fraction": "share of steps whose probability ratio was clipped",
+        "learner/grad_gnorm": "norm of the gradients before clipping",
+        "learner/refused_minibatches": "minibatches left out because their gradient was not finite",
+        "learner/cur_lr": "learning rate now",
+        "learner/cur_kl_coeff": "coefficient of the KL penalty now",
+        "learner/entropy_coeff": "weight of the entropy bonus now",
     }
 )
 
-EVALUATION_NAMES: Mapping[str, ResultName] = MappingProxyType(
+EVALUATION_NAMES: Mapping[str, str] = MappingProxyType(
     {
-        "evaluation/episode_reward_mean": ResultName("mean return in evaluation", "up"),
-        "evaluation/episode_reward_max": ResultName("largest return in evaluation", "up"),
-        "evaluation/episode_reward_min": ResultName("smallest return in evaluation", "up"),
-        "evaluation/episode_reward_std": ResultName("standard deviation of the returns in evaluation", "either"),
-        "evaluation/episode_len_mean": ResultName("mean length of episodes in evaluation", "either"),
+        "evaluation/episode_reward_mean": "mean return in evaluation",
+        "evaluation/episode_reward_max": "largest return in evaluation",
+        "evaluation/episode_reward_min": "smallest return in evaluation",
+        "evaluation/episode_reward_std": "standard deviation of the returns in evaluation",
+        "evaluation/episode_len_mean": "mean length of episodes in evaluation",
     }
 )
 CUSTOM_METRICS = ("custom_metrics/", "evaluation/custom_metrics/")

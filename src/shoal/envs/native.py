@@ -29,6 +29,7 @@ class NativeVector:
     ) -> None:
         self.env = env
         self.num_envs = env.num_envs
+        self.can_replay = False
         self.episodes: list[Episode] = []
         self.incidents: list[Incident] = []
         self._obs_spec, self._action_spec = obs_spec, action_spec

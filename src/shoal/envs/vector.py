@@ -45,6 +45,7 @@ class Vector(Protocol):
     """What a sampler needs of N environments."""
 
     num_envs: int
+    can_replay: bool  # whether actions lead an environment back to where it was
     episodes: list[Episode]  # finished since they were last taken
     incidents: list[Incident]
 
@@ -103,6 +104,7 @@ class PythonVector:
         max_failures: int | None = None,
     ) -> None:
         self.num_envs = num_envs
+        self.can_replay = True
         self.episodes: list[Episode] = []
         self.incidents: list[Incident] = []
         self._make, self._obs_spec, self._action_spec = make, obs_spec, action_spec

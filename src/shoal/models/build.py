@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,6 +11,7 @@ from shoal.config.settings import AlgorithmConfig, ModelConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.envs.spaces import ActionSpec, ObsSpec, Space, is_image, leaves_of
 from shoal.errors import ConfigError
+from shoal.models.catalog import with_model_class
 from shoal.models.distributions import Distribution, distribution_for, log_std_inputs
 from shoal.models.encoder import Encoder
 from shoal.models.mlp import MLP
@@ -18,9 +19,17 @@ from shoal.models.network import Network
 from shoal.models.policy import Policy
 
 
-def build_policy(obs_space: Space, action_space: Space, config: AlgorithmConfig) -> Policy:
-    """A fresh policy for these spaces, initialised from the config's seed."""
+def build_policy(
+    obs_space: Space, action_space: Space, config: AlgorithmConfig, search_path: Sequence[str] = ()
+) -> Policy:
+    """A fresh policy for these spaces, initialised from the config's seed.
+
+    A custom model that is named by a module or file is looked for in the folders of `search_path`.
+    """
+    config = with_model_class(config, search_path)
     reason = needs_torch(obs_space, config)
+    if config.num_gpus > 1:
+        raise ConfigError(f"config.num_gpus: one learner uses one GPU; say 1 or a fraction (got {config.num_gpus:g})")
     if reason is not None and find_spec("torch") is None:
         raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
     obs_spec = ObsSpec(obs_space, images=config.framework != "numpy")
@@ -77,15 +86,6 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
     ]
 
 
-def num_threads() -> int:
-    """Threads of matrix operations: as many as the environment asks for (`--num-cpus` sets it), else one.
-
-    Small networks lose by threads, and lose hundredfold where another process wants the core.
-    """
-    asked = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "1"
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else 1
-
-
 def _numpy_network(
     obs_spec: ObsSpec, encoder: Encoder, distribution: Distribution, config: AlgorithmConfig, _: Space, seed: int
 ) -> Network:
@@ -115,7 +115,7 @@ def _torch_network(
     from shoal.models.torch_network import set_threads
 
     if not obs_spec.image_shapes:
-        set_threads(num_threads())
+        set_threads(1)  # small networks lose by threads; convolutions gain
     model = config.model
     free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)
     image_dtypes = obs_spec.dtypes[1:] if obs_spec.vector_size else obs_spec.dtypes

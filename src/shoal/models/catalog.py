@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.config.settings import AlgorithmConfig
 from shoal.envs.importing import attribute, load_dotted, load_file, load_module
 from shoal.errors import ConfigError
 
@@ -51,6 +52,19 @@ def custom_model_class(model: str | type[Any], search_path: Sequence[str] = ()) 
     if not isinstance(found, type):
         raise ConfigError(f"model.custom_model: {model!r} is no class (it is {found!r})")
     return found
+
+
+def with_model_class(config: AlgorithmConfig, search_path: Sequence[str] = ()) -> AlgorithmConfig:
+    """The config with the custom model's class in place of its text."""
+    if not isinstance(config.model.custom_model, str):
+        return config
+    model = config.model.model_copy(update={"custom_model": custom_model_class(config.model.custom_model, search_path)})
+    return config.model_copy(update={"model": model})
+
+
+def with_registered_model(config: AlgorithmConfig) -> AlgorithmConfig:
+    """The config with a registered model's class in place of its name, which other processes do not know."""
+    return with_model_class(config) if config.model.custom_model in _registered else config
 
 
 def _known(name: str) -> str:

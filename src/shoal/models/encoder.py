@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 
 from shoal.data.batch import Parts
 from shoal.data.filters import MeanStdFilter
-from shoal.envs.spaces import ObsSpec
+from shoal.envs.spaces import ObsSpec, Space
 from shoal.models.network import Inputs
 
 MOST_ONE_HOT_CHOICES = 1024
 
 
 class Encoder:
-    """Encodes the vector part of observations; images pass through untouched.
+    """Encodes observations: their vector part, and images of wide integers; other images pass through untouched.
 
     - A discrete number with n values becomes n indicators (above 1024 values: its binary digits); a binary one stays.
-    - Integers of a bounded Box (a RAM dump, say) are scaled to [0, 1].
+    - Integers of a bounded Box (a RAM dump, a 16-bit image) are scaled to [0, 1]; the network itself scales bytes.
     - Floats stay as they are, or pass the observation filter where there is one.
     """
 
@@ -53,12 +53,19 @@ class Encoder:
                 self._choices.append((column, count, count if count <= MOST_ONE_HOT_CHOICES else _num_digits(count)))
         self._tables = {n: np.eye(n, dtype=np.float32) for _, n, width in self._choices if width == n}
         self.size = len(plain) + sum(width for _, _, width in self._choices)
+        images = [leaf.space for leaf in spec.leaves if leaf.columns is None]
+        ranges = [_range(space) for space in images]
+        self._image_ranges = ranges if any(span is not None for span in ranges) else []
 
     def __call__(self, parts: Parts) -> Inputs:
         """Encoded inputs for a batch of observations, each part `[B, ...]`."""
-        if not self.spec.vector_size:
-            return parts
-        return (self.encode(parts[0]), *parts[1:])
+        images = parts[1:] if self.spec.vector_size else parts
+        if self._image_ranges:
+            images = tuple(
+                image if span is None else (image - span[0]) * span[1]
+                for image, span in zip(images, self._image_ranges, strict=True)
+            )
+        return (self.encode(parts[0]), *images) if self.spec.vector_size else images
 
     def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """Features `[B, D]` of the vector part `[B, R]`; the same array where nothing needs to change."""
@@ -86,6 +93,15 @@ class Encoder:
     def measurements(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """What the filter learns from: the vector part after scaling, before filtering."""
         return raw if self._scale is None else raw * self._scale + self._shift
+
+
+def _range(image: Space) -> tuple[np.float32, np.float32] | None:
+    """Lowest value and inverse width of an image of wide integers; bytes are scaled by the network, floats stay."""
+    assert isinstance(image, spaces.Box)
+    if image.dtype == np.uint8 or not np.issubdtype(image.dtype or np.float32, np.integer) or not image.is_bounded():
+        return None
+    low, high = float(image.low.min()), float(image.high.max())
+    return np.float32(low), np.float32(1 / max(high - low, 1))
 
 
 def _num_digits(count: int) -> int:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import shutil
-import sys
-import tempfile
 from collections.abc import Callable
-from functools import cache
-from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,15 +14,15 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample, concatenate
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
-from shoal.errors import ConfigError, ShoalError, WorkerError
+from shoal.errors import ShoalError, WorkerError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
+from shoal.parallel.ray_session import clean, connect
 from shoal.parallel.workers import check_count
 from shoal.sampling.worker import Worker
 
 CLOSING_TIMEOUT_S = 5.0
-FREEING_TIMEOUT_S = 10.0
-LONGEST_TEMP_FOLDER = 25  # a socket's path may have 107 letters, and Ray wants 80 of them
+MOST_REPLACEMENTS = 3  # of one worker in one iteration
 
 T = TypeVar("T")
 log = logging.getLogger("shoal")
@@ -44,23 +38,26 @@ class RemoteWorker:
         self._config, self._maker, self._worker_index = config, maker, worker_index
         self.worker: Worker
 
-    def start(self) -> tuple[Any, Any, float | None]:
-        """Make the environments; spaces and reward threshold of them.
+    def start(self) -> tuple[Any, Any]:
+        """Make the environments; the spaces of them.
 
         Not in the constructor: of what is raised there Ray keeps the text alone.
         """
         self.worker = Worker(self._config, self._maker, self._worker_index)
-        return self.worker.observation_space, self.worker.action_space, self.worker.reward_threshold
+        return self.worker.observation_space, self.worker.action_space
 
-    def sample(self, steps: int, policy_state: State) -> Sample:
-        """One fragment with the given weights and filter."""
+    def sample(self, steps: int, policy_state: State) -> tuple[Sample, State]:
+        """One fragment with the given weights and filter, and the worker's state after it."""
         self.worker.policy.set_state(policy_state)
-        return self.worker.sample(steps)
+        return self.worker.sample(steps), self.worker.get_state()
 
-    def apply(self, fn: Callable[[Worker], Any], policy_state: State) -> Any:
-        """The result of `fn(worker)`."""
-        self.worker.policy.set_state(policy_state)
-        return fn(self.worker)
+    def apply(self, fn: Callable[[Worker], Any], policy_state: State) -> tuple[Any, State | None]:
+        """The result of `fn(worker)`, and the policy's state if it has set the weights."""
+        policy = self.worker.policy
+        policy.set_state(policy_state)
+        result = fn(self.worker)
+        changed = not np.array_equal(policy.network.params, policy_state.arrays["params"])
+        return result, policy.get_state() if changed else None
 
     def get_state(self) -> State:
         """The worker's state."""
@@ -76,39 +73,57 @@ class RemoteWorker:
 
 
 class RayWorkers:
-    """`num_workers` actors that act as one: the same environments, in the same order, as one worker would have."""
+    """`num_workers` actors that act as one: the same environments, in the same order, as one worker would have.
+
+    A worker whose process dies is replaced (`recreate_failed_workers`): the new one is brought to where the old one
+    stood at the start of the iteration, and samples again. With `ignore_worker_failures` alone, the others go on.
+    """
 
     def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
-        self._ray, self._owned_folder = _connect(config)
-        ray = self._ray
-        self._actors: list[Any] = []
+        self._config, self._maker = config, maker
+        self._ray, self._owned_folder = connect(config)
+        self._actors: dict[int, Any] = {}
+        self._states: dict[int, State] = {}  # of each worker after its last sample
         try:
-            remote = ray.remote(num_cpus=config.num_cpus_per_worker, max_restarts=0)(RemoteWorker)
-            self._actors = [remote.remote(config, maker, index + 1) for index in range(config.num_workers)]
-            obs_space, action_space, self.reward_threshold = self._all([a.start.remote() for a in self._actors])[0]
-            self.policy: Policy = build_policy(obs_space, action_space, config)
+            self._actors = {index: self._actor(index) for index in range(1, config.num_workers + 1)}
+            obs_space, action_space = self._all("start")[0]
+            self.policy: Policy = build_policy(obs_space, action_space, config, maker.search_path)
         except BaseException:
             self.stop()
             raise
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""
-        state = self._ray.put(self.policy.get_state())
-        samples: list[Sample] = self._all([a.sample.remote(steps, state) for a in self._actors])
-        longest = max(len(s.batch.rewards) for s in samples)
-        return Sample(
-            batch=concatenate([padded(s.batch, longest) for s in samples]),
-            episodes=[e for s in samples for e in s.episodes],
-            incidents=[i for s in samples for i in s.incidents],
-            env_time_s=float(np.mean([s.env_time_s for s in samples])),
-            policy_time_s=float(np.mean([s.policy_time_s for s in samples])),
-        )
+        weights = self._ray.put(self.policy.get_state())
+        pending = {index: actor.sample.remote(steps, weights) for index, actor in self._actors.items()}
+        samples: dict[int, Sample] = {}
+        replaced = dict.fromkeys(pending, 0)
+        while pending:
+            index, reference = next(iter(pending.items()))
+            del pending[index]
+            try:
+                samples[index], self._states[index] = self._one(reference)
+            except WorkerError as lost:
+                replaced[index] += 1
+                if self._config.recreate_failed_workers and replaced[index] <= MOST_REPLACEMENTS:
+                    log.warning("worker %d: %s; it is replaced", index, lost)
+                    pending[index] = self._replace(index).sample.remote(steps, weights)
+                elif self._config.ignore_worker_failures and len(self._actors) > 1:
+                    log.warning("worker %d: %s; the others go on", index, lost)
+                    del self._actors[index]
+                    self._states.pop(index, None)
+                else:
+                    raise
+        return _joined([samples[index] for index in sorted(samples)])
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """See `Workers`."""
-        state = self._ray.put(self.policy.get_state())
-        results: list[T] = self._all([a.apply.remote(fn, state) for a in self._actors])
-        return results
+        answers = self._all("apply", fn, self.policy.get_state())
+        for _, changed in answers:
+            if changed is not None:  # weights that are set on a worker are set for all
+                self.policy.set_state(changed)
+                break
+        return [result for result, _ in answers]
 
     def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
         """See `Workers`."""
@@ -116,43 +131,73 @@ class RayWorkers:
 
     def get_state(self) -> list[State]:
         """See `Workers`."""
-        states: list[State] = self._all([a.get_state.remote() for a in self._actors])
-        return states
+        if self._states.keys() != self._actors.keys():
+            self._states = dict(zip(self._actors, self._all("get_state"), strict=True))
+        return [self._states[index] for index in self._actors]
 
     def set_state(self, states: list[State]) -> int:
         """See `Workers`."""
         check_count(states, len(self._actors))
-        pairs = zip(self._actors, states, strict=True)
-        return int(sum(self._all([a.set_state.remote(s) for a, s in pairs])))
+        self._states = dict(zip(self._actors, states, strict=True))
+        pairs = zip(self._actors.values(), states, strict=True)
+        return sum(self._one(reference) for reference in [actor.set_state.remote(state) for actor, state in pairs])
 
     def stop(self) -> None:
         """See `Workers`."""
         # Simulators may own processes and files: they get the time to close, but a hanging one cannot hold us up.
         if self._actors:  # Ray's `get` starts a new Ray where there is none
             with contextlib.suppress(Exception):
-                self._ray.get([actor.stop.remote() for actor in self._actors], timeout=CLOSING_TIMEOUT_S)
-        for actor in self._actors:
+                self._ray.get([actor.stop.remote() for actor in self._actors.values()], timeout=CLOSING_TIMEOUT_S)
+        for actor in self._actors.values():
             self._ray.kill(actor)
-        self._actors = []
+        self._actors = {}
         if self._owned_folder is not None:
             self._ray.shutdown()
-            _clean(self._owned_folder)
+            clean(self._owned_folder)
             self._owned_folder = None
 
-    def _all(self, references: list[Any]) -> list[Any]:
-        """All answers, or the first worker's error in its own words."""
+    def _actor(self, index: int) -> Any:
+        config = self._config
+        remote = self._ray.remote(num_cpus=config.num_cpus_per_worker, max_restarts=0)(RemoteWorker)
+        if config.num_gpus:  # the GPU is the learner's
+            config = config.model_copy(update={"num_gpus": 0, "framework": "torch"})
+        return remote.remote(config, self._maker, index)
+
+    def _replace(self, index: int) -> Any:
+        """A new actor in the place of a lost one, where that stood after its last sample."""
+        self._ray.kill(self._actors[index])
+        actor = self._actors[index] = self._actor(index)
+        self._one(actor.start.remote())
+        if index in self._states:
+            self._one(actor.set_state.remote(self._states[index]))
+        return actor
+
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """What every worker answers, in order."""
+        references = [getattr(actor, method).remote(*arguments) for actor in self._actors.values()]
+        return [self._one(reference) for reference in references]
+
+    def _one(self, reference: Any) -> Any:
+        """One answer, or the worker's error in its own words; WorkerError if the worker is gone."""
         try:
-            results: list[Any] = self._ray.get(references)
-            return results
+            return self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, ShoalError):
                 raise error.cause from None
-            raise WorkerError(f"a worker failed: {error.cause!r}\n{error}") from error
+            raise ShoalError(f"a worker failed: {error.cause!r}\n{error}") from error
         except self._ray.exceptions.RayActorError as error:
-            cause = getattr(error, "cause", None) or error
-            if isinstance(cause, ShoalError):
-                raise cause from None
-            raise WorkerError(f"a worker was lost: {error}") from error
+            raise WorkerError(f"a worker was lost: {str(error).splitlines()[0]}") from error
+
+
+def _joined(samples: list[Sample]) -> Sample:
+    longest = max(len(s.batch.rewards) for s in samples)
+    return Sample(
+        batch=concatenate([padded(s.batch, longest) for s in samples]),
+        episodes=[e for s in samples for e in s.episodes],
+        incidents=[i for s in samples for i in s.incidents],
+        env_time_s=float(np.mean([s.env_time_s for s in samples])),
+        policy_time_s=float(np.mean([s.policy_time_s for s in samples])),
+    )
 
 
 def padded(batch: Any, steps: int) -> Any:
@@ -175,82 +220,3 @@ def padded(batch: Any, steps: int) -> Any:
             for n in ("actions", "rewards", "truncated", "valid", "log_probs", "dist_inputs")
         },
     )
-
-
-def _connect(config: AlgorithmConfig) -> tuple[Any, str | None]:
-    """Ray, joined where RAY_ADDRESS says so, otherwise a private one in a folder that is ours to remove."""
-    wanted = config.num_workers * config.num_cpus_per_worker
-    running = sys.modules.get("ray")
-    if running is not None and running.is_initialized():
-        _wait_for_cpus(running, wanted)
-        return running, None
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    address = os.environ.get("RAY_ADDRESS")
-    if address:
-        import ray
-
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        resources: Callable[[], dict[str, float]] = ray.cluster_resources
-        have = resources().get("CPU", 0)
-        if wanted > have:
-            ray.shutdown()
-            raise ConfigError(
-                f"config.num_workers: {config.num_workers} workers of {config.num_cpus_per_worker:g} CPUs need "
-                f"{wanted:g}, the Ray cluster at {address} has {have:g}"
-            )
-        return ray, None
-    place = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="shoal-", dir=place if len(place) <= LONGEST_TEMP_FOLDER else "/tmp")
-    try:
-        return _start_private(folder, max(int(np.ceil(wanted)), 1)), folder
-    except BaseException:
-        _clean(folder)
-        raise
-
-
-def _start_private(folder: str, num_cpus: int) -> Any:
-    """A Ray on this machine alone, that answers only to who can read the token in its folder."""
-    token = os.path.join(folder, "token")
-    descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(_token())
-    # Ray reads these when it is imported.
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN_PATH"] = token
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _temp_dir=folder,
-        _node_ip_address="127.0.0.1",
-    )
-    return ray
-
-
-@cache
-def _token() -> str:
-    """The secret of this program's private Rays, one after another: Ray reads it once in a process's life."""
-    return os.urandom(32).hex()
-
-
-def _clean(folder: str) -> None:
-    """Remove a private Ray's folder, and the token's name from our environment."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if os.environ.get("RAY_AUTH_TOKEN_PATH", "").startswith(folder):
-        del os.environ["RAY_AUTH_TOKEN_PATH"], os.environ["RAY_AUTH_MODE"]
-
-
-def _wait_for_cpus(ray: Any, wanted: float) -> None:
-    """Refuse workers that would wait for a core forever; those just stopped need a moment to give theirs back."""
-    deadline = monotonic() + FREEING_TIMEOUT_S
-    while (free := float(ray.available_resources().get("CPU", 0))) < wanted:
-        if monotonic() > deadline:
-            raise ConfigError(
-                f"config.num_workers: the workers need {wanted:g} CPUs, the Ray in this program has {free:g} free; "
-                "stop the trainer that has the others, or start Ray with more"
-            )
-        sleep(0.1)

@@ -20,7 +20,6 @@ class Workers(Protocol):
     """Samples with the learner's policy, wherever the environments are."""
 
     policy: Policy  # the learner's
-    reward_threshold: float | None  # where the environment's maker says that it is solved
 
     def sample(self, steps: int) -> Sample:
         """At least `steps` steps of every environment with the policy's present weights, in their order."""
@@ -53,7 +52,6 @@ class LocalWorkers:
     def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
         self.worker = Worker(config, maker)
         self.policy = self.worker.policy
-        self.reward_threshold = self.worker.reward_threshold
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""

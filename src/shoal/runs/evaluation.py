@@ -28,6 +28,7 @@ def evaluate(
     steps: int | None = None,
     explore: bool | None = None,
     seed: int | None = None,
+    num_envs: int | None = None,
 ) -> dict[str, Any]:
     """Statistics over `episodes` whole episodes, or over the episodes that end within `steps` steps.
 
@@ -39,8 +40,11 @@ def evaluate(
         by_episode = config.evaluation_duration_unit == "episodes"
         episodes, steps = (config.evaluation_duration, None) if by_episode else (None, config.evaluation_duration)
     explore = config.evaluation_config.explore if explore is None else explore
-    config = _evaluation_config(config, episodes, seed)
-    worker = Worker(config, trainer.env_maker, policy=trainer.get_policy(), any_size=True)
+    num_envs = 1 if episodes is None else min(num_envs or config.num_envs_per_worker, episodes)
+    config = _evaluation_config(config, num_envs, seed)
+    worker = Worker(
+        config, trainer.env_maker, policy=trainer.get_policy(), any_size=True, index_offset=trainer.config.num_envs
+    )
     try:
         if steps is not None:
             found, taken = _over_steps(worker, steps, explore)
@@ -65,11 +69,10 @@ def evaluate(
     }
 
 
-def _evaluation_config(config: AlgorithmConfig, episodes: int | None, seed: int | None) -> AlgorithmConfig:
+def _evaluation_config(config: AlgorithmConfig, num_envs: int, seed: int | None) -> AlgorithmConfig:
     own = config.evaluation_config
     if seed is None:
         seed = own.seed if own.seed is not None else config.seed + SEED_SHIFT
-    num_envs = 1 if episodes is None else min(config.num_envs_per_worker, episodes)
     return config.model_copy(
         update={
             "seed": seed,

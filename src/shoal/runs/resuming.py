@@ -48,6 +48,8 @@ def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float]) -> 
             other = other or _other(folder, stored, asked)
             continue
         summary = newest_summary(folder)
+        if summary is None and not checkpoints_of(folder) and _has_results(folder):
+            continue  # it saved nothing to go on from, and its results must not be written over
         if summary is None and checkpoints_of(folder):
             finished = finished or Choice(note=f"No checkpoint of {folder} can be read; a new run is started.")
             continue
@@ -77,6 +79,11 @@ def stored_tree(folder: Path) -> dict[str, Any] | None:
         checkpoint = newest_good(folder)
         return checkpoint.experiment_tree if checkpoint is not None else None
     return tree if isinstance(tree, dict) else None
+
+
+def _has_results(folder: Path) -> bool:
+    results = folder / "result.json"
+    return results.exists() and results.stat().st_size > 0
 
 
 def settings(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,9 +85,8 @@ class Run:
     @classmethod
     def open(cls, experiment: Experiment, new: bool = False, search_path: Sequence[str | Path] = ()) -> Run:
         """The newest unfinished run of this experiment, or a new one."""
-        places = list(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
-        env_maker(experiment.config.env, places)  # what cannot be found needs no folder
-        experiment, notes = _with_stop(experiment)
+        places = _places(search_path)
+        experiment, notes = checked(experiment, search_path)
         parent = results_folder(experiment.results_dir, experiment.name)
         if not new:
             choice = choose(parent, as_tree(experiment), experiment.stop)
@@ -305,6 +304,16 @@ def make_trainer(experiment: Experiment, search_path: Sequence[str], start: Chec
         trainer.stop()
         raise
     return trainer
+
+
+def checked(experiment: Experiment, search_path: Sequence[str | Path] = ()) -> tuple[Experiment, tuple[str, ...]]:
+    """The experiment as it will run, after a look whether its environment exists, and what to tell about it."""
+    env_maker(experiment.config.env, _places(search_path))
+    return _with_stop(experiment)
+
+
+def _places(search_path: Sequence[str | Path]) -> list[str]:
+    return list(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
 
 
 def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:

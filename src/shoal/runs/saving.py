@@ -24,8 +24,9 @@ def save(trainer: Trainer, folder: str | Path | None = None) -> Path:
             parent = results_folder(experiment.results_dir, experiment.name)
             trainer.folder = make_run_folder(parent, experiment.run, trainer.config.env)
         folder = trainer.folder
+    folder = Path(folder).expanduser()
     summary = {"training_iteration": trainer.iteration, "timesteps_total": trainer.timesteps_total}
-    return write_checkpoint(Path(folder), trainer.get_state(), tree_of(experiment, trainer.search_path), summary)
+    return write_checkpoint(folder, trainer.get_state(), tree_of(experiment, trainer.search_path), summary)
 
 
 def restore(trainer: Trainer, path: str | Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -19,9 +20,8 @@ from shoal.data.metrics import EpisodeWindow
 from shoal.data.state import State
 from shoal.envs.making import env_maker
 from shoal.envs.vector import describe
-from shoal.errors import CheckpointError, ConfigError
-from shoal.models.build import num_threads
-from shoal.models.catalog import custom_model_class
+from shoal.errors import CheckpointError, ConfigError, EnvError
+from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
 from shoal.parallel.start import start_workers
 from shoal.parallel.workers import Workers
@@ -43,11 +43,10 @@ class Trainer:
         search_path: Sequence[str | Path] = (),
     ) -> None:
         self.config = self._config(config, env)
-        self.search_path = tuple(str(folder) for folder in search_path)
-        folders = list(dict.fromkeys([*self.search_path, str(Path.cwd())]))
-        self.env_maker = env_maker(self.config.env, folders)
+        self.search_path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
+        self.env_maker = env_maker(self.config.env, self.search_path)
         self._thread_pools = ThreadpoolController()
-        self.workers: Workers = start_workers(_with_model_class(self.config, folders), self.env_maker)
+        self.workers: Workers = start_workers(with_registered_model(self.config), self.env_maker)
         try:
             self.learner = _learner(self.config, self.workers.policy)
         except BaseException:  # a signal may come here
@@ -63,7 +62,8 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """One iteration: sample, learn, report."""
         start = perf_counter()
-        with self._thread_pools.limit(limits=num_threads(), user_api="blas"):
+        # Small matrices lose by threads, and lose hundredfold where another process wants the core.
+        with self._thread_pools.limit(limits=1, user_api="blas"):
             sample, stats, learn_time = self.learner.training_step(self.workers, self.timesteps_total)
         self.iteration += 1
         self.timesteps_total += sample.batch.num_steps
@@ -206,6 +206,11 @@ class Trainer:
                 log.debug("%s", incident.traceback)
             elif self.env_failures_total == MOST_INCIDENTS_SHOWN + 1:
                 log.warning("further failures of environments are only counted")
+        limit = self.config.max_env_failures
+        if incidents and limit is not None and self.env_failures_total > limit:
+            # Each worker ends by itself when it alone has failed too often; this is about all of them.
+            count = f"That was failure {self.env_failures_total} and max_env_failures is {limit}."
+            raise EnvError(f"{describe(incidents[-1])}\n{count}")
 
 
 class PPO(Trainer):
@@ -233,11 +238,3 @@ def _timers(elapsed: float, **spent: float) -> dict[str, float]:
     """Seconds of an iteration's parts, and their shares of the whole."""
     seconds = {f"{name}_s": time for name, time in spent.items()}
     return seconds | {f"{name}_share": time / elapsed for name, time in spent.items()}
-
-
-def _with_model_class(config: AlgorithmConfig, folders: Sequence[str]) -> AlgorithmConfig:
-    """The config with the custom model's class in place of its name, which other processes may not know."""
-    if not isinstance(config.model.custom_model, str):
-        return config
-    model = config.model.model_copy(update={"custom_model": custom_model_class(config.model.custom_model, folders)})
-    return config.model_copy(update={"model": model})

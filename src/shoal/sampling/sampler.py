@@ -56,7 +56,7 @@ class Sampler:
         indices = range(first_index, first_index + self.num_envs)
         self._noise = [np.random.default_rng([seed, index, 1]) for index in indices]
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
-        self._histories: list[list[NDArray[Any]] | None] = [[] for _ in range(self.num_envs)]
+        self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
         self._buffers: Buffers | None = None
         self._started = False
 
@@ -156,7 +156,7 @@ class Sampler:
             rng.bit_generator.state = saved
         self._started = bool(state.values["started"])
         self.vector.set_state(state.values["vector"])
-        self._histories = [[] for _ in range(self.num_envs)]
+        self._histories = self._no_histories()
         if not self._started:
             return 0
         lengths = [int(n) for n in state.values["history_lengths"]]
@@ -178,6 +178,9 @@ class Sampler:
     def close(self) -> None:
         """Close the environments."""
         self.vector.close()
+
+    def _no_histories(self) -> list[list[NDArray[Any]] | None]:
+        return [[] if self.vector.can_replay else None for _ in range(self.num_envs)]
 
     def _draw(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Noise for `steps` steps, `[steps, N, M]`.

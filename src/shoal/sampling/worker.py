@@ -31,7 +31,8 @@ class Worker:
     """Owns the environments `worker_index` is responsible for, and samples them with its policy.
 
     Worker 0 lives in the driver's process and has the learner's own policy; workers from 1 on have a copy. With
-    `any_size`, a native vector environment may have more or fewer environments than the config says.
+    `any_size`, a native vector environment may have more or fewer environments than the config says; `index_offset`
+    sets the `env_index` of environments apart that live beside those of training.
     """
 
     def __init__(
@@ -41,25 +42,24 @@ class Worker:
         worker_index: int = 0,
         policy: Policy | None = None,
         any_size: bool = False,
+        index_offset: int = 0,
     ) -> None:
         self.config, self.worker_index = config, worker_index
-        self._any_size = any_size
+        self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
         self._first_index = max(worker_index - 1, 0) * config.num_envs_per_worker
         report = check_first_steps(lambda: maker.make(self._context(0)))
-        if worker_index <= 1:
+        if worker_index <= 1 and policy is None:  # evaluation has nothing new to say
             for warning in report.warnings:
                 log.warning("%s", warning)
         if report.legacy:
             self._maker = replace(maker, legacy=True)
         env = report.env
-        spec = getattr(env, "spec", None)
-        self.reward_threshold: float | None = getattr(spec, "reward_threshold", None)
         if isinstance(env, VectorEnv):
             self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
         else:
             self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.policy = policy or build_policy(self.observation_space, self.action_space, config)
+        self.policy = policy or build_policy(self.observation_space, self.action_space, config, maker.search_path)
         self.vector = self._vector(env)
         self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
 
@@ -126,6 +126,6 @@ class Worker:
             self.config.env_config,
             worker_index=self.worker_index,
             vector_index=row,
-            env_index=self._first_index + row,
+            env_index=self._index_offset + self._first_index + row,
             num_workers=self.config.num_workers,
         )

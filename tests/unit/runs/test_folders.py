@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shoal.data.state import State
-from shoal.errors import CheckpointError, ConfigError
+from shoal.errors import ConfigError
 from shoal.runs.checkpoints import write_checkpoint
 from shoal.runs.folders import EXPERIMENT_FILE, env_label, find_run, make_run_folder, results_folder, runs_of
 
