@@ -28,7 +28,7 @@ from shoal.parallel.workers import Workers
 
 log = logging.getLogger("shoal")
 
-CHUNK_BYTES = 1 << 20  # observations of one forward pass where no derivative is wanted
+CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 20  # the most of one forward pass where no derivative is wanted
 
 
 class PPO:
@@ -167,9 +167,9 @@ class PPO:
         return bool(np.isfinite(outputs).all() and np.isfinite(values).all())
 
     def _values(self, inputs: Inputs) -> Array:
-        """Values in passes of bounded size: a convolution makes many times its input of intermediate numbers."""
+        """Values in passes of bounded size, which stay in the cache and, with convolutions, in memory."""
         rows = len(inputs[0])
-        step = max(1, CHUNK_BYTES * rows // max(1, sum(part.nbytes for part in inputs)))
+        step = max(1, min(CHUNK_ROWS, CHUNK_BYTES * rows // max(1, sum(part.nbytes for part in inputs))))
         chunks = (tuple(part[i : i + step] for part in inputs) for i in range(0, rows, step))
         return np.concatenate([np.zeros(0, np.float32), *(self.policy.network.values(c).copy() for c in chunks)])
 
