@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from math import ceil, sqrt
+from math import ceil, isfinite, sqrt
 from time import perf_counter
 from typing import Any
 
@@ -94,8 +94,8 @@ class PPO:
                     now, d_log_prob, -entropy_coeff * size, self.kl_coeff * size if self.kl_coeff else 0.0
                 )
                 gradient = policy.network.vjp(tape, d_outputs, d_values)
-                norm = float(np.sqrt(np.dot(gradient, gradient)))
-                if not np.isfinite(norm):
+                norm = sqrt(np.dot(gradient, gradient))
+                if not isfinite(norm):
                     totals.refused += 1
                     continue
                 if c.grad_clip is not None and norm > c.grad_clip:
