@@ -292,7 +292,7 @@ def test_a_run_with_workers_leaves_no_process_and_no_folder(desk: Desk, short_fo
     assert not glob.glob(f"{short_folder}/shoal-*")
 
 
-@pytest.mark.parametrize("processes", [2, 6])
+@pytest.mark.parametrize("processes", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_workers_that_are_being_started_end_with_the_run(desk: Desk, short_folder: str, processes: int) -> None:
     child = desk.start(*RAY, TMPDIR=short_folder)
     while len(desk.processes()) < processes:

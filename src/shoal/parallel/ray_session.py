@@ -49,9 +49,17 @@ def connect(config: AlgorithmConfig) -> tuple[Any, str | None]:
     place = place if len(place) <= LONGEST_TEMP_FOLDER else "/tmp"
     sweep(Path(place))
     folder = tempfile.mkdtemp(prefix=f"shoal-{os.getpid()}-", dir=place)
+    import psutil
+
+    before = psutil.Process().children(recursive=True)
     try:
         return _start_private(folder, max(int(np.ceil(wanted)), 1)), folder
     except BaseException:
+        # A daemon that was just forked does not name the folder yet, but it is a child of ours.
+        for process in psutil.Process().children(recursive=True):
+            if process not in before:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
         clean(folder)
         raise
 
