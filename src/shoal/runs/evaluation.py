@@ -11,13 +11,13 @@ from shoal.data.batch import Episode
 from shoal.data.metrics import custom_metrics, episode_statistics
 from shoal.envs.vector import PythonVector
 from shoal.errors import EnvError
+from shoal.sampling.sampler import LONGEST_EPISODE
 from shoal.sampling.worker import Worker
 
 if TYPE_CHECKING:
     from shoal.runs.trainer import Trainer
 
 CHUNK = 100
-LONGEST_EPISODE = 1_000_000
 SEED_SHIFT = 1_000_003  # evaluation must not meet the episodes of training
 
 

@@ -163,7 +163,7 @@ class Trainer:
         saved = [len(worker.values["history_lengths"]) for worker in workers]
         if saved != [self.config.num_envs_per_worker] * max(self.config.num_workers, 1):
             log.warning(
-                "the checkpoint has %d environments in %d workers, this trainer %d in %d: new episodes begin",
+                "the checkpoint has %d environments in %d workers, this trainer %d in %d: its episodes are left",
                 sum(saved),
                 len(saved),
                 self.config.num_envs,
