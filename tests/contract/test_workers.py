@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shoal.algorithms.ppo import PPO
-from shoal.config.settings import PPOConfig
+from shoal.config.ppo import PPOConfig
 from shoal.data.state import State
 from shoal.envs.making import env_maker
 from shoal.errors import CheckpointError, EnvError, ShoalError, WorkerError

@@ -20,8 +20,9 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from shoal.config.fields import MAX_DEPTH, Count, Flag, Size, Text
 from shoal.config.overrides import Override, set_in
+from shoal.config.ppo import PPOConfig
 from shoal.config.problems import got, printable, sentences
-from shoal.config.settings import STRICT, AlgorithmConfig, PPOConfig, key_paths
+from shoal.config.settings import STRICT, AlgorithmConfig, key_paths
 from shoal.config.stopping import stop_criteria
 from shoal.config.vocabulary import EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError

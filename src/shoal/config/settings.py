@@ -272,8 +272,8 @@ class AlgorithmConfig(BaseModel):
         return config
 
 
-class PPOConfig(AlgorithmConfig):
-    """Proximal policy optimisation."""
+class OnPolicyConfig(AlgorithmConfig):
+    """The keys of algorithms that learn from each batch once, by advantages."""
 
     use_critic: Flag = True
     """Whether a value function is the baseline of the advantages."""
@@ -281,53 +281,13 @@ class PPOConfig(AlgorithmConfig):
     """Whether advantages are generalised advantage estimates; false: whole returns less the baseline."""
     lambda_: Fraction = 0.95
     """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
-    kl_coeff: NonNegative = 0.0
-    """First coefficient of the adaptive KL penalty; 0: no penalty (classic RLlib: 0.2; clipping alone is enough)."""
-    kl_target: Positive = 0.01
-    """KL divergence per iteration that the adaptive penalty aims at."""
-    sgd_minibatch_size: Size = 256
-    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128)."""
-    num_sgd_iter: Size = 10
-    """Passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
-    shuffle_sequences: Flag = True
-    """Whether the steps of a batch are shuffled between passes."""
-    vf_loss_coeff: NonNegative = 0.5
-    """Weight of the value function's loss (classic RLlib: 1.0)."""
-    entropy_coeff: NonNegative = 0.0
-    """Weight of the entropy bonus."""
-    entropy_coeff_schedule: Schedule = None
-    """Entropy weight over timesteps, linear between [[timestep, value], ...]; it replaces entropy_coeff."""
-    clip_param: Positive = 0.2
-    """How far the probability ratio may move from 1 (classic RLlib: 0.3)."""
-    vf_clip_param: Positive | None = None
-    """Largest squared error of a value that still teaches; null: any (classic RLlib: 10.0, low for large returns)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _small_batch(cls, data: Any) -> Any:
-        """A batch smaller than the default minibatch is one minibatch."""
-        if isinstance(data, Mapping) and "sgd_minibatch_size" not in data:
-            size = data.get("train_batch_size")
-            if isinstance(size, int | float) and 1 <= size < cls.model_fields["sgd_minibatch_size"].default:
-                return {**data, "sgd_minibatch_size": size}
-        return data
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
-        if self.sgd_minibatch_size > self.train_batch_size:
-            found.append(
-                f"config.sgd_minibatch_size: {self.sgd_minibatch_size} is more than train_batch_size "
-                f"{self.train_batch_size}; make it at most that, or the batch larger"
-            )
         if self.use_gae and not self.use_critic:
             found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
-        if self.entropy_coeff_schedule is not None:
-            found += self._scheduled("entropy_coeff", self.entropy_coeff_schedule[0][1])
-        found += self._unread("kl_target", not self.kl_coeff, "there is no KL penalty; set kl_coeff above 0")
         found += self._unread("lambda_", not self.use_gae, "use_gae is false")
-        for key in ("vf_loss_coeff", "vf_clip_param"):
-            found += self._unread(key, not self.use_critic, "use_critic is false")
         return found
 
 

@@ -92,5 +92,22 @@ class Sample:
     batch: Batch
     episodes: list[Episode]
     incidents: list[Incident]
-    env_time_s: float
+    env_time_s: float  # mean over the workers
     policy_time_s: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one training step did, as the trainer reports it."""
+
+    timesteps: int
+    episodes: list[Episode]
+    incidents: list[Incident]
+    stats: dict[str, float]
+    timers: dict[str, float]  # seconds by name
+
+    @classmethod
+    def of(cls, sample: Sample, stats: dict[str, float], learn_time_s: float) -> Step:
+        """One sample that was learned from."""
+        timers = {"env": sample.env_time_s, "policy": sample.policy_time_s, "learn": learn_time_s}
+        return cls(sample.batch.num_steps, sample.episodes, sample.incidents, stats, timers)

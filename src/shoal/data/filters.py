@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.state import State
+
+Numbers = NDArray[np.float64]
 
 
 class MeanStdFilter:
@@ -31,19 +34,23 @@ class MeanStdFilter:
         np.clip(y, self._lowest, self._highest, out=y)
         return y
 
-    def update(self, x: NDArray[Any]) -> None:
-        """Learn from `[B, R]` new rows (Chan's parallel formula, in double precision)."""
-        if not len(x):
-            return
+    def update(self, x: NDArray[Any], total: Callable[[Numbers], Numbers] = lambda numbers: numbers) -> None:
+        """Learn from `[B, R]` new rows (Chan's parallel formula, in double precision).
+
+        Where several learners have rows, `total` gives the sum of an array over them.
+        """
         x = x.astype(np.float64)
-        count = float(len(x))
-        mean = x.mean(axis=0)
-        m2 = np.square(x - mean).sum(axis=0)
-        total = self.count + count
+        sums = total(np.concatenate([[len(x)], x.sum(axis=0)]))
+        count = float(sums[0])
+        if not count:
+            return
+        mean = sums[1:] / count
+        m2 = total(np.square(x - mean).sum(axis=0))
+        whole = self.count + count
         delta = mean - self.mean
-        self.mean = self.mean + delta * (count / total)
-        self.m2 = self.m2 + m2 + np.square(delta) * (self.count * count / total)
-        self.count = total
+        self.mean = self.mean + delta * (count / whole)
+        self.m2 = self.m2 + m2 + np.square(delta) * (self.count * count / whole)
+        self.count = whole
         self._refresh()
 
     def get_state(self) -> State:

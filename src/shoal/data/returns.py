@@ -44,12 +44,6 @@ def successor_values(values: Array, final_values: Array, final_at: NDArray[np.in
     return following
 
 
-def explained_variance(predicted: Array, actual: Array) -> float:
-    """How much of the targets' variance the predictions explain: 1 all, 0 none, below 0 worse than the mean."""
-    variance = float(np.var(actual))
-    return 0.0 if variance == 0 else 1.0 - float(np.var(actual - predicted)) / variance
-
-
 def scheduled(constant: float, schedule: Sequence[Sequence[float]] | None, timestep: int) -> float:
     """The constant, or the value that a piecewise linear schedule `[[timestep, value], ...]` has now."""
     if schedule is None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.batch import Batch
-from shoal.data.filters import MeanStdFilter
+from shoal.data.filters import MeanStdFilter, Numbers
 from shoal.data.state import State
 from shoal.envs.spaces import ActionSpec, ObsSpec, path_name
 from shoal.errors import CheckpointError
@@ -102,11 +102,11 @@ class Policy:
             views[name][...] = value
         self.network.sync()
 
-    def learn_filter(self, batch: Batch) -> None:
-        """Let the filter see a batch's raw observations."""
+    def learn_filter(self, batch: Batch, total: Callable[[Numbers], Numbers] = lambda numbers: numbers) -> None:
+        """Let the filter see a batch's raw observations; `total` adds up what several learners have of it."""
         if self.filter is not None and self.obs_spec.vector_size:
             raw = batch.obs[0][batch.valid]
-            self.filter.update(self.encoder.measurements(raw))
+            self.filter.update(self.encoder.measurements(raw), total)
 
     def get_state(self) -> State:
         """Parameters, filter and the stream behind `compute_single_action`."""

@@ -14,7 +14,8 @@ from threadpoolctl import ThreadpoolController
 
 from shoal.algorithms import ppo
 from shoal.config.experiment import algorithm_config, config_tree
-from shoal.config.settings import AlgorithmConfig, PPOConfig
+from shoal.config.ppo import PPOConfig
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Incident
 from shoal.data.metrics import EpisodeWindow
 from shoal.data.state import State
@@ -64,23 +65,23 @@ class Trainer:
         start = perf_counter()
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
-            sample, stats, learn_time = self.learner.training_step(self.workers, self.timesteps_total)
+            step = self.learner.training_step(self.workers, self.timesteps_total)
         self.iteration += 1
-        self.timesteps_total += sample.batch.num_steps
-        self._report(sample.incidents)
+        self.timesteps_total += step.timesteps
+        self._report(step.incidents)
         elapsed = perf_counter() - start
         self.time_total_s += elapsed
         return {
             "training_iteration": self.iteration,
             "timesteps_total": self.timesteps_total,
-            "timesteps_this_iter": sample.batch.num_steps,
-            **self._window.add(sample.episodes),
+            "timesteps_this_iter": step.timesteps,
+            **self._window.add(step.episodes),
             "time_this_iter_s": elapsed,
             "time_total_s": self.time_total_s,
-            "timesteps_per_s": sample.batch.num_steps / elapsed,
+            "timesteps_per_s": step.timesteps / elapsed,
             "env_failures_total": self.env_failures_total,
-            "timers": _timers(elapsed, env=sample.env_time_s, policy=sample.policy_time_s, learn=learn_time),
-            "learner": stats,
+            "timers": _timers(elapsed, step.timers),
+            "learner": step.stats,
         }
 
     def save(self, folder: str | Path | None = None) -> str:
@@ -234,7 +235,7 @@ def _learner(config: AlgorithmConfig, policy: Policy) -> ppo.PPO:
     return ppo.PPO(config, policy)
 
 
-def _timers(elapsed: float, **spent: float) -> dict[str, float]:
+def _timers(elapsed: float, spent: Mapping[str, float]) -> dict[str, float]:
     """Seconds of an iteration's parts, and their shares of the whole."""
     seconds = {f"{name}_s": time for name, time in spent.items()}
     return seconds | {f"{name}_share": time / elapsed for name, time in spent.items()}

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from shoal.algorithms.ppo import PPO, clipped_rewards, stratified_order
-from shoal.config.settings import PPOConfig
+from shoal.algorithms.on_policy import clipped_rewards, explained_variance
+from shoal.algorithms.ppo import PPO
+from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch
 from shoal.data.state import State
 from shoal.envs.vector import PythonVector
 from shoal.models.build import build_policy
+from shoal.parallel.group import Alone
 from shoal.sampling.sampler import Sampler
 
 T, N, FEATURES = 16, 4, 3
@@ -178,10 +178,11 @@ class Textbook:
 
 
 def minibatches_of(learner: PPO, batch: Batch) -> list:
-    """The minibatches that the next update will draw, from a copy of its stream."""
-    again = PPO(learner.config, learner.policy)
-    again.rng.bit_generator.state = learner.rng.bit_generator.state
-    return [rows for _ in range(learner.config.num_sgd_iter) for rows in again._minibatches(batch)]
+    """The rows of each minibatch that the learner's next update will use, in order."""
+    again = PPO(learner.config, learner.policy).minibatches
+    again.passes = learner.minibatches.passes
+    epochs = again.of(batch.valid, Alone())
+    return [epoch.rows[part] for _, epoch in zip(range(learner.config.num_sgd_iter), epochs) for part, _ in epoch]
 
 
 SETTINGS = {
@@ -355,33 +356,6 @@ def test_a_saved_learner_goes_on_the_same() -> None:
     np.testing.assert_array_equal(first.policy.network.params, second.policy.network.params)
 
 
-masks = st.tuples(st.integers(1, 20), st.integers(1, 7), st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
-
-
-@settings(max_examples=200, deadline=None)
-@given(masks)
-def test_a_stratified_order_is_a_fair_permutation(case) -> None:
-    steps, num_envs, seed, shuffle, holes = case
-    rng = np.random.default_rng(seed)
-    valid = rng.random((steps, num_envs)) < 0.8 if holes else np.ones((steps, num_envs), bool)
-    order = stratified_order(rng if shuffle else None, valid)
-    assert sorted(order.tolist()) == np.flatnonzero(valid.reshape(-1)).tolist()
-    if not holes:
-        for start in range(0, len(order), num_envs):
-            assert sorted(order[start : start + num_envs] % num_envs) == list(range(num_envs))
-    if not shuffle:
-        assert order.tolist() == sorted(order.tolist())
-
-
-def test_each_epoch_has_another_order_and_each_environment_its_own() -> None:
-    rng = np.random.default_rng(0)
-    valid = np.ones((50, 3), bool)
-    first, second = stratified_order(rng, valid), stratified_order(rng, valid)
-    assert first.tolist() != second.tolist()
-    times = [first[first % 3 == n] // 3 for n in range(3)]
-    assert times[0].tolist() != times[1].tolist()
-
-
 @pytest.mark.parametrize(("size", "count"), [(16, 4), (64, 1), (20, 4), (10, 7)])
 def test_minibatches_are_at_most_their_size(size, count) -> None:
     learner, batch = learner_and_batch(sgd_minibatch_size=size)
@@ -389,3 +363,12 @@ def test_minibatches_are_at_most_their_size(size, count) -> None:
     assert len(minibatches) == count
     assert max(map(len, minibatches)) - min(map(len, minibatches)) <= 1
     assert sorted(np.concatenate(minibatches).tolist()) == list(range(T * N))
+
+
+def test_explained_variance() -> None:
+    actual = np.array([1, 2, 3, 4], np.float32)
+    assert explained_variance(actual, actual, Alone()) == 1
+    assert explained_variance(np.full(4, 2.5, np.float32), actual, Alone()) == pytest.approx(0)
+    assert explained_variance(-actual, actual, Alone()) < 0
+    assert explained_variance(actual, np.ones(4, np.float32), Alone()) == 0
+    assert explained_variance(actual[:0], actual[:0], Alone()) == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.config.experiment import experiment_from
-from shoal.config.settings import PPOConfig
+from shoal.config.ppo import PPOConfig
 from shoal.errors import ConfigError
 
 CONFIGS: list[tuple[dict[str, Any], str]] = [

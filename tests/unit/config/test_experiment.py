@@ -18,7 +18,7 @@ from shoal.config.experiment import (
     experiments_from_file,
 )
 from shoal.config.overrides import parse_override
-from shoal.config.settings import PPOConfig
+from shoal.config.ppo import PPOConfig
 from shoal.errors import ConfigError
 
 SEED_FILE = """\

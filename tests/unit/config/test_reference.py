@@ -4,13 +4,13 @@ import pytest
 from pydantic import BaseModel
 
 from shoal.config.experiment import Experiment, as_tree, experiment_from
+from shoal.config.ppo import PPOConfig
 from shoal.config.reference import config_rows, experiment_rows, file_schema, meanings, stop_rows
 from shoal.config.settings import (
     EvaluationConfig,
     ExplorationConfig,
     ModelConfig,
     OptimizerConfig,
-    PPOConfig,
     key_paths,
 )
 

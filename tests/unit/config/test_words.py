@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shoal.config.experiment import Experiment, experiment_from
-from shoal.config.settings import PPOConfig, key_paths
+from shoal.config.ppo import PPOConfig
+from shoal.config.settings import key_paths
 from shoal.config.stopping import RESULT_NAMES
 from shoal.config.vocabulary import EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS
 from shoal.errors import ConfigError

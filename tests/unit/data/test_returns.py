@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shoal.data.returns import explained_variance, gae, scheduled, successor_values
+from shoal.data.returns import gae, scheduled, successor_values
 
 LONGEST, WIDEST = 12, 4
 numbers = st.floats(-10, 10, width=32)
@@ -73,14 +73,6 @@ def test_successor_is_the_next_row_or_the_final_observation() -> None:
 def test_successor_of_a_last_step_that_is_not_listed_is_nothing() -> None:
     got = successor_values(np.ones((2, 1), np.float32), np.zeros(0, np.float32), np.zeros((0, 2), np.int64))
     assert got.tolist() == [[1], [0]]
-
-
-def test_explained_variance() -> None:
-    actual = np.array([1, 2, 3, 4], np.float32)
-    assert explained_variance(actual, actual) == 1
-    assert explained_variance(np.full(4, 2.5, np.float32), actual) == pytest.approx(0)
-    assert explained_variance(-actual, actual) < 0
-    assert explained_variance(actual, np.ones(4, np.float32)) == 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from shoal.config.settings import PPOConfig
+from shoal.config.ppo import PPOConfig
 from shoal.data.state import State
 from shoal.errors import CheckpointError, ConfigError
 from shoal.models.build import build_policy, needs_torch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.config.settings import PPOConfig
+from shoal.config.ppo import PPOConfig
 from shoal.runs.printing import pretty_print
 
 

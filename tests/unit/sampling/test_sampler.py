@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from shoal.config.settings import PPOConfig
+from shoal.config.ppo import PPOConfig
 from shoal.data.state import State
 from shoal.envs.native import NativeVector
 from shoal.envs.vector import PythonVector, reset_seed

@@ -1,0 +1,110 @@
+"""Which steps of a batch make up which minibatch: the same ones, however many learners share the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.parallel.group import Group
+
+Array = NDArray[np.float32]
+Integers = NDArray[np.int64]
+
+ENVS = 1 << 62  # counters of the order of environments, far from those of their steps
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over a batch: this learner's rows in order, and where each minibatch begins and ends among them."""
+
+    rows: Integers
+    cuts: Integers  # [K + 1]
+    sizes: Integers  # [K], of whole minibatches, over all learners
+
+    def __iter__(self) -> Iterator[tuple[slice, int]]:
+        """Each minibatch that is not empty: its stretch of `rows`, and its size over all learners."""
+        places = zip(self.cuts[:-1].tolist(), self.cuts[1:].tolist(), self.sizes.tolist(), strict=True)
+        return ((slice(begin, end), size) for begin, end, size in places if size)
+
+    def normalized(self, x: Array, group: Group) -> Array:
+        """Numbers in the order of `rows`, with mean 0 and standard deviation 1 in every minibatch."""
+        counts = np.diff(self.cuts)
+        sums = np.zeros((2, len(counts)))
+        some = counts > 0  # reduceat has no empty stretches
+        if len(x):
+            sums[0, some] = np.add.reduceat(x, self.cuts[:-1][some], dtype=np.float64)
+            sums[1, some] = np.add.reduceat(x * x, self.cuts[:-1][some], dtype=np.float64)
+        mean, square = group.sum(sums) / np.maximum(self.sizes, 1)
+        deviation = np.sqrt(np.maximum(square - mean * mean, 0))
+        scale = 1 / (deviation + 1e-8)
+        return np.asarray(
+            x * np.repeat(scale.astype(np.float32), counts) - np.repeat((mean * scale).astype(np.float32), counts)
+        )
+
+
+class Minibatches:
+    """Cuts `[T, N]` batches into stratified minibatches: each takes as evenly as it can from every environment's time.
+
+    Each environment's time is permuted by itself, and so is the order of environments; the permutations follow from
+    seed, pass and environment alone. So a learner that has some of the environments finds its share by itself.
+    """
+
+    def __init__(self, seed: int, size: int, shuffle: bool = True) -> None:
+        self.size, self.shuffle = size, shuffle
+        self.passes = 0  # made so far, over all batches
+        self._seed = int(np.random.SeedSequence([seed, 2]).generate_state(1, np.uint64)[0])
+
+    def of(self, valid: NDArray[np.bool_], group: Group) -> Iterator[Epoch]:
+        """One pass after another over this learner's `[T, N]` share of a batch; without end."""
+        shares = np.zeros((group.size, 3), np.int64)
+        shares[group.rank] = *valid.shape, np.count_nonzero(valid)
+        shares = group.sum(shares)
+        steps, num_envs, num_valid = int(shares[:, 0].max()), int(shares[:, 1].sum()), int(shares[:, 2].sum())
+        first = int(shares[: group.rank, 1].sum())
+        if len(valid) < steps:
+            valid = np.concatenate([valid, np.zeros((steps - len(valid), valid.shape[1]), bool)])
+        rows_valid = None if num_valid == steps * num_envs else valid.reshape(-1)
+        count = ceil(num_valid / self.size)
+        bounds = np.round(np.linspace(0, steps * num_envs, count + 1)).astype(np.int64)
+        while True:
+            rows, places = self._ordered(steps, num_envs, first, valid.shape[1])
+            cuts = np.searchsorted(places, bounds)
+            sizes = np.diff(bounds)
+            if rows_valid is not None:
+                kept = rows_valid[rows]
+                cuts = np.concatenate([[0], np.cumsum(kept)])[cuts]
+                rows = rows[kept]
+                sizes = group.sum(np.diff(cuts))
+            self.passes += 1
+            yield Epoch(rows, cuts, sizes)
+
+    def _ordered(self, steps: int, num_envs: int, first: int, mine: int) -> tuple[Integers, Integers]:
+        """Rows of the environments `first ... first + mine`, and the place of each in the order over all."""
+        envs = np.arange(mine)
+        at = first + envs
+        times = np.broadcast_to(np.arange(steps)[:, None], (steps, mine))
+        if self.shuffle:
+            key = _scrambled(np.array([(self._seed + self.passes) % 2**64], np.uint64))
+            of_envs: NDArray[np.uint64] = np.arange(ENVS, ENVS + num_envs, dtype=np.uint64)
+            at = np.argsort(np.argsort(_scrambled(key + of_envs)))[at]
+            envs = np.argsort(at)
+            at = at[envs]
+            counters = np.arange(first * steps, (first + mine) * steps, dtype=np.uint64).reshape(mine, steps)
+            times = np.argsort(_scrambled(key + counters), axis=1).T[:, envs]
+        places = (np.arange(steps)[:, None] * num_envs + at).reshape(-1)
+        return (times * mine + envs).reshape(-1), places
+
+
+def _scrambled(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Random 64-bit numbers by counter (SplitMix64, Steele et al. 2014): no stream to keep in step."""
+    x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x

@@ -1,0 +1,85 @@
+"""What PPO and TRPO have in common: a batch is sampled and learned from once, by advantages estimated from it."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from shoal.config.settings import OnPolicyConfig
+from shoal.data.batch import Batch, Step
+from shoal.data.returns import gae, successor_values
+from shoal.envs.vector import describe
+from shoal.errors import EnvError
+from shoal.models.network import Array, Inputs
+from shoal.models.policy import Policy
+from shoal.parallel.group import Group
+from shoal.parallel.workers import Workers
+
+CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 20  # the most of one forward pass where no derivative is wanted
+
+
+class BatchLearner(Protocol):
+    """Makes its policy better by one batch at a time."""
+
+    def update(self, batch: Batch, timesteps_total: int) -> dict[str, float]:
+        """One iteration of learning from `[T, N]` steps; returns the learner's statistics."""
+
+
+def training_step(learner: BatchLearner, workers: Workers, steps: int, timesteps_total: int) -> Step:
+    """Sample, then learn."""
+    sample = workers.sample(steps)
+    if not sample.batch.num_steps:
+        causes = [describe(incident) for incident in sample.incidents[-1:]]
+        raise EnvError("\n".join([*causes, "Not one step of the batch was good: there is nothing to learn from."]))
+    start = perf_counter()
+    stats = learner.update(sample.batch, timesteps_total)
+    return Step.of(sample, stats, perf_counter() - start)
+
+
+def encoded(policy: Policy, batch: Batch) -> Inputs:
+    """The batch's observations as the network takes them, one row per step."""
+    return policy.encoder(tuple(part.reshape(-1, *part.shape[2:]) for part in batch.obs))
+
+
+def values_and_advantages(policy: Policy, batch: Batch, inputs: Inputs, config: OnPolicyConfig) -> tuple[Array, Array]:
+    """Values and advantages `[T, N]`, from one pass of the value net over the batch and its final observations."""
+    rewards = clipped_rewards(batch.rewards, config.clip_rewards)
+    if config.use_critic:
+        values = values_of(policy, inputs).reshape(rewards.shape)
+        final_values = values_of(policy, policy.encoder(batch.final_obs))
+    else:
+        values, final_values = np.zeros_like(rewards), np.zeros(len(batch.final_at), np.float32)
+    following = successor_values(values, final_values, batch.final_at)
+    lambda_ = config.lambda_ if config.use_gae else 1.0
+    return values, gae(rewards, values, following, batch.terminated, batch.truncated, config.gamma, lambda_)
+
+
+def values_of(policy: Policy, inputs: Inputs) -> Array:
+    """Values in passes of bounded size, which stay in the cache and, with convolutions, in memory."""
+    rows = len(inputs[0])
+    step = max(1, min(CHUNK_ROWS, CHUNK_BYTES * rows // max(1, sum(part.nbytes for part in inputs))))
+    chunks = (tuple(part[i : i + step] for part in inputs) for i in range(0, rows, step))
+    return np.concatenate([np.zeros(0, np.float32), *(policy.network.values(c).copy() for c in chunks)])
+
+
+def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:
+    """Rewards as the learner sees them: as they are, their signs (True), or cut at +-clip."""
+    if clip is True:
+        return np.sign(rewards)
+    if not clip:
+        return rewards
+    return np.clip(rewards, -clip, clip)
+
+
+def explained_variance(predicted: Array, actual: Array, group: Group) -> float:
+    """How much of the targets' variance the predictions explain: 1 all, 0 none, below 0 worse than the mean."""
+    sums = [len(actual)]
+    for x in (actual.astype(np.float64), actual.astype(np.float64) - predicted):
+        sums += [x.sum(), np.dot(x, x)]
+    count, *sums = group.sum(np.array(sums, np.float64)).tolist()
+    variance, unexplained = (
+        square / max(count, 1) - (total / max(count, 1)) ** 2 for total, square in (sums[:2], sums[2:])
+    )
+    return 0.0 if variance <= 0 else float(1 - unexplained / variance)
