@@ -111,6 +111,16 @@ class Dying(Walk):
         return super().step(action)
 
 
+class DyingWithWords(Walk):
+    """Says why before it takes its process with it, as solvers do."""
+
+    def step(self, action):
+        if self.steps == 3 and self.place[0] == 2:
+            os.write(2, b"Floating point exception in the solver, cell 17\n")
+            os.kill(os.getpid(), 8)
+        return super().step(action)
+
+
 def vector(config):
     """Four walks as a native vector environment."""
     from gymnasium.vector import SyncVectorEnv

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from shoal.data.state import State
 from shoal.envs.making import env_maker
 from shoal.errors import CheckpointError, EnvError, ShoalError, WorkerError
 from shoal.parallel.start import start_workers
+from shoal.parallel.workers import Health
 
 PROBES = Path(__file__).with_name("probe_env.py")
 NUM_ENVS = 4
@@ -205,7 +208,11 @@ def trained(num_workers: int, iterations: int = 3, name: str = "Walk", **changes
     workers = start_workers(config, env_maker(config.env))
     try:
         learner = PPO(config, workers.policy)
-        samples = [arrays_of(learner.training_step(workers, 0)[0]) for _ in range(iterations)]
+        samples = []
+        for _ in range(iterations):
+            sample = workers.sample(config.steps_per_iteration)
+            samples.append(arrays_of(sample))
+            learner.update(sample.batch, 0)
         return samples, workers.policy.network.params.copy(), workers.policy.get_state().arrays
     finally:
         workers.stop()
@@ -242,20 +249,57 @@ def kill_the_second(workers) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def sample_until(workers, num_steps: int, steps: int = 5):
+    """Samples until one has as many steps; those before it."""
+    deadline = monotonic() + 120
+    samples = [workers.sample(steps)]
+    while samples[-1].num_steps != num_steps:
+        assert monotonic() < deadline
+        samples.append(workers.sample(steps))
+    return samples[:-1], samples[-1]
+
+
 @pytest.mark.usefixtures("ray_session")
-def test_a_killed_worker_is_replaced_and_nothing_is_lost() -> None:
+def test_a_killed_worker_costs_its_fragment_and_is_replaced_where_it_stood() -> None:
     calm, struck = start(2), start(2)
     try:
         for workers in (calm, struck):
             workers.sample(5)
         kill_the_second(struck)
-        for _ in range(2):
-            expected, found = calm.sample(5).batch, struck.sample(5).batch
-            for name in ("actions", "rewards", "log_probs"):
-                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        without, whole = sample_until(struck, 5 * NUM_ENVS)
+        assert without
+        assert {sample.num_steps for sample in without} == {5 * NUM_ENVS // 2}, "the first worker went on"
+        expected = calm.sample(5).batch
+        for name in ("actions", "rewards", "log_probs"):
+            np.testing.assert_array_equal(getattr(whole.batch, name)[:, 2:], getattr(expected, name)[:, 2:])
+        assert struck.health == Health(num_healthy_workers=2, num_remote_worker_restarts=1)
+        assert calm.health == Health(num_healthy_workers=2)
     finally:
         calm.stop()
         struck.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_the_only_worker_is_waited_for() -> None:
+    workers = start(1)
+    try:
+        workers.sample(5)
+        os.kill(workers.foreach_worker(lambda worker: os.getpid())[0], signal.SIGKILL)
+        assert workers.sample(5).num_steps == 5 * NUM_ENVS
+        assert workers.health.num_remote_worker_restarts == 1
+    finally:
+        workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_no_more_workers_are_replaced_than_allowed() -> None:
+    workers = start(2, max_worker_restarts=0)
+    try:
+        kill_the_second(workers)
+        with pytest.raises(WorkerError, match="max_worker_restarts is 0"):
+            workers.sample(5)
+    finally:
+        workers.stop()
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -298,7 +342,52 @@ def test_weights_that_are_set_on_workers_are_set_for_all() -> None:
 def test_a_worker_that_dies_time_and_again_is_a_worker_error() -> None:
     workers = start(2, "Dying")
     try:
-        with pytest.raises(WorkerError, match="lost"):
-            workers.sample(10)
+        with pytest.raises(WorkerError, match="times in a row"):
+            sample_until(workers, 10 * NUM_ENVS, steps=10)
     finally:
         workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_the_last_words_of_a_worker_are_told(caplog) -> None:
+    workers = start(2, "DyingWithWords")
+    try:
+        workers.sample(10)
+        assert "Floating point exception in the solver" in caplog.text
+        assert f"worker 2 on {socket.gethostname()}" in caplog.text
+    finally:
+        workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_that_sample_ahead_are_one_update_behind(num_workers) -> None:
+    """Each sample is made with the weights of the call before, whatever the timing."""
+    workers = start(num_workers, sample_async=True)
+    try:
+        workers.policy.network.params[:] = 0
+        chosen, staleness = [], []
+        for k in (0, 1, 2, 0):
+            workers.policy.set_weights({"policy.bias": 50.0 * np.eye(3)[k]})
+            sample = workers.sample(5)
+            chosen.append(set(sample.batch.actions.reshape(-1).tolist()))
+            staleness.append(sample.staleness)
+        assert chosen == [{0}, {0}, {1}, {2}]
+        assert staleness == [0, 1, 1, 1]
+    finally:
+        workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_saved_workers_that_sample_ahead_go_on_after_the_last_sample() -> None:
+    first, second = start(2, sample_async=True), start(2)
+    try:
+        first.sample(7)
+        kept = first.get_state()
+        assert second.set_state(kept) == 0
+        mine, theirs = arrays_of(first.sample(7)), arrays_of(second.sample(7))
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+    finally:
+        first.stop()
+        second.stop()

@@ -58,20 +58,23 @@ class Minibatches:
         self.passes = 0  # made so far, over all batches
         self._seed = int(np.random.SeedSequence([seed, 2]).generate_state(1, np.uint64)[0])
 
-    def of(self, valid: NDArray[np.bool_], group: Group) -> Iterator[Epoch]:
-        """One pass after another over this learner's `[T, N]` share of a batch; without end."""
+    def of(self, valid: NDArray[np.bool_], group: Group, columns: Integers | None = None) -> Iterator[Epoch]:
+        """One pass after another over this learner's `[T, N]` share of a batch; without end.
+
+        `columns` says where its environments stand among those of all learners.
+        """
         shares = np.zeros((group.size, 3), np.int64)
         shares[group.rank] = *valid.shape, np.count_nonzero(valid)
         shares = group.sum(shares)
         steps, num_envs, num_valid = int(shares[:, 0].max()), int(shares[:, 1].sum()), int(shares[:, 2].sum())
-        first = int(shares[: group.rank, 1].sum())
+        columns = np.arange(num_envs) if columns is None else columns
         if len(valid) < steps:
             valid = np.concatenate([valid, np.zeros((steps - len(valid), valid.shape[1]), bool)])
         rows_valid = None if num_valid == steps * num_envs else valid.reshape(-1)
         count = ceil(num_valid / self.size)
         bounds = np.round(np.linspace(0, steps * num_envs, count + 1)).astype(np.int64)
         while True:
-            rows, places = self._ordered(steps, num_envs, first, valid.shape[1])
+            rows, places = self._ordered(steps, num_envs, columns)
             cuts = np.searchsorted(places, bounds)
             sizes = np.diff(bounds)
             if rows_valid is not None:
@@ -82,10 +85,10 @@ class Minibatches:
             self.passes += 1
             yield Epoch(rows, cuts, sizes)
 
-    def _ordered(self, steps: int, num_envs: int, first: int, mine: int) -> tuple[Integers, Integers]:
-        """Rows of the environments `first ... first + mine`, and the place of each in the order over all."""
-        envs = np.arange(mine)
-        at = first + envs
+    def _ordered(self, steps: int, num_envs: int, columns: Integers) -> tuple[Integers, Integers]:
+        """Rows of the environments in `columns`, and the place of each in the order over all."""
+        mine = len(columns)
+        envs, at = np.arange(mine), columns
         times = np.broadcast_to(np.arange(steps)[:, None], (steps, mine))
         if self.shuffle:
             key = _scrambled(np.array([(self._seed + self.passes) % 2**64], np.uint64))
@@ -93,7 +96,7 @@ class Minibatches:
             at = np.argsort(np.argsort(_scrambled(key + of_envs)))[at]
             envs = np.argsort(at)
             at = at[envs]
-            counters = np.arange(first * steps, (first + mine) * steps, dtype=np.uint64).reshape(mine, steps)
+            counters = (columns[:, None] * steps + np.arange(steps)).astype(np.uint64)
             times = np.argsort(_scrambled(key + counters), axis=1).T[:, envs]
         places = (np.arange(steps)[:, None] * num_envs + at).reshape(-1)
         return (times * mine + envs).reshape(-1), places

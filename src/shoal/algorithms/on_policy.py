@@ -10,12 +10,10 @@ import numpy as np
 from shoal.config.settings import OnPolicyConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import gae, successor_values
-from shoal.envs.vector import describe
-from shoal.errors import EnvError
 from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
-from shoal.parallel.workers import Workers
+from shoal.parallel.workers import Workers, check_usable
 
 CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 20  # the most of one forward pass where no derivative is wanted
 
@@ -30,12 +28,10 @@ class BatchLearner(Protocol):
 def training_step(learner: BatchLearner, workers: Workers, steps: int, timesteps_total: int) -> Step:
     """Sample, then learn."""
     sample = workers.sample(steps)
-    if not sample.batch.num_steps:
-        causes = [describe(incident) for incident in sample.incidents[-1:]]
-        raise EnvError("\n".join([*causes, "Not one step of the batch was good: there is nothing to learn from."]))
+    check_usable(sample)
     start = perf_counter()
     stats = learner.update(sample.batch, timesteps_total)
-    return Step.of(sample, stats, perf_counter() - start)
+    return Step.of([sample], stats, perf_counter() - start)
 
 
 def encoded(policy: Policy, batch: Batch) -> Inputs:

@@ -52,14 +52,15 @@ class PPO:
         values, advantages = values_and_advantages(policy, batch, inputs, c)
         targets = (advantages + values).reshape(-1)
         advantages = advantages.reshape(-1)
-        actions = batch.actions.reshape(len(targets), -1)
+        actions = batch.actions.reshape(-1, batch.actions.shape[2])
         old_log_probs = batch.log_probs.reshape(-1)
-        old_dist_inputs = batch.dist_inputs.reshape(len(targets), -1)
+        old_dist_inputs = batch.dist_inputs.reshape(-1, batch.dist_inputs.shape[2])
         gather_inputs = sum(part.nbytes for part in inputs) <= GATHERED_BYTES
 
         totals = Totals()
         before = network.params.copy(), self.optimizer.get_state()
-        for epoch, minibatches in zip(range(c.num_sgd_iter), self.minibatches.of(batch.valid, group), strict=False):
+        passes = self.minibatches.of(batch.valid, group, batch.columns)
+        for epoch, minibatches in zip(range(c.num_sgd_iter), passes, strict=False):
             rows = minibatches.rows
             epoch_inputs = tuple(part.take(rows, axis=0) for part in inputs) if gather_inputs else ()
             epoch_actions, epoch_log_probs = actions.take(rows, axis=0), old_log_probs.take(rows)

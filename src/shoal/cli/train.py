@@ -19,12 +19,22 @@ if TYPE_CHECKING:
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+class Workers(click.ParamType[int | str]):
+    """A number of workers, or `auto`."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """See `click.ParamType`."""
+        return "auto" if value == "auto" else int(click.IntRange(0).convert(value, param, ctx))
+
+
 @click.command()
 @click.argument("env", required=False)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
 @click.option("--run", "run_name", metavar="ALGORITHM", help="Algorithm, e.g. PPO.")
 @click.option("--env", "env_option", metavar="ENV", help="The environment; the same as the argument.")
-@click.option("--num-workers", type=click.IntRange(0), help="Processes that sample; 0: everything in this one.")
+@click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
 @click.option("--num-cpus", type=click.IntRange(1), help="Cores to use in all.")
 @click.option("--num-gpus", type=click.FloatRange(0), help="GPUs for learning.")
 @click.option("--local-mode", is_flag=True, help="Everything in this process; the same as --num-workers 0.")
@@ -44,7 +54,7 @@ def train(
     file: Path | None,
     run_name: str | None,
     env_option: str | None,
-    num_workers: int | None,
+    num_workers: int | str | None,
     num_cpus: int | None,
     num_gpus: float | None,
     local_mode: bool,
@@ -88,7 +98,7 @@ def train(
     }
     overrides = [(key, value) for key, value in flags.items() if value is not None]
     overrides += [parse_override(text) for text in sets]
-    experiments = _experiments(file, overrides)
+    experiments = [_with_workers(experiment, num_cpus) for experiment in _experiments(file, overrides)]
     for experiment in experiments:
         _check_resources(experiment, num_cpus, ray_address)
     search_path = [file.parent] if file is not None else []
@@ -211,13 +221,22 @@ def _experiments(file: Path | None, overrides: list[tuple[str, Any]]) -> list[Ex
     return experiments
 
 
+def _with_workers(experiment: Experiment, num_cpus: int | None) -> Experiment:
+    """The experiment with `num_workers: auto` resolved, if the cores to use are given."""
+    config = experiment.config
+    if num_cpus is None or config.num_workers != "auto":
+        return experiment
+    count = max(1, int((num_cpus - 1) / max(config.num_cpus_per_worker, 1e-3)))
+    return experiment.model_copy(update={"config": config.model_copy(update={"num_workers": count})})
+
+
 def _check_resources(experiment: Experiment, num_cpus: int | None, ray_address: str | None) -> None:
     config = experiment.config
     if ray_address is not None and config.num_workers == 0:
         raise ConfigError("--ray-address: nothing runs on Ray without workers; add --num-workers N, or leave it out")
     if num_cpus is None:
         return
-    needed = config.num_workers * config.num_cpus_per_worker + 1
+    needed = config.worker_count * config.num_cpus_per_worker + 1
     if needed > num_cpus:
         most = int((num_cpus - 1) / config.num_cpus_per_worker) if config.num_cpus_per_worker else num_cpus
         raise ConfigError(
@@ -231,7 +250,7 @@ def _check_resources(experiment: Experiment, num_cpus: int | None, ray_address: 
 
 def _limit_threads(experiments: list[Experiment], num_cpus: int) -> None:
     """Leave the learner the cores that the workers do not take."""
-    taken = max(experiment.config.num_workers * experiment.config.num_cpus_per_worker for experiment in experiments)
+    taken = max(experiment.config.worker_count * experiment.config.num_cpus_per_worker for experiment in experiments)
     threads = max(1, int(num_cpus - taken))
     # Read when NumPy and PyTorch are imported, here and in every process that is started from here.
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))

@@ -84,6 +84,15 @@ def fragment_length(value: Any) -> int | Literal["auto"]:
     return whole(value)
 
 
+def worker_count(value: Any) -> int | Literal["auto"]:
+    """A whole number of processes, or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    if isinstance(value, bool | str) or not isinstance(value, Real) or not 0 <= whole(value) <= MAX_SIZE:
+        raise ValueError("must be a whole number of processes, 0 or more, or auto")
+    return whole(value)
+
+
 def reward_clipping(value: Any) -> float | bool | None:
     """None and false: off; true: the sign; a number: the largest magnitude."""
     if value is None or value is False:
@@ -180,6 +189,11 @@ FragmentLength = Annotated[
     int | Literal["auto"],
     PlainValidator(fragment_length),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
+]
+WorkerCount = Annotated[
+    int | Literal["auto"],
+    PlainValidator(worker_count),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "auto"}]}),
 ]
 RewardClipping = Annotated[
     float | bool | None,

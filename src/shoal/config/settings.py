@@ -31,6 +31,7 @@ from shoal.config.fields import (
     Size,
     Sizes,
     StochasticSampling,
+    WorkerCount,
 )
 from shoal.config.problems import sentences
 from shoal.config.vocabulary import EXPERIMENT_KEYS
@@ -124,18 +125,30 @@ class AlgorithmConfig(BaseModel):
     horizon: Size | None = None
     """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
 
-    num_workers: Count = 0
-    """Processes that sample experience; 0: everything in this process, without Ray (classic RLlib: 2)."""
+    num_workers: WorkerCount = 0
+    """Processes that sample experience; 0: everything in this process, without Ray; auto: as many as there are cores.
+
+    Classic RLlib: 2."""
     num_envs_per_worker: Size = 8
     """Environments that each worker steps as one vector (classic RLlib: 1; a vector needs one forward pass a step)."""
     num_cpus_per_worker: NonNegative = 1
     """Cores that each worker takes; a fraction lets workers share a core."""
+    num_learners: Size = 1
+    """Processes that learn, each from the experience of the workers on its own node; 1: in the driver's process.
+
+    More than one needs PyTorch, for their all-reduce."""
+    num_cpus_per_learner: NonNegative = 1
+    """Cores that each learner takes, where there are several."""
     num_gpus: NonNegative = 0
-    """GPUs for learning; a fraction shares one; more than 0 needs PyTorch."""
+    """GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
+    sample_async: Flag = False
+    """Whether workers sample the next batch while the learner learns from this one, with weights one update old."""
     ignore_worker_failures: Flag = False
     """Whether training goes on with the remaining workers when one is lost and not recreated."""
     recreate_failed_workers: Flag = True
     """Whether a lost worker is replaced by a new one (classic RLlib: false)."""
+    max_worker_restarts: Count = 1000
+    """How many lost workers a run replaces in all; one more ends it, saved, with the cause."""
 
     rollout_fragment_length: FragmentLength = "auto"
     """Steps of each environment that train_batch_size must be a multiple of; auto: any (classic RLlib: 200).
@@ -196,7 +209,12 @@ class AlgorithmConfig(BaseModel):
     @property
     def num_envs(self) -> int:
         """Training environments in all."""
-        return max(self.num_workers, 1) * self.num_envs_per_worker
+        return max(self.worker_count, 1) * self.num_envs_per_worker
+
+    @property
+    def worker_count(self) -> int:
+        """Processes that sample; before `auto` is resolved, one stands for them all."""
+        return 1 if self.num_workers == "auto" else self.num_workers
 
     @property
     def fragment_length(self) -> int:
@@ -218,6 +236,7 @@ class AlgorithmConfig(BaseModel):
         if (
             self.batch_mode == "truncate_episodes"
             and self.rollout_fragment_length != "auto"
+            and self.num_workers != "auto"
             and self.train_batch_size % rows
         ):
             found.append(
@@ -239,8 +258,29 @@ class AlgorithmConfig(BaseModel):
             found.append("config.model.custom_model_config: nobody reads it; name a custom_model, or leave it out")
         if self.lr_schedule is not None:
             found += self._scheduled("lr", self.lr_schedule[0][1])
+        found += self._layout_conflicts()
         if self.evaluation_num_workers:
             found.append("config.evaluation_num_workers: evaluation runs in the driver's process only; leave it at 0")
+        return found
+
+    def _layout_conflicts(self) -> list[str]:
+        """What is asked of workers and learners that are not there."""
+        found: list[str] = []
+        if self.sample_async and self.num_workers == 0:
+            found.append("config.sample_async: there is nobody to sample meanwhile; set num_workers above 0")
+        if self.num_learners > 1 and self.num_workers != "auto" and self.num_workers < self.num_learners:
+            found.append(
+                f"config.num_learners: each of {self.num_learners} learners needs a worker to learn from "
+                f"(num_workers is {self.num_workers}); use fewer learners, or more workers"
+            )
+        if self.num_gpus > self.num_learners:
+            found.append(
+                f"config.num_gpus: one learner uses one GPU at most; for {self.num_gpus:g} GPUs "
+                f"say num_learners: {math.ceil(self.num_gpus)}"
+            )
+        found += self._unread("num_cpus_per_learner", self.num_learners == 1, "the one learner is in the driver")
+        for key in ("ignore_worker_failures", "max_worker_restarts"):
+            found += self._unread(key, self.num_workers == 0, "there are no workers")
         return found
 
     def _unread(self, key: str, unread: bool, why: str) -> list[str]:

@@ -34,6 +34,7 @@ class Batch:
     dist_inputs: Array  # [T, N, K], the behaviour policy's network outputs
     final_obs: Parts  # each [F, ...]
     final_at: NDArray[np.int64]  # [F, 2], (t, n)
+    columns: NDArray[np.int64] | None = None  # [N], a learner's share: where its environments stand in the whole batch
 
     @property
     def num_steps(self) -> int:
@@ -45,12 +46,14 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     """The fragments of several workers, side by side in the order of their environments."""
     if len(batches) == 1:
         return batches[0]
+    longest = max(len(batch.rewards) for batch in batches)
+    batches = [padded(batch, longest) for batch in batches]
     first = batches[0]
     offsets = np.cumsum([0] + [b.rewards.shape[1] for b in batches[:-1]])
     joined = {
         f.name: np.concatenate([getattr(b, f.name) for b in batches], axis=1)
         for f in fields(Batch)
-        if f.name not in ("obs", "final_obs", "final_at")
+        if f.name not in ("obs", "final_obs", "final_at", "columns")
     }
     return replace(
         first,
@@ -58,6 +61,25 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         obs=tuple(np.concatenate(part, axis=1) for part in zip(*(b.obs for b in batches), strict=True)),
         final_obs=tuple(np.concatenate(part) for part in zip(*(b.final_obs for b in batches), strict=True)),
         final_at=np.concatenate([b.final_at + np.array([0, n]) for b, n in zip(batches, offsets, strict=True)]),
+    )
+
+
+def padded(batch: Batch, steps: int) -> Batch:
+    """A fragment made as long as the longest with rows that are no transitions (complete episodes end unevenly)."""
+    missing = steps - len(batch.rewards)
+    if not missing:
+        return batch
+
+    def longer(array: NDArray[Any], value: Any = 0) -> NDArray[Any]:
+        room = np.full((missing, *array.shape[1:]), value, array.dtype)
+        return np.concatenate([array, room])
+
+    rows: dict[str, Any] = {
+        name: longer(getattr(batch, name))
+        for name in ("actions", "rewards", "truncated", "valid", "log_probs", "dist_inputs")
+    }
+    return replace(
+        batch, obs=tuple(longer(part) for part in batch.obs), terminated=longer(batch.terminated, True), **rows
     )
 
 
@@ -83,17 +105,32 @@ class Incident:
     action: str
     cause: str  # one line
     traceback: str
+    host: str = ""  # where it happened, if that is another process
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What one call of `sample` gives."""
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What the trainer reports of one call of `sample`."""
 
-    batch: Batch
+    num_steps: int  # real transitions
     episodes: list[Episode]
     incidents: list[Incident]
     env_time_s: float  # mean over the workers
     policy_time_s: float
+    communicate_time_s: float = 0.0  # waiting for workers that had already finished sampling
+    staleness: int = 0  # updates between the weights that sampled and those that learn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(Summary):
+    """What one call of `sample` gives."""
+
+    batch: Batch
+
+    @property
+    def summary(self) -> Summary:
+        """The sample without its batch."""
+        return Summary(**{f.name: getattr(self, f.name) for f in fields(Summary)})
 
 
 @dataclass(frozen=True)
@@ -105,9 +142,21 @@ class Step:
     incidents: list[Incident]
     stats: dict[str, float]
     timers: dict[str, float]  # seconds by name
+    staleness: int = 0  # updates between the weights that sampled and those that learned
 
     @classmethod
-    def of(cls, sample: Sample, stats: dict[str, float], learn_time_s: float) -> Step:
-        """One sample that was learned from."""
-        timers = {"env": sample.env_time_s, "policy": sample.policy_time_s, "learn": learn_time_s}
-        return cls(sample.batch.num_steps, sample.episodes, sample.incidents, stats, timers)
+    def of(cls, samples: Sequence[Summary], stats: dict[str, float], learn_time_s: float) -> Step:
+        """Samples that were learned from."""
+        return cls(
+            timesteps=sum(s.num_steps for s in samples),
+            episodes=[episode for s in samples for episode in s.episodes],
+            incidents=[incident for s in samples for incident in s.incidents],
+            stats=stats,
+            timers={
+                "env": sum(s.env_time_s for s in samples),
+                "policy": sum(s.policy_time_s for s in samples),
+                "communicate": sum(s.communicate_time_s for s in samples),
+                "learn": learn_time_s,
+            },
+            staleness=max(s.staleness for s in samples),
+        )

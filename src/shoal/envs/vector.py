@@ -318,8 +318,9 @@ class PythonVector:
 
 def describe(incident: Incident) -> str:
     """One sentence on a failure, with what is needed to see it again."""
+    place = f" on {incident.host}" if incident.host else ""
     return (
-        f"environment {incident.env_index} failed at step {incident.step} of its episode "
+        f"environment {incident.env_index}{place} failed at step {incident.step} of its episode "
         f"(seed {incident.seed} set {incident.steps_since_seed} steps before, action {incident.action}): "
         f"{incident.cause}"
     )

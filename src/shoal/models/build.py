@@ -28,8 +28,6 @@ def build_policy(
     """
     config = with_model_class(config, search_path)
     reason = needs_torch(obs_space, config)
-    if config.num_gpus > 1:
-        raise ConfigError(f"config.num_gpus: one learner uses one GPU; say 1 or a fraction (got {config.num_gpus:g})")
     if reason is not None and find_spec("torch") is None:
         raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
     obs_spec = ObsSpec(obs_space, images=config.framework != "numpy")

@@ -10,41 +10,61 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from math import ceil
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
-
-import numpy as np
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 
 FREEING_TIMEOUT_S = 10.0
+MOST_LAST_WORDS = 3  # lines
 LONGEST_TEMP_FOLDER = 25  # a socket's path may have 107 letters, and Ray wants 80 of them
 
 
-def connect(config: AlgorithmConfig) -> tuple[Any, str | None]:
-    """Ray, joined where RAY_ADDRESS says so, otherwise a private one in a folder that is ours to remove."""
-    wanted = config.num_workers * config.num_cpus_per_worker
+class Session:
+    """A Ray that is up, and what of it is ours to end."""
+
+    def __init__(self, ray: Any, folder: str | None = None) -> None:
+        self.ray = ray
+        self.folder = folder  # of a private Ray; nobody else can read it
+
+    def last_words(self, pid: int) -> str:
+        """The last lines that a process of this machine wrote to its error stream, in one."""
+        with contextlib.suppress(Exception):  # where Ray keeps its logs is not promised
+            logs = Path(self.ray._private.worker.global_worker.node.get_logs_dir_path())
+            lines = [line for file in logs.glob(f"worker-*-{pid}.err") for line in _tail(file)]
+            return " | ".join(lines[-MOST_LAST_WORDS:])
+        return ""
+
+    def stop(self) -> None:
+        """End the Ray if it is a private one; may be called twice."""
+        if self.folder is not None:
+            self.ray.shutdown()
+            clean(self.folder)
+            self.folder = None
+
+
+def connect(config: AlgorithmConfig) -> Session:
+    """Ray, joined where RAY_ADDRESS says so or one runs in this program, otherwise a private one on this machine."""
     running = sys.modules.get("ray")
     if running is not None and running.is_initialized():
-        _wait_for_cpus(running, wanted)
-        return running, None
+        _wait_for_room(running, config)
+        return Session(running)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = os.environ.get("RAY_ADDRESS")
     if address:
         import ray
 
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        resources: Callable[[], dict[str, float]] = ray.cluster_resources
-        have = resources().get("CPU", 0)
-        if wanted > have:
+        try:
+            resources: Callable[[], dict[str, float]] = ray.cluster_resources
+            _check_room(config, resources(), f"the Ray cluster at {address} has")
+        except BaseException:
             ray.shutdown()
-            raise ConfigError(
-                f"config.num_workers: {config.num_workers} workers of {config.num_cpus_per_worker:g} CPUs need "
-                f"{wanted:g}, the Ray cluster at {address} has {have:g}"
-            )
-        return ray, None
+            raise
+        return Session(ray)
     place = tempfile.gettempdir()
     place = place if len(place) <= LONGEST_TEMP_FOLDER else "/tmp"
     sweep(Path(place))
@@ -53,7 +73,8 @@ def connect(config: AlgorithmConfig) -> tuple[Any, str | None]:
 
     before = psutil.Process().children(recursive=True)
     try:
-        return _start_private(folder, max(int(np.ceil(wanted)), 1)), folder
+        # On one's own machine workers may share cores: a laptop runs what a cluster will.
+        return Session(_start_private(folder, max(ceil(_needed_cpus(config)), cores(), 1)), folder)
     except BaseException:
         # A daemon that was just forked does not name the folder yet, but it is a child of ours.
         for process in psutil.Process().children(recursive=True):
@@ -62,6 +83,50 @@ def connect(config: AlgorithmConfig) -> tuple[Any, str | None]:
                     process.kill()
         clean(folder)
         raise
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def workers_that_fit(config: AlgorithmConfig) -> int:
+    """What `num_workers: auto` comes to: as many as there are cores for, beside the learners; at least one."""
+    address = os.environ.get("RAY_ADDRESS")
+    running = sys.modules.get("ray")
+    have: float = cores()
+    if address or (running is not None and running.is_initialized()):
+        session = connect(config.model_copy(update={"num_workers": 0, "num_learners": 1}))
+        have = session.ray.available_resources().get("CPU", 0.0)
+    return max(1, _workers_in(config, have))
+
+
+def _workers_in(config: AlgorithmConfig, cpus: float) -> int:
+    return max(0, int((cpus - _learner_cpus(config)) / max(config.num_cpus_per_worker, 1e-3)))
+
+
+def _learner_cpus(config: AlgorithmConfig) -> float:
+    return config.num_learners * config.num_cpus_per_learner if config.num_learners > 1 else 0.0
+
+
+def _needed_cpus(config: AlgorithmConfig) -> float:
+    return config.worker_count * config.num_cpus_per_worker + _learner_cpus(config)
+
+
+def _check_room(config: AlgorithmConfig, have: dict[str, float], who_has: str) -> None:
+    """Refuse what would wait for a core or a GPU forever."""
+    count = config.worker_count
+    parts = [f"{count} worker{'s' * (count != 1)} of {config.num_cpus_per_worker:g} CPUs"]
+    if config.num_learners > 1:
+        parts.append(f"{config.num_learners} learners of {config.num_cpus_per_learner:g}")
+    needed, cpus = _needed_cpus(config), have.get("CPU", 0.0)
+    if needed > cpus:
+        fit = _workers_in(config, cpus)
+        advice = f"say num_workers: {fit}, or auto" if fit else "give it more, or wait for others to end"
+        raise ConfigError(f"config.num_workers: {' and '.join(parts)} need {needed:g}, {who_has} {cpus:g}; {advice}")
+    gpus = config.num_gpus if config.num_learners > 1 else 0
+    if gpus > have.get("GPU", 0.0):
+        raise ConfigError(f"config.num_gpus: {gpus:g} are asked for, {who_has} {have.get('GPU', 0.0):g}")
 
 
 def _start_private(folder: str, num_cpus: int) -> Any:
@@ -125,13 +190,21 @@ def sweep(place: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for_cpus(ray: Any, wanted: float) -> None:
+def _wait_for_room(ray: Any, config: AlgorithmConfig) -> None:
     """Refuse workers that would wait for a core forever; those just stopped need a moment to give theirs back."""
     deadline = monotonic() + FREEING_TIMEOUT_S
-    while (free := float(ray.available_resources().get("CPU", 0))) < wanted:
-        if monotonic() > deadline:
-            raise ConfigError(
-                f"config.num_workers: the workers need {wanted:g} CPUs, the Ray in this program has {free:g} free; "
-                "stop the trainer that has the others, or start Ray with more"
-            )
+    while True:
+        try:
+            return _check_room(config, ray.available_resources(), "the Ray in this program has free")
+        except ConfigError as error:
+            if monotonic() > deadline:
+                raise ConfigError(f"{error}; or stop the trainer that has the others") from None
         sleep(0.1)
+
+
+def _tail(file: Path) -> list[str]:
+    """The last lines of a log that say something."""
+    with file.open("rb") as stream:
+        stream.seek(max(0, file.stat().st_size - 4096))
+        lines = stream.read().decode(errors="replace").splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith((":job_id:", ":actor_name:"))]

@@ -5,116 +5,114 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Sample, concatenate
+from shoal.data.batch import Sample, Summary, concatenate
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
-from shoal.errors import ShoalError, WorkerError
+from shoal.errors import EnvError, ShoalError, WorkerError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
-from shoal.parallel.ray_session import clean, connect
-from shoal.parallel.workers import check_count
+from shoal.parallel.ray_session import Session
+from shoal.parallel.remote_worker import Place, RemoteWorker
+from shoal.parallel.workers import Health, check_count
 from shoal.sampling.worker import Worker
 
 CLOSING_TIMEOUT_S = 5.0
-MOST_REPLACEMENTS = 3  # of one worker in one iteration
+MOST_DEATHS_IN_A_ROW = 3  # of one worker, without a fragment in between
 
 T = TypeVar("T")
 log = logging.getLogger("shoal")
 
 
-class RemoteWorker:
-    """What runs inside an actor: a worker, and the policy state it was last sent."""
+@dataclass
+class Seat:
+    """One worker's place in the set, whichever actor sits on it."""
 
-    def __init__(self, config: AlgorithmConfig, maker: EnvMaker, worker_index: int) -> None:
-        from threadpoolctl import ThreadpoolController
+    index: int
+    actor: Any
+    starting: Any  # the answer to `start`, until it is there
+    generation: int = 0  # of the actor: answers of one that was replaced are refused
+    place: Place | None = None
+    state: State | None = None  # after its last fragment
+    deaths_in_a_row: int = 0
 
-        self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_worker)))
-        self._config, self._maker, self._worker_index = config, maker, worker_index
-        self.worker: Worker
 
-    def start(self) -> tuple[Any, Any]:
-        """Make the environments; the spaces of them.
+@dataclass(frozen=True)
+class Fragment:
+    """One worker's part of a sample; its batch stays where it was made until somebody asks for it."""
 
-        Not in the constructor: of what is raised there Ray keeps the text alone.
-        """
-        self.worker = Worker(self._config, self._maker, self._worker_index)
-        return self.worker.observation_space, self.worker.action_space
+    seat: Seat
+    summary: Summary
+    batch: Any  # a reference
 
-    def sample(self, steps: int, policy_state: State) -> tuple[Sample, State]:
-        """One fragment with the given weights and filter, and the worker's state after it."""
-        self.worker.policy.set_state(policy_state)
-        return self.worker.sample(steps), self.worker.get_state()
 
-    def apply(self, fn: Callable[[Worker], Any], policy_state: State) -> tuple[Any, State | None]:
-        """The result of `fn(worker)`, and the policy's state if it has set the weights."""
-        policy = self.worker.policy
-        policy.set_state(policy_state)
-        result = fn(self.worker)
-        changed = not np.array_equal(policy.network.params, policy_state.arrays["params"])
-        return result, policy.get_state() if changed else None
+@dataclass
+class Round:
+    """Fragments that were asked for, and have not come yet."""
 
-    def get_state(self) -> State:
-        """The worker's state."""
-        return self.worker.get_state()
-
-    def set_state(self, state: State) -> int:
-        """Take over a saved state."""
-        return self.worker.set_state(state)
-
-    def stop(self) -> None:
-        """Close the environments."""
-        self.worker.stop()
+    references: dict[Any, tuple[Seat, int, Any]] = field(default_factory=dict)  # summary: seat, generation, batch
+    staleness: int = 0
 
 
 class RayWorkers:
     """`num_workers` actors that act as one: the same environments, in the same order, as one worker would have.
 
-    A worker whose process dies is replaced (`recreate_failed_workers`): the new one is brought to where the old one
-    stood at the start of the iteration, and samples again. With `ignore_worker_failures` alone, the others go on.
+    A worker whose process dies costs the fragment it was at: the others' make up the sample, while a new one starts,
+    is brought to where the old one stood, and takes part again as soon as it is ready (`recreate_failed_workers`).
+    With `ignore_worker_failures` alone, the others go on for good.
     """
 
-    def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
-        self._config, self._maker = config, maker
-        self._ray, self._owned_folder = connect(config)
-        self._actors: dict[int, Any] = {}
-        self._states: dict[int, State] = {}  # of each worker after its last sample
+    def __init__(self, config: AlgorithmConfig, maker: EnvMaker, session: Session) -> None:
+        self._config, self._maker, self.session = config, maker, session
+        self._ray = session.ray
+        self._seats: list[Seat] = []
+        self._restarts = 0
+        self._ahead: Round | None = None
         try:
-            self._actors = {index: self._actor(index) for index in range(1, config.num_workers + 1)}
-            obs_space, action_space = self._all("start")[0]
-            self.policy: Policy = build_policy(obs_space, action_space, config, maker.search_path)
+            self._seats = [self._seat(index) for index in range(1, config.worker_count + 1)]
+            answers = [self._one(seat.starting) for seat in self._seats]
+            for seat, (place, _, _) in zip(self._seats, answers, strict=True):
+                seat.place, seat.starting = place, None
+            _, self.observation_space, self.action_space = answers[0]
+            own = config if config.num_learners == 1 else without_gpu(config)
+            self.policy: Policy = build_policy(self.observation_space, self.action_space, own, maker.search_path)
         except BaseException:
             self.stop()
             raise
 
+    @property
+    def health(self) -> Health:
+        """See `Workers`."""
+        return Health(sum(seat.starting is None for seat in self._seats), self._restarts)
+
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""
-        weights = self._ray.put(self.policy.get_state())
-        pending = {index: actor.sample.remote(steps, weights) for index, actor in self._actors.items()}
-        samples: dict[int, Sample] = {}
-        replaced = dict.fromkeys(pending, 0)
-        while pending:
-            index, reference = next(iter(pending.items()))
-            del pending[index]
-            try:
-                samples[index], self._states[index] = self._one(reference)
-            except WorkerError as lost:
-                replaced[index] += 1
-                if self._config.recreate_failed_workers and replaced[index] <= MOST_REPLACEMENTS:
-                    log.warning("worker %d: %s; it is replaced", index, lost)
-                    pending[index] = self._replace(index).sample.remote(steps, weights)
-                elif self._config.ignore_worker_failures and len(self._actors) > 1:
-                    log.warning("worker %d: %s; the others go on", index, lost)
-                    del self._actors[index]
-                    self._states.pop(index, None)
-                else:
-                    raise
-        return _joined([samples[index] for index in sorted(samples)])
+        fragments, summary = self.sample_apart(steps)
+        start = perf_counter()
+        whole = concatenate(self._ray.get([fragment.batch for fragment in fragments]))
+        spent = summary.communicate_time_s + perf_counter() - start
+        return Sample(**{**vars(summary), "communicate_time_s": spent}, batch=whole)
+
+    def sample_apart(self, steps: int) -> tuple[list[Fragment], Summary]:
+        """As `sample`, but every worker's batch stays where it was made."""
+        start = perf_counter()
+        asked, self._ahead = self._ahead or self._ask(steps), None
+        waiting = perf_counter()
+        while not (fragments := self._answers(asked)):  # all have died: whoever is back first samples
+            asked = self._ask(steps)
+        waited = perf_counter() - waiting
+        if self._config.sample_async:
+            self._ahead = self._ask(steps)
+            self._ahead.staleness = 1
+        fragments.sort(key=lambda fragment: fragment.seat.index)
+        # A sample that was asked for long ago may have been waited for while it was made, or not at all.
+        busy = max(f.summary.env_time_s + f.summary.policy_time_s for f in fragments)
+        spent = perf_counter() - start - min(waited, busy)
+        return fragments, self._joined(fragments, asked.staleness, spent)
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """See `Workers`."""
@@ -131,92 +129,182 @@ class RayWorkers:
 
     def get_state(self) -> list[State]:
         """See `Workers`."""
-        if self._states.keys() != self._actors.keys():
-            self._states = dict(zip(self._actors, self._all("get_state"), strict=True))
-        return [self._states[index] for index in self._actors]
+        if any(seat.state is None for seat in self._seats):
+            for seat, state in zip(self._seats, self._all("get_state"), strict=True):
+                seat.state = seat.state or state
+        return [seat.state for seat in self._seats if seat.state is not None]
 
     def set_state(self, states: list[State]) -> int:
         """See `Workers`."""
-        check_count(states, len(self._actors))
-        self._states = dict(zip(self._actors, states, strict=True))
-        pairs = zip(self._actors.values(), states, strict=True)
-        return sum(self._one(reference) for reference in [actor.set_state.remote(state) for actor, state in pairs])
+        check_count(states, len(self._seats))
+        self._ahead = None
+        for seat, state in zip(self._seats, states, strict=True):
+            seat.state = state
+        pairs = zip(self._seats, states, strict=True)
+        return sum(self._one(answer) for answer in [seat.actor.set_state.remote(state) for seat, state in pairs])
+
+    def places(self) -> dict[int, str]:
+        """The node of every worker that is up, by its index."""
+        return {seat.index: seat.place.node for seat in self._seats if seat.place is not None}
 
     def stop(self) -> None:
         """See `Workers`."""
         # Simulators may own processes and files: they get the time to close, but a hanging one cannot hold us up.
-        if self._actors:  # Ray's `get` starts a new Ray where there is none
+        if self._seats:  # Ray's `get` starts a new Ray where there is none
+            closing = [seat.actor.stop.remote() for seat in self._seats if seat.starting is None]
             with contextlib.suppress(Exception):
-                self._ray.get([actor.stop.remote() for actor in self._actors.values()], timeout=CLOSING_TIMEOUT_S)
-        for actor in self._actors.values():
-            self._ray.kill(actor)
-        self._actors = {}
-        if self._owned_folder is not None:
-            self._ray.shutdown()
-            clean(self._owned_folder)
-            self._owned_folder = None
+                self._ray.get(closing, timeout=CLOSING_TIMEOUT_S)
+        for seat in self._seats:
+            with contextlib.suppress(Exception):
+                self._ray.kill(seat.actor)
+        self._seats = []
+        self.session.stop()
 
-    def _actor(self, index: int) -> Any:
+    def _seat(self, index: int) -> Seat:
+        actor = self._actor(index, 0)
+        return Seat(index, actor, actor.start.remote(None))
+
+    def _actor(self, index: int, generation: int) -> Any:
+        remote = self._ray.remote(num_cpus=self._config.num_cpus_per_worker, max_restarts=0)(RemoteWorker)
+        return remote.remote(without_gpu(self._config), self._maker, index, generation)
+
+    def _ask(self, steps: int) -> Round:
+        """Ask all workers that are up for a fragment with the present weights; wait for one if none is."""
+        self._seat_the_ready()
+        weights = self._ray.put(self.policy.get_state())
+        asked = Round()
+        for seat in self._seats:
+            if seat.starting is None:
+                told, batch = seat.actor.sample.options(num_returns=2).remote(steps, weights)
+                asked.references[told] = seat, seat.generation, batch
+        return asked
+
+    def _answers(self, asked: Round) -> list[Fragment]:
+        """What comes back; those that die meanwhile are replaced, and nobody waits for them."""
+        fragments = []
+        pending = dict(asked.references)
+        while pending:
+            ready, _ = self._ray.wait(list(pending), num_returns=1)
+            more, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
+            for told in dict.fromkeys([*ready, *more]):
+                seat, generation, batch = pending.pop(told)
+                if seat.generation != generation:
+                    continue
+                try:
+                    answered, summary, state = self._one(told, seat)
+                except WorkerError as lost:
+                    self._lose(seat, lost)
+                    continue
+                assert answered == generation
+                seat.state, seat.deaths_in_a_row = state, 0
+                fragments.append(Fragment(seat, summary, batch))
+        return fragments
+
+    def _lose(self, seat: Seat, cause: WorkerError) -> None:
+        """Put a new worker in the place of a lost one, or go on without, or give up."""
+        seat.deaths_in_a_row += 1
         config = self._config
-        remote = self._ray.remote(num_cpus=config.num_cpus_per_worker, max_restarts=0)(RemoteWorker)
-        if config.num_gpus:  # the GPU is the learner's
-            config = config.model_copy(update={"num_gpus": 0, "framework": "torch"})
-        return remote.remote(config, self._maker, index)
+        often = seat.deaths_in_a_row > MOST_DEATHS_IN_A_ROW
+        if config.recreate_failed_workers and not often and self._restarts < config.max_worker_restarts:
+            self._restarts += 1
+            log.warning("%s; it is replaced", cause)
+            with contextlib.suppress(Exception):
+                self._ray.kill(seat.actor)
+            seat.generation += 1
+            seat.actor = self._actor(seat.index, seat.generation)
+            # Where going on from the old place kills it again, it begins anew.
+            seat.starting = seat.actor.start.remote(seat.state if seat.deaths_in_a_row == 1 else None)
+            seat.place = None
+            return
+        if config.ignore_worker_failures and len(self._seats) > 1:
+            log.warning("%s; the others go on", cause)
+            self._seats.remove(seat)
+            return
+        if often:
+            raise WorkerError(
+                f"{cause}\nThat was {seat.deaths_in_a_row} times in a row, without a fragment in between."
+            )
+        if config.recreate_failed_workers:
+            raise WorkerError(f"{cause}\nmax_worker_restarts is {config.max_worker_restarts}.")
+        raise cause
 
-    def _replace(self, index: int) -> Any:
-        """A new actor in the place of a lost one, where that stood after its last sample."""
-        self._ray.kill(self._actors[index])
-        actor = self._actors[index] = self._actor(index)
-        self._one(actor.start.remote())
-        if index in self._states:
-            self._one(actor.set_state.remote(self._states[index]))
-        return actor
+    def _seat_the_ready(self) -> None:
+        """See which of the new workers have started; wait for the first if nobody else is up."""
+        starting = {seat.starting: seat for seat in self._seats if seat.starting is not None}
+        while starting:
+            alone = len(starting) == len(self._seats)
+            ready, _ = self._ray.wait(list(starting), num_returns=1, timeout=None if alone else 0)
+            if not ready:
+                return
+            for answer in ready:
+                seat = starting.pop(answer)
+                try:
+                    seat.place, _, _ = self._one(answer, seat)
+                    seat.starting = None
+                except WorkerError as lost:
+                    self._lose(seat, lost)
+                    if seat in self._seats:
+                        starting[seat.starting] = seat
+
+    def _joined(self, fragments: list[Fragment], staleness: int, communicate_time_s: float) -> Summary:
+        """What the driver tells of all fragments together."""
+        summaries = [fragment.summary for fragment in fragments]
+        return Summary(
+            num_steps=sum(s.num_steps for s in summaries),
+            episodes=[episode for s in summaries for episode in s.episodes],
+            incidents=[
+                replace(incident, host=f.seat.place.host if f.seat.place else "")
+                for f in fragments
+                for incident in f.summary.incidents
+            ],
+            env_time_s=sum(s.env_time_s for s in summaries) / len(self._seats),
+            policy_time_s=sum(s.policy_time_s for s in summaries) / len(self._seats),
+            communicate_time_s=communicate_time_s,
+            staleness=staleness,
+        )
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         """What every worker answers, in order."""
-        references = [getattr(actor, method).remote(*arguments) for actor in self._actors.values()]
-        return [self._one(reference) for reference in references]
+        return [
+            self._one(answer, seat)
+            for seat, answer in [(seat, getattr(seat.actor, method).remote(*arguments)) for seat in self._seats]
+        ]
 
-    def _one(self, reference: Any) -> Any:
+    def _one(self, reference: Any, seat: Seat | None = None) -> Any:
         """One answer, or the worker's error in its own words; WorkerError if the worker is gone."""
+        exceptions = self._ray.exceptions
         try:
             return self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
+        except exceptions.RayTaskError as error:
+            if isinstance(error.cause, EnvError) and seat is not None and seat.place is not None:
+                raise EnvError(f"worker {seat.index} on {seat.place.host}: {error.cause}") from None
             if isinstance(error.cause, ShoalError):
                 raise error.cause from None
             raise ShoalError(f"a worker failed: {error.cause!r}\n{error}") from error
-        except self._ray.exceptions.RayActorError as error:
-            raise WorkerError(f"a worker was lost: {str(error).splitlines()[0]}") from error
+        except exceptions.RayError as error:
+            raise WorkerError(self._epitaph(seat, error)) from error
+
+    def _epitaph(self, seat: Seat | None, error: Exception) -> str:
+        """Who was lost, where, and what it said last."""
+        if seat is None or seat.place is None:
+            return f"a worker was lost while it started: {_reason(error)}"
+        words = self.session.last_words(seat.place.pid)
+        told = f"; its last words: {words}" if words else ""
+        return f"worker {seat.index} on {seat.place.host} (pid {seat.place.pid}) was lost: {_reason(error)}{told}"
 
 
-def _joined(samples: list[Sample]) -> Sample:
-    longest = max(len(s.batch.rewards) for s in samples)
-    return Sample(
-        batch=concatenate([padded(s.batch, longest) for s in samples]),
-        episodes=[e for s in samples for e in s.episodes],
-        incidents=[i for s in samples for i in s.incidents],
-        env_time_s=float(np.mean([s.env_time_s for s in samples])),
-        policy_time_s=float(np.mean([s.policy_time_s for s in samples])),
-    )
+def without_gpu(config: AlgorithmConfig) -> AlgorithmConfig:
+    """The configuration of a process that does not learn: the same network, on the CPU."""
+    return config.model_copy(update={"num_gpus": 0, "framework": "torch"}) if config.num_gpus else config
 
 
-def padded(batch: Any, steps: int) -> Any:
-    """A fragment made as long as the longest with rows that are no transitions (complete episodes end unevenly)."""
-    missing = steps - len(batch.rewards)
-    if not missing:
-        return batch
-    from dataclasses import replace
-
-    def longer(array: NDArray[Any], value: Any = 0) -> NDArray[Any]:
-        room = np.full((missing, *array.shape[1:]), value, array.dtype)
-        return np.concatenate([array, room])
-
-    return replace(
-        batch,
-        obs=tuple(longer(part) for part in batch.obs),
-        terminated=longer(batch.terminated, True),
-        **{
-            n: longer(getattr(batch, n))
-            for n in ("actions", "rewards", "truncated", "valid", "log_probs", "dist_inputs")
-        },
-    )
+def _reason(error: Exception) -> str:
+    """What Ray knows of a death, in one line."""
+    text = str(error)
+    if "OOM" in text and "memory monitor" in text.lower():
+        return "Ray ended it because the machine ran out of memory"
+    for line in text.splitlines():
+        line = line.strip()
+        if line.startswith("The actor is dead because") or "died unexpectedly" in line:
+            return "its process died"
+    return (text.splitlines() or [type(error).__name__])[0]

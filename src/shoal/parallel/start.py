@@ -1,16 +1,47 @@
-"""Which set of workers a configuration asks for."""
+"""Which set of workers and learners a configuration asks for."""
 
 from __future__ import annotations
 
-from shoal.config.settings import AlgorithmConfig
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from shoal.config.settings import AlgorithmConfig, Config
 from shoal.envs.making import EnvMaker
+from shoal.parallel.group import Alone
+from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.workers import LocalWorkers, Workers
 
 
+def with_worker_count(config: Config) -> Config:
+    """The configuration with `num_workers: auto` resolved."""
+    if config.num_workers != "auto":
+        return config
+    from shoal.parallel.ray_session import workers_that_fit
+
+    return config.model_copy(update={"num_workers": workers_that_fit(config)})
+
+
 def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
-    """Workers in this process (`num_workers: 0`), or Ray actors."""
-    if config.num_workers == 0:
+    """Workers in this process (`num_workers: 0`), or Ray actors; their `stop` ends them."""
+    if config.worker_count == 0:
         return LocalWorkers(config, maker)
+    from shoal.parallel.ray_session import connect
     from shoal.parallel.ray_workers import RayWorkers
 
-    return RayWorkers(config, maker)
+    return RayWorkers(config, maker, connect(config))
+
+
+def start_learner(
+    config: AlgorithmConfig, workers: Workers, search_path: Sequence[str], make: MakeLearner, closing: ExitStack
+) -> Learner:
+    """One learner in this process, or `num_learners` Ray actors that act as one and end when `closing` does."""
+    first = make(config, workers.policy, Alone())
+    if config.num_learners == 1:
+        return first
+    from shoal.parallel.ray_learners import RayLearners
+    from shoal.parallel.ray_workers import RayWorkers
+
+    assert isinstance(workers, RayWorkers)
+    learners = RayLearners(config, workers, search_path, make, first)
+    closing.callback(learners.stop)
+    return learners

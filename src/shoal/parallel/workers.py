@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Sample
+from shoal.data.batch import Sample, Summary
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
-from shoal.errors import CheckpointError
+from shoal.envs.vector import describe
+from shoal.errors import CheckpointError, EnvError
 from shoal.models.policy import Policy
 from shoal.sampling.worker import Worker
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Health:
+    """How many workers there are, and how often one was replaced."""
+
+    num_healthy_workers: int
+    num_remote_worker_restarts: int = 0
 
 
 class Workers(Protocol):
@@ -21,8 +31,16 @@ class Workers(Protocol):
 
     policy: Policy  # the learner's
 
+    @property
+    def health(self) -> Health:
+        """How the workers are."""
+
     def sample(self, steps: int) -> Sample:
-        """At least `steps` steps of every environment with the policy's present weights, in their order."""
+        """At least `steps` steps of every environment with the policy's present weights, in their order.
+
+        A set of remote workers may leave out those that have just died; with `sample_async` the weights are those of
+        the call before.
+        """
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """The result of `fn(worker)` for every worker, run where the worker is."""
@@ -46,12 +64,20 @@ def check_count(states: list[State], workers: int) -> None:
         raise CheckpointError(f"the checkpoint has the state of {len(states)} workers, here are {workers}")
 
 
+def check_usable(sample: Summary) -> None:
+    """Refuse a sample that holds no real step."""
+    if not sample.num_steps:
+        causes = [describe(incident) for incident in sample.incidents[-1:]]
+        raise EnvError("\n".join([*causes, "Not one step of the batch was good: there is nothing to learn from."]))
+
+
 class LocalWorkers:
     """One worker in this process, with the learner's own policy."""
 
     def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
         self.worker = Worker(config, maker)
         self.policy = self.worker.policy
+        self.health = Health(num_healthy_workers=0)
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""

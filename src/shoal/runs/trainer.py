@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -16,7 +18,7 @@ from shoal.algorithms import ppo
 from shoal.config.experiment import algorithm_config, config_tree
 from shoal.config.ppo import PPOConfig
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Incident
+from shoal.data.batch import Incident, Step
 from shoal.data.metrics import EpisodeWindow
 from shoal.data.state import State
 from shoal.envs.making import env_maker
@@ -24,7 +26,8 @@ from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
-from shoal.parallel.start import start_workers
+from shoal.parallel.group import Group
+from shoal.parallel.start import start_learner, start_workers, with_worker_count
 from shoal.parallel.workers import Workers
 
 log = logging.getLogger("shoal")
@@ -43,13 +46,16 @@ class Trainer:
         env: Any = None,
         search_path: Sequence[str | Path] = (),
     ) -> None:
-        self.config = self._config(config, env)
+        self.config = with_worker_count(self._config(config, env))
         self.search_path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
         self.env_maker = env_maker(self.config.env, self.search_path)
         self._thread_pools = ThreadpoolController()
-        self.workers: Workers = start_workers(with_registered_model(self.config), self.env_maker)
+        config = with_registered_model(self.config)
+        self._closing = ExitStack()
+        self.workers: Workers = start_workers(config, self.env_maker)
+        self._closing.callback(self.workers.stop)
         try:
-            self.learner = _learner(self.config, self.workers.policy)
+            self.learner = start_learner(config, self.workers, self.env_maker.search_path, make_learner, self._closing)
         except BaseException:  # a signal may come here
             self.stop()
             raise
@@ -80,6 +86,7 @@ class Trainer:
             "time_total_s": self.time_total_s,
             "timesteps_per_s": step.timesteps / elapsed,
             "env_failures_total": self.env_failures_total,
+            **self._layout(step, elapsed),
             "timers": _timers(elapsed, step.timers),
             "learner": step.stats,
         }
@@ -162,13 +169,13 @@ class Trainer:
         self._window.set_state(State(values["episodes"]))
         workers = [part_of(state, name) for name in values if name.startswith("worker")]
         saved = [len(worker.values["history_lengths"]) for worker in workers]
-        if saved != [self.config.num_envs_per_worker] * max(self.config.num_workers, 1):
+        if saved != [self.config.num_envs_per_worker] * max(self.config.worker_count, 1):
             log.warning(
                 "the checkpoint has %d environments in %d workers, this trainer %d in %d: its episodes are left",
                 sum(saved),
                 len(saved),
                 self.config.num_envs,
-                max(self.config.num_workers, 1),
+                max(self.config.worker_count, 1),
             )
             return
         lost = self.workers.set_state(workers)
@@ -176,8 +183,8 @@ class Trainer:
             log.info("%d unfinished episodes could not be brought back exactly", lost)
 
     def stop(self) -> None:
-        """End the workers and close the environments; may be called twice."""
-        self.workers.stop()
+        """End workers and learners and close the environments; may be called twice."""
+        self._closing.close()
 
     def __enter__(self) -> Trainer:
         return self
@@ -198,6 +205,20 @@ class Trainer:
         if tree.get("env") is None:
             raise ConfigError(f"env: nothing to train on; type shoal.{self.algorithm}(env='CartPole-v1')")
         return algorithm_config(self.algorithm, tree)
+
+    def _layout(self, step: Step, elapsed: float) -> dict[str, Any]:
+        """How well the processes were used: what only a run with workers can tell."""
+        workers, learners = self.config.worker_count, self.config.num_learners
+        if not workers:
+            return {}
+        sampling = step.timers["env"] + step.timers["policy"]  # of a worker, on average
+        step.timers["idle"] = max(elapsed - sampling, 0.0)
+        busy = workers * sampling + learners * step.timers["learn"]
+        return {
+            **asdict(self.workers.health),
+            "staleness": step.staleness,
+            "parallel_efficiency": busy / (elapsed * (workers + learners)),
+        }
 
     def _report(self, incidents: list[Incident]) -> None:
         for incident in incidents:
@@ -230,9 +251,10 @@ def part_of(state: State, name: str) -> State:
     return State(state.values[name], arrays)
 
 
-def _learner(config: AlgorithmConfig, policy: Policy) -> ppo.PPO:
+def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> ppo.PPO:
+    """The learner that a configuration is for."""
     assert isinstance(config, PPOConfig)
-    return ppo.PPO(config, policy)
+    return ppo.PPO(config, policy, group)
 
 
 def _timers(elapsed: float, spent: Mapping[str, float]) -> dict[str, float]:

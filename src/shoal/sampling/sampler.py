@@ -129,7 +129,14 @@ class Sampler:
         episodes, incidents = vector.episodes[:], vector.incidents[:]
         vector.episodes.clear()
         vector.incidents.clear()
-        return Sample(batch, episodes, incidents, env_time, perf_counter() - start - env_time)
+        return Sample(
+            batch=batch,
+            num_steps=batch.num_steps,
+            episodes=episodes,
+            incidents=incidents,
+            env_time_s=env_time,
+            policy_time_s=perf_counter() - start - env_time,
+        )
 
     def get_state(self) -> State:
         """Counters, noise streams, current observations, and the actions of every unfinished episode."""

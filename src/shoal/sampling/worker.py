@@ -127,5 +127,5 @@ class Worker:
             worker_index=self.worker_index,
             vector_index=row,
             env_index=self._index_offset + self._first_index + row,
-            num_workers=self.config.num_workers,
+            num_workers=self.config.worker_count,
         )

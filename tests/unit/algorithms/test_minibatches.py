@@ -114,7 +114,8 @@ def test_the_union_of_the_learners_minibatches_is_that_of_one_learner(columns, h
     def work(group, share):
         first, mask, mine = share
         found = []
-        for epoch in islice(Minibatches(5, 16).of(mask, group), 3):
+        columns = np.arange(first, first + mask.shape[1])
+        for epoch in islice(Minibatches(5, 16).of(mask, group, columns), 3):
             normal = epoch.normalized(mine.reshape(-1)[epoch.rows], group)
             for part, size in epoch:
                 times, envs = np.divmod(epoch.rows[part], max(mask.shape[1], 1))
@@ -137,11 +138,12 @@ def test_the_union_of_the_learners_minibatches_is_that_of_one_learner(columns, h
 
 def test_shares_of_unequal_length_are_filled_up() -> None:
     """Complete episodes end at other times on other nodes."""
-    shares = [np.ones((7, 2), bool), np.ones((4, 3), bool)]
+    shares = [(np.ones((7, 2), bool), [0, 3]), (np.ones((4, 3), bool), [1, 2, 4])]
 
-    def work(group, mask):
-        return [epoch.rows[part] for epoch in islice(Minibatches(0, 5).of(mask, group), 2) for part, _ in epoch]
+    def work(group, share):
+        epochs = islice(Minibatches(0, 5).of(share[0], group, np.array(share[1])), 2)
+        return [epoch.rows[part] for epoch in epochs for part, _ in epoch]
 
-    for mask, found in zip(shares, in_threads(work, shares), strict=True):
+    for (mask, _), found in zip(shares, in_threads(work, shares), strict=True):
         rows = np.concatenate(found)
         assert sorted(rows.tolist()) == sorted(2 * list(range(mask.size)))

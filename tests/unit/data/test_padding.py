@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.data.batch import Batch, concatenate
-from shoal.parallel.ray_workers import padded
+from shoal.data.batch import Batch, concatenate, padded
 
 
 def fragment(steps: int) -> Batch:

@@ -1,0 +1,66 @@
+"""All-reduce between learners in different processes: gloo on CPUs, NCCL on GPUs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from shoal.parallel.group import Numbers
+
+TIMEOUT = timedelta(minutes=30)  # a learner that dies is noticed by the driver, which ends the others
+
+
+class TorchGroup:
+    """Keeps the `Group` contract over torch.distributed; a process belongs to one group at a time."""
+
+    def __init__(self, meeting: str, rank: int, size: int, on_gpu: bool = False) -> None:
+        self.rank, self.size = rank, size
+        self._device = torch.device("cuda" if on_gpu else "cpu")
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", init_method=meeting, rank=rank, world_size=size, timeout=TIMEOUT
+        )
+
+    def sum(self, x: Numbers) -> Numbers:
+        """See `Group`."""
+        tensor = self._tensor(x)
+        dist.all_reduce(tensor)
+        return self._array(tensor, x)
+
+    def mean(self, x: Numbers) -> Numbers:
+        """See `Group`."""
+        total = self.sum(x)
+        np.divide(total, self.size, out=total)
+        return total
+
+    def broadcast(self, x: Numbers) -> Numbers:
+        """See `Group`."""
+        tensor = self._tensor(x)
+        dist.broadcast(tensor, 0)
+        return self._array(tensor, x)
+
+    def _tensor(self, x: NDArray[Any]) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(x)).to(self._device)
+
+    def _array(self, tensor: Any, x: Numbers) -> Numbers:
+        """The result in the caller's own array, so that its views stay true."""
+        x[...] = tensor.cpu().numpy()
+        return x
+
+
+def use_interface_of(host: str) -> str:
+    """Talk to others over the interface that has this address; a free port of it, as `host:port`."""
+    for interface, addresses in psutil.net_if_addrs().items():
+        if any(address.address == host for address in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return f"{host}:{probe.getsockname()[1]}"

@@ -1,0 +1,251 @@
+"""Several learners as Ray actors that share every batch and make the same step."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.config.settings import AlgorithmConfig
+from shoal.data.batch import Batch, Step, concatenate
+from shoal.data.state import State
+from shoal.envs.spaces import Space
+from shoal.errors import ConfigError, ShoalError, WorkerError
+from shoal.models.build import build_policy
+from shoal.parallel.learner import Learner, MakeLearner
+from shoal.parallel.ray_workers import Fragment, RayWorkers
+from shoal.parallel.workers import check_usable
+
+MOST_REPEATS = 3  # of one iteration, after a learner has died in it
+
+log = logging.getLogger("shoal")
+
+
+class RemoteLearner:
+    """What runs inside an actor: a learner with a policy of its own."""
+
+    def __init__(
+        self, config: AlgorithmConfig, spaces: tuple[Space, Space], search_path: Sequence[str], make: MakeLearner
+    ) -> None:
+        from threadpoolctl import ThreadpoolController
+
+        self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_learner)))
+        self._config, self._make = config, make
+        self._spaces, self._search_path = spaces, search_path
+
+    def place(self) -> tuple[str, str]:
+        """The node this is on, and an address there where the group could meet."""
+        import ray
+
+        from shoal.parallel.collective import use_interface_of
+
+        address: Callable[[], str] = ray.util.get_node_ip_address
+        return ray.get_runtime_context().get_node_id(), use_interface_of(address())
+
+    def join(self, meeting: str, rank: int, size: int) -> None:
+        """Meet the others and build the learner."""
+        from shoal.parallel.collective import TorchGroup
+
+        self._rank = rank
+        self.policy = build_policy(*self._spaces, self._config, self._search_path)
+        group = TorchGroup(meeting, rank, size, on_gpu=self._config.num_gpus > 0)
+        self.learner: Any = self._make(self._config, self.policy, group)  # one that learns from batches
+
+    def update(
+        self, timesteps_total: int, columns: list[range], states: tuple[State, State] | None, *fragments: Batch
+    ) -> tuple[dict[str, float], State, State] | None:
+        """Learn from the fragments; the first learner tells what came of it.
+
+        `columns` are the places of each fragment's environments in the whole batch. A learner whose workers are all
+        lost for now has no fragment of its own: its share is somebody's fragment without its environments.
+        """
+        if states is not None:
+            self.policy.set_state(states[0])
+            self.learner.set_state(states[1])
+        batch = concatenate(fragments) if columns else _empty(fragments[0])
+        places = np.array([place for each in columns for place in each], np.int64)
+        stats = self.learner.update(replace(batch, columns=places), timesteps_total)
+        return (stats, self.policy.get_state(), self.learner.get_state()) if self._rank == 0 else None
+
+
+class RayLearners:
+    """`num_learners` actors that learn as one; the driver keeps what they have learned.
+
+    Each takes the fragments of the workers on its own node. Where one dies, all are started anew from the driver's
+    last weights and optimiser, and the iteration is repeated.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        workers: RayWorkers,
+        search_path: Sequence[str],
+        make: MakeLearner,
+        first: Learner,
+    ) -> None:
+        if find_spec("torch") is None:
+            raise ConfigError("config.num_learners: more than one needs PyTorch; type: pip install 'shoal[torch]'")
+        self._config, self._workers = config, workers
+        self._search_path, self._make = search_path, make
+        self._ray = workers.session.ray
+        self._state = first.get_state()
+        self._known: NDArray[np.float32] | None = None  # the weights that the learners have; None: they have none
+        self._meetings = 0
+        self._actors: list[Any] = []
+        self._nodes: list[str] = []
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def training_step(self, workers: RayWorkers, timesteps_total: int) -> Step:
+        """Sample, then learn; the experience goes from workers to learners without passing here."""
+        fragments, summary = workers.sample_apart(self._config.steps_per_iteration)
+        check_usable(summary)
+        start = perf_counter()
+        stats = self._update(fragments, timesteps_total)
+        return Step.of([summary], stats, perf_counter() - start)
+
+    def get_state(self) -> State:
+        """The first learner's state; all are the same."""
+        return self._state
+
+    def set_state(self, state: State) -> None:
+        """Take over a saved state with the next update, and the policy's with it."""
+        self._state = state
+        self._known = None
+
+    def stop(self) -> None:
+        """End every learner; may be called twice."""
+        for actor in self._actors:
+            with contextlib.suppress(Exception):
+                self._ray.kill(actor)
+        self._actors = []
+
+    def _update(self, fragments: list[Fragment], timesteps_total: int) -> dict[str, float]:
+        lost: Exception | None = None
+        for attempt in range(MOST_REPEATS + 1):
+            try:
+                if not self._actors:
+                    self._start()
+                return self._try_update(fragments, timesteps_total)
+            except self._ray.exceptions.RayTaskError as error:
+                self.stop()
+                if isinstance(error.cause, ShoalError):
+                    raise error.cause from None
+                if not is_echo(error.cause):
+                    raise ShoalError(f"a learner failed: {error.cause!r}\n{error}") from error
+                lost = error
+            except self._ray.exceptions.RayError as error:
+                self.stop()
+                lost = error
+            if attempt < MOST_REPEATS:
+                log.warning("a learner was lost (%s); all start anew and the iteration is repeated", _first_line(lost))
+        raise WorkerError(f"learners were lost {MOST_REPEATS + 1} times in one iteration: {lost}") from lost
+
+    def _try_update(self, fragments: list[Fragment], timesteps_total: int) -> dict[str, float]:
+        nodes = {f.seat.index: f.seat.place.node if f.seat.place else "" for f in fragments}
+        shares = shared_out(nodes, self._nodes)
+        width = self._config.num_envs_per_worker
+        first_column = {f.seat.index: width * k for k, f in enumerate(fragments)}
+        batches = {f.seat.index: f.batch for f in fragments}
+        policy = self._workers.policy
+        # Weights that somebody has set in the driver are heard too.
+        heard = self._known is not None and np.array_equal(self._known, policy.network.params)
+        states = None if heard else self._ray.put((policy.get_state(), self._state))
+        answers = [
+            actor.update.remote(
+                timesteps_total,
+                [range(first_column[index], first_column[index] + width) for index in share],
+                states,
+                *([batches[index] for index in share] or [fragments[0].batch]),
+            )
+            for actor, share in zip(self._actors, shares, strict=True)
+        ]
+        pending = list(answers)
+        while pending:  # the first error ends it, whoever's it is
+            ready, pending = self._ray.wait(pending, num_returns=1)
+            self._ray.get(ready)
+        stats, policy_state, self._state = self._ray.get(answers[0])
+        policy.set_state(policy_state)
+        self._known = policy_state.arrays["params"]
+        return dict(stats)
+
+    def _start(self) -> None:
+        """Learners where the workers are, that have met."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        config = self._config
+        spaces = self._workers.observation_space, self._workers.action_space
+        remote = self._ray.remote(
+            num_cpus=config.num_cpus_per_learner, num_gpus=config.num_gpus / config.num_learners, max_restarts=0
+        )(RemoteLearner)
+        wanted = nodes_for(list(self._workers.places().values()), config.num_learners)
+        self._actors = [
+            remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)).remote(
+                config, spaces, self._search_path, self._make
+            )
+            for node in wanted
+        ]
+        found = self._ray.get([actor.place.remote() for actor in self._actors])
+        self._nodes = [node for node, _ in found]
+        self._meetings += 1
+        private = self._workers.session.folder
+        # A port could be anybody's; a file in our own folder is not.
+        meeting = f"tcp://{found[0][1]}" if private is None else f"file://{private}/learners{self._meetings}"
+        self._ray.get([actor.join.remote(meeting, rank, len(self._actors)) for rank, actor in enumerate(self._actors)])
+        self._known = None
+
+
+def nodes_for(workers: Sequence[str], num_learners: int) -> list[str]:
+    """A node for each learner: in turn those of the workers, the fullest first."""
+    counts = {node: workers.count(node) for node in workers}
+    order = sorted(counts, key=lambda node: (-counts[node], workers.index(node)))
+    return sorted((order[k % len(order)] for k in range(num_learners)), key=order.index)
+
+
+def shared_out(workers: Mapping[int, str], learners: Sequence[str]) -> list[list[int]]:
+    """Which workers' fragments each learner takes: those of its own node, and evenly what nobody is near to."""
+    shares: list[list[int]] = [[] for _ in learners]
+    homeless: list[int] = []
+    for node in dict.fromkeys(workers.values()):
+        here = [index for index, place in workers.items() if place == node]
+        local = [rank for rank, place in enumerate(learners) if place == node]
+        if not local:
+            homeless += here
+            continue
+        for rank, part in zip(local, np.array_split(np.array(here, np.int64), len(local)), strict=True):
+            shares[rank] += part.tolist()
+    for index in homeless:
+        min(shares, key=len).append(index)
+    return [sorted(share) for share in shares]
+
+
+def is_echo(cause: BaseException) -> bool:
+    """Whether a learner failed only because its neighbour died in the middle of their sum."""
+    words = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "timed out")
+    return isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in words)
+
+
+def _empty(batch: Batch) -> Batch:
+    """A fragment without its environments."""
+    names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs")
+    return replace(
+        batch,
+        obs=tuple(part[:, :0] for part in batch.obs),
+        final_obs=tuple(part[:0] for part in batch.final_obs),
+        final_at=batch.final_at[:0],
+        **{name: getattr(batch, name)[:, :0] for name in names},
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,77 @@
+"""What runs inside a worker's actor."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.config.settings import AlgorithmConfig
+from shoal.data.batch import Batch, Summary
+from shoal.data.state import State
+from shoal.envs.making import EnvMaker
+from shoal.sampling.worker import Worker
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs."""
+
+    host: str
+    pid: int
+    node: str
+
+
+class RemoteWorker:
+    """What runs inside an actor: a worker, and the policy state it was last sent."""
+
+    def __init__(self, config: AlgorithmConfig, maker: EnvMaker, worker_index: int, generation: int) -> None:
+        from threadpoolctl import ThreadpoolController
+
+        self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_worker)))
+        self._config, self._maker = config, maker
+        self._worker_index, self._generation = worker_index, generation
+        self.worker: Worker
+
+    def start(self, state: State | None) -> tuple[Place, Any, Any]:
+        """Make the environments and bring them to where they stood; the place and the spaces of them.
+
+        Not in the constructor: of what is raised there Ray keeps the text alone.
+        """
+        import ray
+
+        self.worker = Worker(self._config, self._maker, self._worker_index)
+        if state is not None:
+            self.worker.set_state(state)
+        place = Place(socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id())
+        return place, self.worker.observation_space, self.worker.action_space
+
+    def sample(self, steps: int, policy_state: State) -> tuple[tuple[int, Summary, State], Batch]:
+        """One fragment with the given weights and filter; who made it, what it holds, and the worker's state after."""
+        self.worker.policy.set_state(policy_state)
+        sample = self.worker.sample(steps)
+        return (self._generation, sample.summary, self.worker.get_state()), sample.batch
+
+    def apply(self, fn: Callable[[Worker], Any], policy_state: State) -> tuple[Any, State | None]:
+        """The result of `fn(worker)`, and the policy's state if it has set the weights."""
+        policy = self.worker.policy
+        policy.set_state(policy_state)
+        result = fn(self.worker)
+        changed = not np.array_equal(policy.network.params, policy_state.arrays["params"])
+        return result, policy.get_state() if changed else None
+
+    def get_state(self) -> State:
+        """The worker's state."""
+        return self.worker.get_state()
+
+    def set_state(self, state: State) -> int:
+        """Take over a saved state."""
+        return self.worker.set_state(state)
+
+    def stop(self) -> None:
+        """Close the environments."""
+        self.worker.stop()
