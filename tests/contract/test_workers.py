@@ -280,6 +280,18 @@ def test_a_killed_worker_costs_its_fragment_and_is_replaced_where_it_stood() -> 
 
 
 @pytest.mark.usefixtures("ray_session")
+def test_a_worker_that_is_lost_between_samples_is_asked_again() -> None:
+    workers = start(2)
+    try:
+        workers.sample(5)
+        kill_the_second(workers)
+        assert workers.foreach_env(lambda env: env.index) == list(range(NUM_ENVS))
+        assert len(workers.get_state()) == 2
+    finally:
+        workers.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
 def test_the_only_worker_is_waited_for() -> None:
     workers = start(1)
     try:

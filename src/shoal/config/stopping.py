@@ -39,7 +39,7 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "timers/communicate_share": "share of this iteration spent on messages between processes",
         "timers/idle_share": "share of this iteration in which a worker, on average, did not sample",
         "num_healthy_workers": "workers that are up",
-        "num_remote_worker_restarts": "workers that were lost and replaced since the run began",
+        "num_remote_worker_restarts": "workers that were lost and replaced since the program began",
         "parallel_efficiency": "share of the time of all workers and learners in which they sampled or learned",
         "staleness": "updates between the weights that sampled the batch and those that learn from it",
         "learner/total_loss": "loss that is minimised, last pass",

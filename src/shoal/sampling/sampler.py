@@ -224,6 +224,8 @@ class Sampler:
         evaluation = policy.distribution.evaluate(
             b.dist_inputs[:steps].reshape(rows, -1), b.actions[:steps].reshape(rows, -1)
         )
+        final_at = np.concatenate([final_at, last])
+        order = np.lexsort(final_at.T[::-1])
         return Batch(
             obs=tuple(part[:steps] for part in b.obs),
             actions=b.actions[:steps],
@@ -233,8 +235,8 @@ class Sampler:
             valid=b.valid[:steps],
             log_probs=evaluation.log_prob.reshape(steps, self.num_envs),
             dist_inputs=b.dist_inputs[:steps],
-            final_obs=final_obs,
-            final_at=np.concatenate([final_at, last]),
+            final_obs=tuple(part[order] for part in final_obs),
+            final_at=final_at[order],
         )
 
     def _remember(self, batch: Batch, buffers: Buffers, steps: int, seeded_at: dict[int, int]) -> None:
