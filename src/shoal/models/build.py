@@ -51,20 +51,15 @@ def build_policy(
 
 def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
     """Why this policy cannot run on NumPy alone; None if it can."""
+    if config.framework == "numpy":  # said outright: then images are flattened into the vector
+        return None
     if config.framework == "torch":
         return "framework: torch"
     if config.model.custom_model is not None:
-        reason = "custom_model"
-    elif config.num_gpus:
-        reason = "num_gpus"
-    elif any(is_image(leaf) for _, leaf in leaves_of(obs_space)):
-        # With `framework: numpy` said outright, images are flattened into the vector.
-        return None if config.framework == "numpy" else "an image observation"
-    else:
-        return None
-    if config.framework == "numpy":
-        raise ConfigError(f"config.framework: {reason} runs on PyTorch (got numpy); leave framework out or say torch")
-    return reason
+        return "custom_model"
+    if config.num_gpus:
+        return "num_gpus"
+    return "an image observation" if any(is_image(leaf) for _, leaf in leaves_of(obs_space)) else None
 
 
 def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
