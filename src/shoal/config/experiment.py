@@ -24,10 +24,11 @@ from shoal.config.ppo import PPOConfig
 from shoal.config.problems import got, printable, sentences
 from shoal.config.settings import STRICT, AlgorithmConfig, key_paths
 from shoal.config.stopping import stop_criteria
+from shoal.config.trpo import TRPOConfig
 from shoal.config.vocabulary import EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError
 
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig}
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "TRPO": TRPOConfig}
 """Every algorithm that `run` may name, with its configuration."""
 
 
