@@ -45,7 +45,7 @@ log = logging.getLogger("shoal")
 
 Vector = NDArray[np.float64]
 
-BACKTRACK = 0.7  # of each length that the line search tries to the one before
+BACKTRACK = 0.8  # of each length that the line search tries to the one before
 CG_TOLERANCE = 1e-10  # squared residual, as a share of the squared gradient, below which CG has nothing left to do
 TAPE_ROWS, TAPE_BYTES = 16384, 16 << 20  # the most of one forward pass whose derivatives are wanted
 

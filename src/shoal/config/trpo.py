@@ -16,7 +16,7 @@ class TRPOConfig(OnPolicyConfig):
     cg_damping: NonNegative = 0.1
     """Multiple of the identity that is added to the Fisher matrix; it keeps steps from following its noise."""
     line_search_steps: Size = 10
-    """Lengths that the line search tries, each 0.7 of the one before; if all fail, the policy stays as it is."""
+    """Lengths that the line search tries, each 0.8 of the one before; if all fail, the policy stays as it is."""
     fisher_subsample: Size = 1
     """Fisher-vector products use every n-th step of each environment; 1: all, 5: a fifth, at a fifth of the cost."""
     num_sgd_iter: Size = 10
