@@ -140,12 +140,13 @@ class TRPO:
             losses, count = 0.0, 0
             for part, size in epoch:
                 rows = epoch.rows[part]
-                gradient = np.zeros_like(network.params)
                 if len(rows):
                     predicted, tape = network.forward_value(tuple(x.take(rows, axis=0) for x in inputs))
                     error = predicted - targets.take(rows)
                     losses += float(np.dot(error, error)) / size
                     gradient = network.vjp(tape, None, error * np.float32(2 / size))
+                else:
+                    gradient = np.zeros_like(network.params)
                 gradient = group.sum(gradient)
                 count += 1
                 norm = sqrt(np.dot(gradient, gradient))
@@ -210,7 +211,7 @@ class TrustRegion:
         """The surrogate of the present policy, and its gradient."""
         network, distribution = self.policy.network, self.policy.distribution
         gradient = np.zeros(len(network.params), np.float32)
-        centre, sums = [self._centre], np.zeros(2)
+        centre, sums = [self._centre[:0]], np.zeros(2)
         for part, outputs, tape in self._passes:
             now = distribution.evaluate(outputs, self._actions[part])
             gain = self._ratio(now.log_prob, part) * self._advantages[part]

@@ -103,7 +103,8 @@ def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
     if not what.startswith("unknown key") or key in kind.model_fields or not owners:
         return problem
     run = next(name for name, other in ALGORITHMS.items() if other is kind)
-    return f"config.{key}: is a key of {' and '.join(owners)}, and {run} has none like it; leave it out"
+    whose = f"is a key of {' and '.join(owners)}, and {run} has none like it"
+    return f"config.{key}: {whose}; leave it out, or say run: {owners[0]}"
 
 
 def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ()) -> Experiment:

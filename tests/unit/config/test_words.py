@@ -43,14 +43,14 @@ def test_a_foreign_stop_criterion_is_refused_with_the_right_one(word: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("run", "key", "owners"), [("PPO", "max_kl", "TRPO"), ("TRPO", "clip_param", "PPO"), ("TRPO", "kl_target", "PPO")]
+    ("run", "key", "owner"), [("PPO", "max_kl", "TRPO"), ("TRPO", "clip_param", "PPO"), ("TRPO", "kl_target", "PPO")]
 )
-def test_a_key_of_another_algorithm_is_refused_with_whose_it_is(run: str, key: str, owners: str) -> None:
+def test_a_key_of_another_algorithm_is_refused_with_whose_it_is(run: str, key: str, owner: str) -> None:
     with pytest.raises(ConfigError) as caught:
         experiment_from({"env": "X-v0", "run": run, "config": {key: 0.1, "lr": -1}})
     assert sorted(caught.value.problems) == sorted(
         [
-            f"config.{key}: is a key of {owners}, and {run} has none like it; leave it out",
+            f"config.{key}: is a key of {owner}, and {run} has none like it; leave it out, or say run: {owner}",
             "config.lr: must be more than 0 (got -1)",
         ]
     )
