@@ -120,6 +120,7 @@ def columns(batch: Batch, first: int, end: int) -> Batch:
         obs=tuple(part[:, first:end] for part in batch.obs),
         final_obs=tuple(part[mine] for part in batch.final_obs),
         final_at=batch.final_at[mine] - np.array([0, first]),
+        columns=np.arange(first, end),
         **arrays,
     )
 
