@@ -110,6 +110,21 @@ def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
     assert_same_state(whole, loaded)
 
 
+def test_a_game_goes_on_through_episodes_without_a_seed(trainer_of, tmp_path) -> None:
+    """Atari games are seeded rarely, because a seed makes the emulator load the game anew."""
+    pytest.importorskip("ale_py")
+    changes = {"run": "TRPO", "env_config": {"obs_type": "ram"}, "horizon": 40, "num_envs_per_worker": 2}
+    whole = trainer_of("ALE/Pong-v5", **changes, train_batch_size=240)
+    whole.train()
+    path = whole.save(tmp_path)
+    loaded = trainer_of("ALE/Pong-v5", **changes, train_batch_size=240)
+    loaded.restore(path)
+    assert without_times(whole.train()) == without_times(loaded.train())
+    assert_same_state(whole, loaded)
+    assert whole.get_state().values["worker0"]["vector"]["seedings"] == [1, 1]
+    assert whole.get_state().values["worker0"]["history_lengths"] == [240, 240]
+
+
 def test_saving_changes_nothing(trainer_of, tmp_path) -> None:
     saved, plain = trainer_of(), trainer_of()
     for _ in range(2):
