@@ -123,6 +123,27 @@ def bare_steps_per_s(steps: int) -> float:
     return steps / (perf_counter() - started)
 
 
+def trpo(num_envs: int, num_workers: int, batch: int, iterations: int, **work: Any) -> task.Answer:
+    """The first iterations of TRPO on Pong's memory; the clock starts when environments and workers are up."""
+    config = {
+        "env_config": {"obs_type": "ram"},
+        "num_workers": num_workers,
+        "num_envs_per_worker": num_envs // max(num_workers, 1),
+        "train_batch_size": batch,
+        "sgd_minibatch_size": work["minibatch"],
+        "num_sgd_iter": work["epochs"],
+        "cg_iters": work["cg_iters"],
+        "model": MODEL,
+        "seed": 0,
+    }
+    with shoal.TRPO(env="ALE/Pong-v5", config=config) as trainer:
+        started = perf_counter()
+        learning = sum(trainer.train()["timers"]["learn_s"] for _ in range(iterations))
+        overall = perf_counter() - started
+        assert trainer.timesteps_total == batch * iterations
+    return {"overall_s": overall, "sampling_s": overall - learning, "learning_s": learning}
+
+
 def startup(num_envs: int, batch: int, minibatch: int, epochs: int) -> task.Answer:
     """One iteration, and the moment it was finished."""
     with same_work(num_envs, batch, minibatch, epochs) as trainer:
@@ -178,4 +199,4 @@ def long_run(steps: int, every: int) -> task.Answer:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, sampling, guard, startup, action, learn, images, long_run)})
+    task.main({f.__name__: f for f in (throughput, sampling, guard, trpo, startup, action, learn, images, long_run)})

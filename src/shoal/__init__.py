@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
-    from shoal.runs.trainer import PPO, Trainer
+    from shoal.runs.trainer import PPO, TRPO, Trainer
 
 _HOMES = {
     "PPO": "runs.trainer",
+    "TRPO": "runs.trainer",
     "Trainer": "runs.trainer",
     "run": "runs.run",
     "pretty_print": "runs.printing",
@@ -47,6 +48,7 @@ _HOMES = {
 
 __all__ = [
     "PPO",
+    "TRPO",
     "CheckpointError",
     "ClusterError",
     "ConfigError",

@@ -51,7 +51,7 @@ REFUSED = {
     "train CartPole-v1 --stop timesteps_total=.nan": "stop.timesteps_total",
     "train CartPole-v1 --num-workers -1": "--num-workers",
     "train CartPole-v1 --num-cpus 100000": "this machine gives",
-    "train CartPole-v1 --run DQN": "run: there is PPO (got 'DQN')",
+    "train CartPole-v1 --run DQN": "run: there is PPO and TRPO (got 'DQN')",
     "train CartPole-v1 --results-dir $NO_SUCH_VARIABLE/x": "is not set",
     "train CartPole-v1 --results-dir plain.py": "cannot be written",
     "train CartPole-v1 --name a/b": "name",

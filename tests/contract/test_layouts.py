@@ -8,7 +8,7 @@ import pytest
 import shoal
 
 NUM_ENVS = 8
-ALGORITHMS = ["PPO"]
+ALGORITHMS = ["PPO", "TRPO"]
 
 
 @pytest.fixture(scope="module", autouse=True)

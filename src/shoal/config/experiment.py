@@ -24,10 +24,11 @@ from shoal.config.ppo import PPOConfig
 from shoal.config.problems import got, printable, sentences
 from shoal.config.settings import STRICT, AlgorithmConfig, key_paths
 from shoal.config.stopping import stop_criteria
+from shoal.config.trpo import TRPOConfig
 from shoal.config.vocabulary import EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError
 
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig}
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "TRPO": TRPOConfig}
 """Every algorithm that `run` may name, with its configuration."""
 
 
@@ -88,7 +89,22 @@ def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:
     """The checked configuration of an algorithm, from its keys."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"config: must be a mapping of keys {got(tree)}")
-    return algorithm_class(run).model_validate(dict(tree))
+    kind = algorithm_class(run)
+    try:
+        return kind.model_validate(dict(tree))
+    except ConfigError as error:
+        raise ConfigError([_of_whom(problem, kind) for problem in error.problems]) from None
+
+
+def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
+    """The problem itself, or, with a key that only other algorithms have, whose it is."""
+    key, _, what = problem.removeprefix("config.").partition(": ")
+    owners = [name for name, other in ALGORITHMS.items() if key in other.model_fields]
+    if not what.startswith("unknown key") or key in kind.model_fields or not owners:
+        return problem
+    run = next(name for name, other in ALGORITHMS.items() if other is kind)
+    whose = f"is a key of {' and '.join(owners)}, and {run} has none like it"
+    return f"config.{key}: {whose}; leave it out, or say run: {owners[0]}"
 
 
 def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ()) -> Experiment:

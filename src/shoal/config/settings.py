@@ -321,10 +321,27 @@ class OnPolicyConfig(AlgorithmConfig):
     """Whether advantages are generalised advantage estimates; false: whole returns less the baseline."""
     lambda_: Fraction = 0.95
     """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
+    sgd_minibatch_size: Size = 256
+    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _small_batch(cls, data: Any) -> Any:
+        """A batch smaller than the default minibatch is one minibatch."""
+        if isinstance(data, Mapping) and "sgd_minibatch_size" not in data:
+            size = data.get("train_batch_size")
+            if isinstance(size, int | float) and 1 <= size < cls.model_fields["sgd_minibatch_size"].default:
+                return {**data, "sgd_minibatch_size": size}
+        return data
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
+        if self.sgd_minibatch_size > self.train_batch_size:
+            found.append(
+                f"config.sgd_minibatch_size: {self.sgd_minibatch_size} is more than train_batch_size "
+                f"{self.train_batch_size}; make it at most that, or the batch larger"
+            )
         if self.use_gae and not self.use_critic:
             found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
         found += self._unread("lambda_", not self.use_gae, "use_gae is false")

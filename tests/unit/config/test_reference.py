@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel
 
-from shoal.config.experiment import Experiment, as_tree, experiment_from
+from shoal.config.experiment import ALGORITHMS, Experiment, as_tree, experiment_from
 from shoal.config.ppo import PPOConfig
 from shoal.config.reference import config_rows, experiment_rows, file_schema, meanings, stop_rows
 from shoal.config.settings import (
@@ -16,7 +16,7 @@ from shoal.config.settings import (
 
 
 @pytest.mark.parametrize(
-    "kind", [PPOConfig, ModelConfig, OptimizerConfig, ExplorationConfig, EvaluationConfig, Experiment]
+    "kind", [*ALGORITHMS.values(), ModelConfig, OptimizerConfig, ExplorationConfig, EvaluationConfig, Experiment]
 )
 def test_every_key_has_a_meaning(kind: type[BaseModel]) -> None:
     assert {name for name, meaning in meanings(kind).items() if len(meaning) > 10} >= set(kind.model_fields)
