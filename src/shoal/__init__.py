@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
-    from shoal.runs.trainer import PPO, Trainer
+    from shoal.runs.trainer import DQN, PPO, Trainer
 
 _HOMES = {
+    "DQN": "runs.trainer",
     "PPO": "runs.trainer",
     "Trainer": "runs.trainer",
     "run": "runs.run",
@@ -46,6 +47,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "DQN",
     "PPO",
     "CheckpointError",
     "ClusterError",

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from shoal.config.dqn import DQNConfig
 from shoal.config.fields import MAX_DEPTH, Count, Flag, Size, Text
 from shoal.config.overrides import Override, set_in
 from shoal.config.ppo import PPOConfig
@@ -27,7 +28,7 @@ from shoal.config.stopping import stop_criteria
 from shoal.config.vocabulary import EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError
 
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig}
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "DQN": DQNConfig}
 """Every algorithm that `run` may name, with its configuration."""
 
 

@@ -198,33 +198,9 @@ class AlgorithmConfig(BaseModel):
         """Training environments in all."""
         return max(self.num_workers, 1) * self.num_envs_per_worker
 
-    @property
-    def fragment_length(self) -> int:
-        """Steps per environment and fragment, with auto resolved."""
-        if self.rollout_fragment_length == "auto":
-            return math.ceil(self.train_batch_size / self.num_envs)
-        return self.rollout_fragment_length
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
-        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
-        return self.fragment_length * fragments
-
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found: list[str] = []
-        rows = self.fragment_length * self.num_envs
-        if (
-            self.batch_mode == "truncate_episodes"
-            and self.rollout_fragment_length != "auto"
-            and self.train_batch_size % rows
-        ):
-            found.append(
-                f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
-                f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
-                f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
-            )
         if self.framework == "numpy":
             found += [
                 f"config.framework: numpy cannot do {what}; say torch, or leave framework out"
@@ -282,9 +258,33 @@ class OnPolicyConfig(AlgorithmConfig):
     lambda_: Fraction = 0.95
     """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
 
+    @property
+    def fragment_length(self) -> int:
+        """Steps per environment and fragment, with auto resolved."""
+        if self.rollout_fragment_length == "auto":
+            return math.ceil(self.train_batch_size / self.num_envs)
+        return self.rollout_fragment_length
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
+        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
+        return self.fragment_length * fragments
+
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
+        rows = self.fragment_length * self.num_envs
+        if (
+            self.batch_mode == "truncate_episodes"
+            and self.rollout_fragment_length != "auto"
+            and self.train_batch_size % rows
+        ):
+            found.append(
+                f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
+                f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
+                f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
+            )
         if self.use_gae and not self.use_critic:
             found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
         found += self._unread("lambda_", not self.use_gae, "use_gae is false")

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from threadpoolctl import ThreadpoolController
 
-from shoal.algorithms import ppo
+from shoal.algorithms import dqn, ppo
+from shoal.config.dqn import DQNConfig
 from shoal.config.experiment import algorithm_config, config_tree
 from shoal.config.ppo import PPOConfig
 from shoal.config.settings import AlgorithmConfig
@@ -220,7 +221,13 @@ class PPO(Trainer):
     algorithm = "PPO"
 
 
-TRAINERS: dict[str, type[Trainer]] = {"PPO": PPO}
+class DQN(Trainer):
+    """Deep Q-learning."""
+
+    algorithm = "DQN"
+
+
+TRAINERS: dict[str, type[Trainer]] = {"PPO": PPO, "DQN": DQN}
 
 
 def part_of(state: State, name: str) -> State:
@@ -230,7 +237,9 @@ def part_of(state: State, name: str) -> State:
     return State(state.values[name], arrays)
 
 
-def _learner(config: AlgorithmConfig, policy: Policy) -> ppo.PPO:
+def _learner(config: AlgorithmConfig, policy: Policy) -> ppo.PPO | dqn.DQN:
+    if isinstance(config, DQNConfig):
+        return dqn.DQN(config, policy)
     assert isinstance(config, PPOConfig)
     return ppo.PPO(config, policy)
 
