@@ -119,7 +119,8 @@ class DQN:
         inputs, next_inputs = self.policy.encoder(old.obs), self.policy.encoder(old.next_obs)
         next_q = self._target_q(next_inputs)
         targets = old.returns + old.discounts * next_q.max(axis=1)
-        errors, chosen_q = np.empty_like(targets), np.empty_like(targets)
+        errors: Array = np.empty_like(targets)
+        chosen_q: Array = np.empty_like(targets)
         rows = np.arange(size)
         num_actions = next_q.shape[1]
         d_outputs, d_values = np.zeros((size, num_actions), np.float32), np.zeros(size, np.float32)
@@ -161,7 +162,7 @@ class DQN:
         return errors
 
     def get_state(self) -> State:
-        """Optimiser, target network, counters and replay; replay is views that one more iteration leaves as they are."""
+        """Optimiser, target network, counters and replay; of replay, views that one more iteration leaves alone."""
         optimizer, replay = self.optimizer.get_state(), self.replay.get_state()
         values = {
             "target_timestep": self.target_timestep,
@@ -259,9 +260,7 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
             f"config.replay_buffer_config.capacity: {arithmetic}, and {there / 1e9:.2f} GB are available; "
             f"say at most {max(there // each - slack, 1)}"
         )
-    priorities = Priorities(
-        asked.prioritized_replay_alpha, asked.prioritized_replay_beta, asked.prioritized_replay_eps
-    )
+    priorities = Priorities(asked.prioritized_replay_alpha, asked.prioritized_replay_beta, asked.prioritized_replay_eps)
     return Replay(
         spec.shapes,
         spec.dtypes,

@@ -30,7 +30,7 @@ class QOptimizerConfig(OptimizerConfig):
 class EpsilonGreedyConfig(ExplorationConfig):
     """How actions are tried out in training."""
 
-    type: Literal["EpsilonGreedy", "PerWorkerEpsilonGreedy"] = "EpsilonGreedy"  # type: ignore[assignment]
+    type: Literal["EpsilonGreedy", "PerWorkerEpsilonGreedy"] = "EpsilonGreedy"
     """EpsilonGreedy: one share of random actions for all environments, falling over time.
 
     PerWorkerEpsilonGreedy: each environment has a share of its own for good, 0.4^(1 + 7 i / (N - 1)) for environment i
@@ -51,7 +51,7 @@ class ReplayConfig(BaseModel):
     capacity: Size = 50_000
     """Transitions that are remembered; the oldest are forgotten first."""
     prioritized_replay: Flag = False
-    """Whether surprising transitions are drawn more often (Schaul et al. 2016); false: all alike (classic RLlib: true)."""
+    """Whether surprising transitions are drawn more often (Schaul et al. 2016; classic RLlib: true)."""
     prioritized_replay_alpha: NonNegative = 0.6
     """How much priorities count: 0 not at all, 1 in proportion."""
     prioritized_replay_beta: Fraction = 0.4

@@ -68,7 +68,9 @@ class Experiment(BaseModel):
         try:
             experiment = handler(data)
         except ValidationError as error:
-            raise ConfigError(sentences(error, [], _known(AlgorithmConfig))) from None
+            config = data.get("config") if isinstance(data, Mapping) else None
+            kind = type(config) if isinstance(config, AlgorithmConfig) else AlgorithmConfig
+            raise ConfigError(sentences(error, [], _known(kind))) from None
         if experiment.config.evaluation_interval is None:
             silent = [name for name in experiment.stop if name.startswith("evaluation/")]
             if silent:
@@ -82,7 +84,7 @@ def algorithm_class(run: Any) -> type[AlgorithmConfig]:
         return ALGORITHMS[run]
     close = nearest(run, ALGORITHMS) if isinstance(run, str) else None
     hint = f"; did you mean {close}?" if close else ""
-    raise ConfigError(f"run: there is {' and '.join(ALGORITHMS)} {got(run)}{hint}")
+    raise ConfigError(f"run: there are {' and '.join(ALGORITHMS)} {got(run)}{hint}")
 
 
 def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:
@@ -106,7 +108,7 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     except ConfigError as error:
         problems += error.problems
         # A stand-in, so that the other keys are checked too; evaluation is on so that no stop name is refused for it.
-        config = AlgorithmConfig(evaluation_interval=1)
+        config = ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig)(evaluation_interval=1)
     problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
     try:
         experiment = Experiment.model_validate({**{str(key): value for key, value in body.items()}, "config": config})

@@ -103,8 +103,8 @@ class Replay:
                 mine[begin:end] = theirs[part]
         if self._tree is not None:
             forgotten = np.arange(max(self.added - self.capacity, 0), max(self.added + count - self.capacity, 0))
-            self._tree.put(forgotten % self.rows, 0.0)
             self._tree.put(np.arange(self.added, self.added + count) % self.rows, self._highest)
+            self._tree.put(forgotten % self.rows, 0.0)  # last, for a small replay forgets some of the new at once
         self.added += count
 
     def draw(self, batches: int, size: int) -> Drawn:
@@ -140,23 +140,26 @@ class Replay:
             arrays |= {f"{name}.{number}": array[begin:end] for name, array in named.items()}
             if self._tree is not None:
                 arrays[f"priorities.{number}"] = self._tree.leaves[begin:end].copy()
-        values = {"added": self.added, "rows": self.rows, "highest": self._highest}
+        values = {"added": self.added, "capacity": self.capacity, "rows": self.rows, "highest": self._highest}
         return State({**values, "rng": self._rng.bit_generator.state}, arrays)
 
     def set_state(self, state: State) -> None:
         """Take over a saved replay; one of another size keeps its newest transitions."""
-        saved, rows = int(state.values["added"]), int(state.values["rows"])
+        same = (state.values["capacity"], state.values["rows"]) == (self.capacity, self.rows)
         kept = sum(len(array) for name, array in state.arrays.items() if name.startswith("actions."))
         self._rng.bit_generator.state = state.values["rng"]
         self._highest = float(state.values["highest"])
         count = min(kept, self.capacity)
-        # Where rows differ, transitions cannot lie where they lay.
-        self.added = saved if rows == self.rows else count
+        # In another size, transitions cannot lie where they lay.
+        self.added = int(state.values["added"]) if same else count
         places = np.arange(self.added - count, self.added) % self.rows
+        if self._tree is not None:
+            self._tree = SumTree(self.rows)
+        if not count:
+            return
         for name, array in self._named().items():
             array[places] = _joined(state, name)[kept - count :]
         if self._tree is not None:
-            self._tree = SumTree(self.rows)
             known = "priorities.0" in state.arrays
             self._tree.put(places, _joined(state, "priorities")[kept - count :] if known else self._highest)
 

@@ -55,7 +55,7 @@ class EpsilonGreedy:
 
     def mode(self, inputs: Array) -> NDArray[Any]:
         """The action of the largest value."""
-        return inputs.argmax(axis=1)[:, None]
+        return np.asarray(inputs.argmax(axis=1)[:, None])
 
     def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
         """Not defined: who learns values asks for no probabilities."""
