@@ -75,7 +75,8 @@ class DQN:
                 self.owed += len(new.actions) * c.training_intensity
                 updates = int(self.owed / c.train_batch_size)
                 self.owed -= updates * c.train_batch_size
-                self.learn(updates, timesteps, totals)
+                with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+                    self.learn(updates, timesteps, totals)
             episodes += sample.episodes
             incidents += sample.incidents
             timers["env"] += sample.env_time_s
@@ -137,8 +138,8 @@ class DQN:
             error = np.subtract(q, targets[part], out=errors[part])
             chosen_q[part] = q
 
-            # Huber's loss: the error where it is small, its sign where it is large.
-            d_q = np.minimum(np.maximum(error, -1), 1)
+            # Huber's loss is the error where it is small, its sign where it is large.
+            d_q = np.minimum(np.maximum(error, -1), 1) if c.td_error_loss_fn == "huber" else error.copy()
             d_q *= scale if drawn.weights is None else drawn.weights[part] * scale
             if c.dueling:
                 d_values = d_q
@@ -253,11 +254,11 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
     slack = config.rounds_per_iteration * config.fragment_length * config.num_envs
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay)
     needed, there = (asked.capacity + slack) * each, available_memory()
-    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {needed / 1e9:.2f} GB"
-    log.info("replay: %s of %.2f GB available", arithmetic, there / 1e9)
+    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {_size(needed)}"
+    log.info("replay: %s of %s available", arithmetic, _size(there))
     if needed > there:
         raise ConfigError(
-            f"config.replay_buffer_config.capacity: {arithmetic}, and {there / 1e9:.2f} GB are available; "
+            f"config.replay_buffer_config.capacity: {arithmetic}, and {_size(there)} are available; "
             f"say at most {max(there // each - slack, 1)}"
         )
     priorities = Priorities(asked.prioritized_replay_alpha, asked.prioritized_replay_beta, asked.prioritized_replay_eps)
@@ -269,3 +270,7 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
         priorities if asked.prioritized_replay else None,
         np.random.default_rng([config.seed, 4]),
     )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -153,10 +153,6 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
         "config.exploration_config.final_epsilon: nothing reads it, for PerWorkerEpsilonGreedy has epsilons of its own",
     ),
     (
-        {"explore": False, "exploration_config": {"final_epsilon": 0.1}},
-        "config.exploration_config: nothing reads it, for explore is false",
-    ),
-    (
         {"n_step": 5, "rollout_fragment_length": 4},
         "config.rollout_fragment_length: 4 steps are fewer than n_step 5; say auto, or at least 5",
     ),
