@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import task
 from sb3_contrib import TRPO
-from stable_baselines3 import PPO
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
@@ -63,6 +63,41 @@ def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: i
     model.learn((warmup + iterations) * batch)
     overall = marks[-1][1] - marks[warmup - 1][1]
     return task.rates(iterations * batch, overall, sum(end - start for start, end in marks[warmup:]))
+
+
+def dqn(num_envs: int, warmup: int, steps: int, **work: Any) -> task.Answer:
+    """Q-learning on CartPole-v1 with SB3's own defaults beyond the work that all share: 64x64 relu."""
+    fragment, size = work["fragment"], work["batch"]
+    model = DQN(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=num_envs, seed=0),
+        learning_starts=work["learning_starts"],
+        buffer_size=work["capacity"],
+        batch_size=size,
+        train_freq=fragment,  # steps of each environment
+        gradient_steps=fragment * num_envs * work["intensity"] // size,
+        target_update_interval=work["target_every"],
+        learning_rate=work["lr"],
+        policy_kwargs={"net_arch": list(work["hiddens"])},
+        device="cpu",
+        seed=0,
+    )
+    train = model.train
+    learning: list[float] = []
+    marks: list[tuple[int, float]] = []
+
+    def timed_train(*args: Any, **kwargs: Any) -> None:
+        if model.num_timesteps >= warmup and not marks:
+            marks.append((model.num_timesteps, perf_counter()))
+        started = perf_counter()
+        train(*args, **kwargs)
+        if marks:
+            learning.append(perf_counter() - started)
+
+    model.train = timed_train
+    model.learn(warmup + steps)
+    (begun, start), done = marks[0], perf_counter()
+    return task.rates(model.num_timesteps - begun, done - start, sum(learning))
 
 
 def startup(num_envs: int, batch: int, minibatch: int, epochs: int) -> task.Answer:
@@ -194,4 +229,4 @@ def learn(env: str, seed: int, iterations: int, config: dict[str, Any]) -> task.
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, startup, action, solve, trpo, solve_trpo, learn)})
+    task.main({f.__name__: f for f in (throughput, dqn, startup, action, solve, trpo, solve_trpo, learn)})

@@ -62,6 +62,32 @@ def throughput(
     return task.rates(steps, overall, learning)
 
 
+def dqn(num_envs: int, warmup: int, steps: int, extra: dict[str, Any] | None = None, **work: Any) -> task.Answer:
+    """Q-learning on CartPole-v1 in one process; `extra` are keys beyond the work that all share."""
+    config = {
+        "num_envs_per_worker": num_envs,
+        "rollout_fragment_length": work["fragment"],
+        "train_batch_size": work["batch"],
+        "training_intensity": work["intensity"],
+        "learning_starts": work["learning_starts"],
+        "target_network_update_freq": work["target_every"],
+        "replay_buffer_config": {"capacity": work["capacity"]},
+        "lr": work["lr"],
+        "n_step": 1,
+        "double_q": False,
+        "dueling": False,
+        "model": {"fcnet_hiddens": work["hiddens"], "fcnet_activation": "relu"},
+        "seed": 0,
+    }
+    with shoal.DQN(env="CartPole-v1", config={**config, **(extra or {})}) as trainer:
+        while trainer.timesteps_total < warmup:
+            trainer.train()
+        begun, started, learning = trainer.timesteps_total, perf_counter(), 0.0
+        while trainer.timesteps_total < begun + steps:
+            learning += trainer.train()["timers"]["learn_s"]
+        return task.rates(trainer.timesteps_total - begun, perf_counter() - started, learning)
+
+
 def sampling(num_envs: int, batch: int, iterations: int) -> task.Answer:
     """Sampling, and the bare environment's own rate, in turns.
 
@@ -199,4 +225,5 @@ def long_run(steps: int, every: int) -> task.Answer:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, sampling, guard, trpo, startup, action, learn, images, long_run)})
+    tasks = (throughput, dqn, sampling, guard, trpo, startup, action, learn, images, long_run)
+    task.main({f.__name__: f for f in tasks})

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
-    from shoal.runs.trainer import PPO, TRPO, Trainer
+    from shoal.runs.trainer import DQN, PPO, TRPO, Trainer
 
 _HOMES = {
+    "DQN": "runs.trainer",
     "PPO": "runs.trainer",
     "TRPO": "runs.trainer",
     "Trainer": "runs.trainer",
@@ -47,6 +48,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "DQN",
     "PPO",
     "TRPO",
     "CheckpointError",

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from shoal.config.dqn import DQNConfig
 from shoal.config.fields import MAX_DEPTH, Count, Flag, Size, Text
 from shoal.config.overrides import Override, set_in
 from shoal.config.ppo import PPOConfig
@@ -28,7 +29,7 @@ from shoal.config.trpo import TRPOConfig
 from shoal.config.vocabulary import EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError
 
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "TRPO": TRPOConfig}
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "TRPO": TRPOConfig, "DQN": DQNConfig}
 """Every algorithm that `run` may name, with its configuration."""
 
 
@@ -68,7 +69,9 @@ class Experiment(BaseModel):
         try:
             experiment = handler(data)
         except ValidationError as error:
-            raise ConfigError(sentences(error, [], _known(AlgorithmConfig))) from None
+            config = data.get("config") if isinstance(data, Mapping) else None
+            kind = type(config) if isinstance(config, AlgorithmConfig) else AlgorithmConfig
+            raise ConfigError(sentences(error, [], _known(kind))) from None
         if experiment.config.evaluation_interval is None:
             silent = [name for name in experiment.stop if name.startswith("evaluation/")]
             if silent:
@@ -82,7 +85,8 @@ def algorithm_class(run: Any) -> type[AlgorithmConfig]:
         return ALGORITHMS[run]
     close = nearest(run, ALGORITHMS) if isinstance(run, str) else None
     hint = f"; did you mean {close}?" if close else ""
-    raise ConfigError(f"run: there is {' and '.join(ALGORITHMS)} {got(run)}{hint}")
+    *others, last = ALGORITHMS
+    raise ConfigError(f"run: there are {', '.join(others)} and {last} {got(run)}{hint}")
 
 
 def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:
@@ -121,7 +125,7 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     except ConfigError as error:
         problems += error.problems
         # A stand-in, so that the other keys are checked too; evaluation is on so that no stop name is refused for it.
-        config = AlgorithmConfig(evaluation_interval=1)
+        config = ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig)(evaluation_interval=1)
     problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
     try:
         experiment = Experiment.model_validate({**{str(key): value for key, value in body.items()}, "config": config})

@@ -216,34 +216,9 @@ class AlgorithmConfig(BaseModel):
         """Processes that sample; before `auto` is resolved, one stands for them all."""
         return 1 if self.num_workers == "auto" else self.num_workers
 
-    @property
-    def fragment_length(self) -> int:
-        """Steps per environment and fragment, with auto resolved."""
-        if self.rollout_fragment_length == "auto":
-            return math.ceil(self.train_batch_size / self.num_envs)
-        return self.rollout_fragment_length
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
-        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
-        return self.fragment_length * fragments
-
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found: list[str] = []
-        rows = self.fragment_length * self.num_envs
-        if (
-            self.batch_mode == "truncate_episodes"
-            and self.rollout_fragment_length != "auto"
-            and self.num_workers != "auto"
-            and self.train_batch_size % rows
-        ):
-            found.append(
-                f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
-                f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
-                f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
-            )
         if self.framework == "numpy":
             found += [
                 f"config.framework: numpy cannot do {what}; say torch, or leave framework out"
@@ -334,9 +309,34 @@ class OnPolicyConfig(AlgorithmConfig):
                 return {**data, "sgd_minibatch_size": size}
         return data
 
+    @property
+    def fragment_length(self) -> int:
+        """Steps per environment and fragment, with auto resolved."""
+        if self.rollout_fragment_length == "auto":
+            return math.ceil(self.train_batch_size / self.num_envs)
+        return self.rollout_fragment_length
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
+        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
+        return self.fragment_length * fragments
+
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
+        rows = self.fragment_length * self.num_envs
+        if (
+            self.batch_mode == "truncate_episodes"
+            and self.rollout_fragment_length != "auto"
+            and self.num_workers != "auto"
+            and self.train_batch_size % rows
+        ):
+            found.append(
+                f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
+                f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
+                f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
+            )
         if self.sgd_minibatch_size > self.train_batch_size:
             found.append(
                 f"config.sgd_minibatch_size: {self.sgd_minibatch_size} is more than train_batch_size "

@@ -56,6 +56,12 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "learner/cur_lr": "learning rate now",
         "learner/cur_kl_coeff": "coefficient of the KL penalty now",
         "learner/entropy_coeff": "weight of the entropy bonus now",
+        "learner/mean_q": "mean value of the actions learned from (DQN)",
+        "learner/mean_td_error": "mean magnitude of the values' errors (DQN)",
+        "learner/num_updates": "updates of this iteration (DQN)",
+        "learner/num_target_updates": "copies into the target network since the run began (DQN)",
+        "learner/cur_epsilon": "share of random actions now (DQN)",
+        "learner/replay_size": "transitions in replay (DQN)",
     }
 )
 

@@ -30,8 +30,8 @@ class Batch:
     terminated: NDArray[np.bool_]  # [T, N]
     truncated: NDArray[np.bool_]  # [T, N]
     valid: NDArray[np.bool_]  # [T, N]
-    log_probs: Array  # [T, N], of the behaviour policy
-    dist_inputs: Array  # [T, N, K], the behaviour policy's network outputs
+    log_probs: Array  # [T, N], of the behaviour policy; zeros where it has none
+    dist_inputs: Array  # [T, N, K], the behaviour policy's network outputs; K is 0 where it has no log-probabilities
     final_obs: Parts  # each [F, ...]
     final_at: NDArray[np.int64]  # [F, 2], (t, n), in ascending order: one order for any number of workers
     columns: NDArray[np.int64] | None = None  # [N], a learner's share: where its environments stand in the whole batch

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from shoal.config.dqn import DQNConfig
 from shoal.config.settings import AlgorithmConfig, ModelConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.envs.spaces import ActionSpec, ObsSpec, Space, is_image, leaves_of
@@ -14,6 +15,7 @@ from shoal.errors import ConfigError
 from shoal.models.catalog import with_model_class
 from shoal.models.distributions import Distribution, distribution_for, log_std_inputs
 from shoal.models.encoder import Encoder
+from shoal.models.exploration import epsilon_greedy_for
 from shoal.models.mlp import MLP
 from shoal.models.network import Network
 from shoal.models.policy import Policy
@@ -34,7 +36,11 @@ def build_policy(
     if unread := unread_keys(config.model, bool(obs_spec.image_shapes)):
         raise ConfigError(unread)
     action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions)
-    distribution = distribution_for(action_spec)
+    distribution: Distribution
+    if isinstance(config, DQNConfig):
+        distribution = epsilon_greedy_for(action_spec, config.exploration_config, config.num_envs)
+    else:
+        distribution = distribution_for(action_spec)
     encoder = Encoder(obs_spec)
     if config.observation_filter == "MeanStdFilter":
         if not encoder.measured.any():

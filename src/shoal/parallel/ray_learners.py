@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.config.settings import AlgorithmConfig
+from shoal.config.settings import AlgorithmConfig, OnPolicyConfig
 from shoal.data.batch import Batch, Step, concatenate
 from shoal.data.state import State
 from shoal.envs.spaces import Space
@@ -84,7 +84,7 @@ class RayLearners:
 
     def __init__(
         self,
-        config: AlgorithmConfig,
+        config: OnPolicyConfig,
         workers: RayWorkers,
         search_path: Sequence[str],
         make: MakeLearner,

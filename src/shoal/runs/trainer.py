@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 from threadpoolctl import ThreadpoolController
 
-from shoal.algorithms import ppo, trpo
+from shoal.algorithms import dqn, ppo, trpo
+from shoal.config.dqn import DQNConfig
 from shoal.config.experiment import algorithm_config, config_tree
 from shoal.config.ppo import PPOConfig
 from shoal.config.settings import AlgorithmConfig
@@ -248,7 +249,13 @@ class TRPO(Trainer):
     algorithm = "TRPO"
 
 
-TRAINERS: dict[str, type[Trainer]] = {"PPO": PPO, "TRPO": TRPO}
+class DQN(Trainer):
+    """Deep Q-learning."""
+
+    algorithm = "DQN"
+
+
+TRAINERS: dict[str, type[Trainer]] = {"PPO": PPO, "TRPO": TRPO, "DQN": DQN}
 
 
 def part_of(state: State, name: str) -> State:
@@ -258,10 +265,12 @@ def part_of(state: State, name: str) -> State:
     return State(state.values[name], arrays)
 
 
-def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> ppo.PPO | trpo.TRPO:
+def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> ppo.PPO | trpo.TRPO | dqn.DQN:
     """The learner that a configuration is for."""
     if isinstance(config, TRPOConfig):
         return trpo.TRPO(config, policy, group)
+    if isinstance(config, DQNConfig):
+        return dqn.DQN(config, policy, group)
     assert isinstance(config, PPOConfig)
     return ppo.PPO(config, policy, group)
 

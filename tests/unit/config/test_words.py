@@ -7,7 +7,7 @@ import pytest
 from shoal.config.experiment import ALGORITHMS, Experiment, experiment_from
 from shoal.config.settings import key_paths
 from shoal.config.stopping import RESULT_NAMES
-from shoal.config.vocabulary import EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS
+from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS
 from shoal.errors import ConfigError
 
 KEYS = {path for algorithm in ALGORITHMS.values() for path in key_paths(algorithm)}
@@ -33,6 +33,14 @@ def test_a_foreign_word_is_refused_with_the_right_one(word: str, place: str) -> 
 def test_the_suggested_key_exists_and_is_not_the_foreign_one(word: str) -> None:
     assert FOREIGN[word] in KNOWN or " " in FOREIGN[word]
     assert word not in {path.rpartition(".")[2] for path in KNOWN}
+
+
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_a_word_of_another_algorithm_is_refused_with_that_of_this_one(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean {ELSEWHERE[word]}"):
+        experiment_from({"env": "X-v0", "run": "DQN", "config": {word: 1}})
+    with pytest.raises(ConfigError, match=r"another algorithm has config\.replay_buffer_config\.capacity"):
+        experiment_from({"env": "X-v0", "config": {"buffer_size": 1}})
 
 
 @pytest.mark.parametrize("word", FOREIGN_RESULTS)
