@@ -26,7 +26,7 @@ from shoal.config.problems import got, printable, sentences
 from shoal.config.settings import STRICT, AlgorithmConfig, key_paths
 from shoal.config.stopping import stop_criteria
 from shoal.config.trpo import TRPOConfig
-from shoal.config.vocabulary import EXPERIMENT_KEYS, nearest
+from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError
 
 ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "TRPO": TRPOConfig, "DQN": DQNConfig}
@@ -104,7 +104,7 @@ def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
     """The problem itself, or, with a key that only other algorithms have, whose it is."""
     key, _, what = problem.removeprefix("config.").partition(": ")
     owners = [name for name, other in ALGORITHMS.items() if key in other.model_fields]
-    if not what.startswith("unknown key") or key in kind.model_fields or not owners:
+    if not what.startswith("unknown key") or key in ELSEWHERE or key in kind.model_fields or not owners:
         return problem
     run = next(name for name, other in ALGORITHMS.items() if other is kind)
     whose = f"is a key of {' and '.join(owners)}, and {run} has none like it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -243,7 +244,7 @@ def test_an_iteration_keeps_its_promises_to_the_step() -> None:
     assert second.stats["num_target_updates"] == 3
     third = learner.training_step(workers, 80)
     assert third.stats["cur_epsilon"] == pytest.approx(0.2)
-    assert set(first.timers) == {"env", "policy", "learn"}
+    assert set(first.timers) == {"env", "policy", "communicate", "learn"}
 
 
 def test_what_is_no_whole_minibatch_is_owed() -> None:
@@ -320,7 +321,7 @@ def test_a_batch_without_one_good_step_ends_with_its_cause() -> None:
             sample = super().sample(steps)
             sample.batch.valid[:] = False
             sample.batch.terminated[:] = True
-            return sample
+            return replace(sample, num_steps=0)
 
     learner = learner_of(**SMALL)
     with pytest.raises(EnvError, match="Not one step"):

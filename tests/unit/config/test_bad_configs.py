@@ -131,7 +131,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 ]
 
 DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
-    ({"lambda_": 0.9}, "config.lambda_: unknown key"),
+    ({"lambda_": 0.9}, "config.lambda_: is a key of PPO and TRPO, and DQN has none like it"),
     ({"replay_buffer_config": {"size": 3}}, "config.replay_buffer_config.size: unknown key"),
     ({"capacity": 3}, "config.capacity: unknown key; did you mean config.replay_buffer_config.capacity?"),
     ({"initial_epsilon": 1}, "did you mean config.exploration_config.initial_epsilon?"),
