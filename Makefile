@@ -37,6 +37,7 @@ bench: setup
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/dqn.py
+	$(BIN)/python benchmarks/trpo.py
 
 clean:
 	rm -rf .venv .venvs

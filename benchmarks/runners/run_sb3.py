@@ -141,18 +141,18 @@ def solve(seed: int, goal: float) -> task.Answer:
     return solved
 
 
-def trpo(num_envs: int, subprocesses: bool, batch: int, iterations: int, **work: Any) -> task.Answer:
-    """The first iterations of TRPO on Pong's memory; work that is not given is sb3-contrib's own."""
+def pong() -> gym.Env[Any, Any]:
+    """Pong by its memory, in whichever process asks for it."""
     import ale_py
 
     gym.register_envs(ale_py)
-    envs = make_vec_env(
-        "ALE/Pong-v5",
-        n_envs=num_envs,
-        seed=0,
-        env_kwargs={"obs_type": "ram"},
-        vec_env_cls=SubprocVecEnv if subprocesses else DummyVecEnv,
-    )
+    return gym.make("ALE/Pong-v5", obs_type="ram")
+
+
+def trpo(num_envs: int, subprocesses: bool, batch: int, iterations: int, **work: Any) -> task.Answer:
+    """The first iterations of TRPO on Pong's memory; work that is not given is sb3-contrib's own."""
+    kind = SubprocVecEnv if subprocesses else DummyVecEnv
+    envs = make_vec_env(pong, n_envs=num_envs, seed=0, vec_env_cls=kind)
     words = {"minibatch": "batch_size", "epochs": "n_critic_updates", "cg_iters": "cg_max_steps"}
     own = {words[key]: value for key, value in work.items()}
     model = TRPO("MlpPolicy", envs, n_steps=batch // num_envs, device="cpu", seed=0, **own)

@@ -22,6 +22,7 @@ from shoal.parallel.workers import Health, check_count
 from shoal.sampling.worker import Worker
 
 CLOSING_TIMEOUT_S = 5.0
+MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
 MOST_DEATHS_IN_A_ROW = 3  # of one worker, without a fragment in between
 
 T = TypeVar("T")
@@ -175,7 +176,9 @@ class RayWorkers:
     def _ask(self, steps: int) -> Round:
         """Ask all workers that are up for a fragment with the present weights; wait for one if none is."""
         self._seat_the_ready()
-        weights = self._ray.put(self.policy.get_state())
+        weights: Any = self.policy.get_state()
+        if len(self._seats) * weights.arrays["params"].nbytes > MOST_SENT_BYTES:
+            weights = self._ray.put(weights)
         asked = Round()
         for seat in self._seats:
             if seat.starting is None:
