@@ -1,0 +1,36 @@
+"""Simulators whose cost is known; workers and peers import them from this file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+EPISODE = 200  # steps
+
+
+class Sleeping(gym.Env[Any, Any]):
+    """Waits for `sleep_s` at every step, as for a solver that runs elsewhere; `size` numbers are an observation."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.sleep_s = float(config.get("sleep_s", 0.0))
+        self.observation_space = spaces.Box(-1, 1, (int(config.get("size", 4)),), np.float32)
+        self.obs = np.zeros(self.observation_space.shape, np.float32)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.steps = 0
+        return self.obs, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        self.steps += 1
+        return self.obs, float(action), False, self.steps >= EPISODE, {}
