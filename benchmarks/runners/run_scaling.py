@@ -49,7 +49,7 @@ def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
         ray = workers.session.ray
         workers.sample(few)
         cpu = sum(workers.foreach_worker(lambda _: process_time()))
-        whole = [seconds(lambda: workers.sample_apart(few)) for _ in range(repeats)]
+        whole = [seconds(workers.sample_apart, few) for _ in range(repeats)]
         cpu = sum(workers.foreach_worker(lambda _: process_time())) - cpu
         ask, take = [], []
         for _ in range(repeats):
@@ -57,7 +57,7 @@ def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
             asked = workers._ask(few)
             ask.append(perf_counter() - started)
             ray.wait(list(asked.references), num_returns=len(asked.references))
-            take.append(seconds(lambda: workers._answers(asked)))
+            take.append(seconds(workers._answers, asked))
         merge = {}
         for steps in (few, many):
             times = []
@@ -65,7 +65,7 @@ def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
                 fragments, _ = workers.sample_apart(steps)
                 batches = [fragment.batch for fragment in fragments]
                 ray.wait(batches, num_returns=len(batches))
-                times.append(seconds(lambda: concatenate(ray.get(batches))))
+                times.append(seconds(lambda each: concatenate(ray.get(each)), batches))
             joined = concatenate(ray.get(batches))
             merge[str(_megabytes(joined))] = statistics.median(times)
     return {
@@ -105,7 +105,7 @@ def driver(num_workers: int, repeats: int) -> task.Answer:
                 asked = workers._ask(1)
                 ask.append(perf_counter() - started)
                 workers._ray.wait(list(asked.references), num_returns=len(asked.references))
-                take.append(seconds(lambda: workers._answers(asked)))
+                take.append(seconds(workers._answers, asked))
         finally:
             workers.stop()
     return {"ask_s": statistics.median(ask), "take_s": statistics.median(take)}
@@ -119,17 +119,16 @@ def update(rows: int, num_envs: int, minibatches: int, epochs: int, repeats: int
         learner = make_learner(trainer.config, trainer.get_policy(), None)  # type: ignore[arg-type]
         with trainer._thread_pools.limit(limits=1, user_api="blas"):
             learner.update(batch, 0)
-            times = [seconds(lambda: learner.update(batch, 0)) for _ in range(repeats)]
+            times = [seconds(learner.update, batch, 0) for _ in range(repeats)]
         params = len(trainer.get_policy().network.params)
     return {"update_s": statistics.median(times), "parameters": params}
 
 
 def all_reduce(num_learners: int, sizes: list[int], repeats: int) -> task.Answer:
-    """Seconds of one sum over the learners, for vectors of so many numbers, with a little work in between."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        with get_context("spawn").Pool(num_learners) as pool:
-            jobs = [(f"file://{folder}/meeting", rank, num_learners, sizes, repeats) for rank in range(num_learners)]
-            answers = pool.starmap(_sums, jobs, chunksize=1)
+    """Seconds of one sum over the learners, for vectors of so many numbers, one after another."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, get_context("spawn").Pool(num_learners) as pool:
+        jobs = [(f"file://{folder}/meeting", rank, num_learners, sizes, repeats) for rank in range(num_learners)]
+        answers = pool.starmap(_sums, jobs, chunksize=1)
     return {"sum_s": dict(zip(map(str, sizes), answers[0], strict=True))}
 
 
@@ -173,17 +172,22 @@ def run(
     with shoal.PPO(env=SIMULATOR, config=config) as trainer:
         for _ in range(2):
             trainer.train()
+        cpu = sum(trainer.workers.foreach_worker(lambda _: process_time()))
         results = [trainer.train() for _ in range(iterations)]
-    found = {"iteration_s": statistics.median(result["time_this_iter_s"] for result in results)}
+        cpu = sum(trainer.workers.foreach_worker(lambda _: process_time())) - cpu
+    found = {
+        "iteration_s": statistics.median(result["time_this_iter_s"] for result in results),
+        "worker_cpu_s": cpu / iterations / num_workers,
+    }
     for name in ("env", "policy", "learn", "communicate"):
         found[f"{name}_s"] = statistics.median(result["timers"][f"{name}_s"] for result in results)
     return found
 
 
-def seconds(call: Callable[[], Any]) -> float:
+def seconds(call: Callable[..., Any], *arguments: Any) -> float:
     """How long a call takes."""
     started = perf_counter()
-    call()
+    call(*arguments)
     return perf_counter() - started
 
 
