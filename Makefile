@@ -36,6 +36,8 @@ bench: setup
 	$(BIN)/python benchmarks/solve.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/dqn.py
+	$(BIN)/python benchmarks/trpo.py
 
 clean:
 	rm -rf .venv .venvs

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def learn(lessons: list[Lesson], who: list[str], seeds: range, jobs: int) -> dic
         taught, name, seed = task
         ended = ask(name, "learn", env=taught.env, seed=seed, iterations=taught.iterations, config=taught.config)
         curve: Curve = ended.answer["curve"]
-        console.print(f"  {taught.env} {name} seed {seed}: {_final(curve)}", style="dim")
+        console.print(f"  {taught.env} {name} seed {seed}: {curve[-1][1]}", style="dim")
         return curve
 
     tasks = [(taught, name, seed) for taught in lessons for seed in seeds for name in who]
@@ -85,9 +86,16 @@ def learn(lessons: list[Lesson], who: list[str], seeds: range, jobs: int) -> dic
     return grouped
 
 
-def summary(curves: dict[str, list[Curve]]) -> dict[str, Any]:
-    """Final mean returns over the seeds where all have 100 episodes, and where shoal's mean lies in SB3's spread."""
-    finals = {name: [_final(curve) for curve in runs] for name, runs in curves.items()}
+WINDOWS: dict[str, Callable[[Curve], float | None]] = {
+    "last 100 episodes": lambda curve: curve[-1][1],
+    # A hundred episodes alone are noisy (on Pendulum a run's mean moves by 50 from one hundred to the next).
+    "second half of training": lambda curve: _mean_from(curve, curve[-1][0] / 2),
+}
+
+
+def summary(curves: dict[str, list[Curve]], of: Callable[[Curve], float | None]) -> dict[str, Any]:
+    """Mean returns over the seeds where all have enough episodes, and where shoal's mean lies in SB3's spread."""
+    finals = {name: [of(curve) for curve in runs] for name, runs in curves.items()}
     known = {name: [value for value in values if value is not None] for name, values in finals.items()}
     whole: dict[str, Any] = {
         name: {
@@ -114,11 +122,9 @@ def kept_curves(settings: dict[str, Any]) -> dict[str, list[Curve]]:
     return {env: found["sb3"] for env, found in kept["results"]["curves"].items()}
 
 
-def show(results: dict[str, Any]) -> None:
+def show(results: dict[str, Any], window: str) -> None:
     """Print one row for each environment."""
-    table = Table(
-        "environment", "shoal (low..high)", "SB3 (low..high)", "shoal is", title="Mean return, last 100 episodes"
-    )
+    table = Table("environment", "shoal (low..high)", "SB3 (low..high)", "shoal is", title=f"Mean return, {window}")
     for env, found in results.items():
         cells = ("{mean:.1f} ({low:.1f}..{high:.1f})".format(**found[name]) if name in found else "-" for name in WHO)
         table.add_row(env, *cells, found.get("verdict", "-"))
@@ -150,8 +156,9 @@ def plot(curves: dict[str, dict[str, list[Curve]]], name: str) -> None:
     pyplot.close(figure)
 
 
-def _final(curve: Curve) -> float | None:
-    return curve[-1][1]
+def _mean_from(curve: Curve, steps: float) -> float | None:
+    known = [mean for at, mean in curve if at > steps and mean is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _thinned(curve: Curve, points: int = 40) -> Curve:
@@ -181,12 +188,13 @@ def main() -> None:
     if options.again:
         for env, found in kept_curves(record.head["settings"]).items():
             curves[env]["sb3"] = found
-    results = {env: summary(by_who) for env, by_who in curves.items()}
-    show(results)
+    thin = {env: {who: [_thinned(c) for c in runs] for who, runs in found.items()} for env, found in curves.items()}
+    results = {window: {env: summary(by_who, of) for env, by_who in thin.items()} for window, of in WINDOWS.items()}
+    for window, found in results.items():
+        show(found, window)
     if not options.quick:
         plot(curves, "learning")
-        thin = {env: {who: [_thinned(c) for c in runs] for who, runs in found.items()} for env, found in curves.items()}
-        record.keep({"final": results, "curves": thin}, [])
+        record.keep({**results, "curves": thin}, [])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from shoal import pretty_print
 
 
 def main() -> None:
-    trainer = shoal.PPO(env=CustomEnv, config={"num_workers": 4})
+    trainer = shoal.DQN(env=CustomEnv, config={"num_workers": 4})
 
     config = trainer.get_config()
     print(pretty_print(config))
@@ -23,7 +23,7 @@ def main() -> None:
     evaluation = trainer.evaluate(checkpoint)
     print(pretty_print(evaluation))
 
-    restored_trainer = shoal.PPO(env=CustomEnv)
+    restored_trainer = shoal.DQN(env=CustomEnv)
     restored_trainer.restore(checkpoint)
 
     env = CustomEnv()

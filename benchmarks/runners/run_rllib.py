@@ -11,6 +11,7 @@ from typing import Any
 import ray
 import task
 from processes import kill_one_of
+from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from simulators import Sleeping
@@ -100,6 +101,51 @@ def killed(num_workers: int, steps: int, sleep_s: float, seconds: float, every_s
     return {"calm": calm, "struck": struck, "kills": len(kills), "longest_s": longest}
 
 
+def dqn(num_envs: int, warmup: int, steps: int, **work: Any) -> task.Answer:
+    """Q-learning on CartPole-v1 in one process."""
+    algo: Any = (
+        DQNConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs, rollout_fragment_length=work["fragment"])
+        .training(
+            lr=work["lr"],
+            train_batch_size_per_learner=work["batch"],
+            training_intensity=work["intensity"],
+            num_steps_sampled_before_learning_starts=work["learning_starts"],
+            target_network_update_freq=work["target_every"],
+            double_q=False,
+            dueling=False,
+            n_step=1,
+            replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": work["capacity"]},
+        )
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=list(work["hiddens"]), fcnet_activation="relu"))
+        .debugging(seed=0)
+        .build_algo()
+    )
+    update = algo.learner_group.update
+    learning: list[float] = []
+
+    def timed_update(*args: Any, **kwargs: Any) -> Any:
+        started = perf_counter()
+        answer = update(*args, **kwargs)
+        learning.append(perf_counter() - started)
+        return answer
+
+    algo.learner_group.update = timed_update
+    taken = 0
+    while taken < warmup:
+        taken = algo.train()["env_runners"]["num_env_steps_sampled_lifetime"]
+    learning.clear()
+    started, begun = perf_counter(), taken
+    while taken < begun + steps:
+        taken = algo.train()["env_runners"]["num_env_steps_sampled_lifetime"]
+    answer = task.rates(int(taken - begun), perf_counter() - started, sum(learning))
+    answer["updates"] = len(learning)
+    algo.stop()
+    ray.shutdown()
+    return answer
+
+
 def solve(seed: int, goal: float) -> task.Answer:
     """RLlib's tuned CartPole example, with as many sampling processes as the reference machine has cores."""
     algo: Any = (
@@ -123,4 +169,4 @@ def solve(seed: int, goal: float) -> task.Answer:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, startup, killed, solve)})
+    task.main({f.__name__: f for f in (throughput, startup, killed, dqn, solve)})

@@ -10,9 +10,11 @@ from typing import Any
 
 import gymnasium as gym
 import task
-from stable_baselines3 import PPO
+from sb3_contrib import TRPO
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 Schedule = Callable[[float], float]
 
@@ -63,6 +65,41 @@ def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: i
     return task.rates(iterations * batch, overall, sum(end - start for start, end in marks[warmup:]))
 
 
+def dqn(num_envs: int, warmup: int, steps: int, **work: Any) -> task.Answer:
+    """Q-learning on CartPole-v1 with SB3's own defaults beyond the work that all share: 64x64 relu."""
+    fragment, size = work["fragment"], work["batch"]
+    model = DQN(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=num_envs, seed=0),
+        learning_starts=work["learning_starts"],
+        buffer_size=work["capacity"],
+        batch_size=size,
+        train_freq=fragment,  # steps of each environment
+        gradient_steps=fragment * num_envs * work["intensity"] // size,
+        target_update_interval=work["target_every"],
+        learning_rate=work["lr"],
+        policy_kwargs={"net_arch": list(work["hiddens"])},
+        device="cpu",
+        seed=0,
+    )
+    train = model.train
+    learning: list[float] = []
+    marks: list[tuple[int, float]] = []
+
+    def timed_train(*args: Any, **kwargs: Any) -> None:
+        if model.num_timesteps >= warmup and not marks:
+            marks.append((model.num_timesteps, perf_counter()))
+        started = perf_counter()
+        train(*args, **kwargs)
+        if marks:
+            learning.append(perf_counter() - started)
+
+    model.train = timed_train
+    model.learn(warmup + steps)
+    (begun, start), done = marks[0], perf_counter()
+    return task.rates(model.num_timesteps - begun, done - start, sum(learning))
+
+
 def startup(num_envs: int, batch: int, minibatch: int, epochs: int) -> task.Answer:
     """One iteration, and the moment it was finished."""
     same_work(num_envs, batch, minibatch, epochs).learn(batch)
@@ -104,6 +141,64 @@ def solve(seed: int, goal: float) -> task.Answer:
     return solved
 
 
+def pong() -> gym.Env[Any, Any]:
+    """Pong by its memory, in whichever process asks for it."""
+    import ale_py
+
+    gym.register_envs(ale_py)
+    return gym.make("ALE/Pong-v5", obs_type="ram")
+
+
+def trpo(num_envs: int, subprocesses: bool, batch: int, iterations: int, **work: Any) -> task.Answer:
+    """The first iterations of TRPO on Pong's memory; work that is not given is sb3-contrib's own."""
+    kind = SubprocVecEnv if subprocesses else DummyVecEnv
+    envs = make_vec_env(pong, n_envs=num_envs, seed=0, vec_env_cls=kind)
+    words = {"minibatch": "batch_size", "epochs": "n_critic_updates", "cg_iters": "cg_max_steps"}
+    own = {words[key]: value for key, value in work.items()}
+    model = TRPO("MlpPolicy", envs, n_steps=batch // num_envs, device="cpu", seed=0, **own)
+    train, learning = model.train, []
+
+    def timed_train() -> None:
+        started = perf_counter()
+        train()
+        learning.append(perf_counter() - started)
+
+    model.train = timed_train
+    started = perf_counter()
+    model.learn(iterations * batch)
+    overall = perf_counter() - started
+    assert len(learning) == iterations
+    envs.close()
+    return {"overall_s": overall, "sampling_s": overall - sum(learning), "learning_s": sum(learning)}
+
+
+def solve_trpo(seed: int, goal: float, most_steps: int) -> task.Answer:
+    """The zoo's settings of TRPO for CartPole-v1, until the goal."""
+    solved: dict[str, Any] = {"solved_at": None, "timesteps": None}
+
+    def see(steps: int, mean: float | None) -> bool:
+        if mean is None or mean < goal:
+            return True
+        solved.update(solved_at=time.monotonic(), timesteps=steps)
+        return False
+
+    model = TRPO(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=2, seed=seed),
+        n_steps=512,
+        batch_size=512,
+        cg_damping=1e-3,
+        gae_lambda=0.98,
+        gamma=0.99,
+        learning_rate=1e-3,
+        n_critic_updates=20,
+        device="cpu",
+        seed=seed,
+    )
+    model.learn(most_steps, callback=EachRollout(see))
+    return solved
+
+
 def learn(env: str, seed: int, iterations: int, config: dict[str, Any]) -> task.Answer:
     """The curve of mean returns with shoal's settings said in SB3's words."""
     num_envs, batch = config["num_envs_per_worker"], config["train_batch_size"]
@@ -134,4 +229,4 @@ def learn(env: str, seed: int, iterations: int, config: dict[str, Any]) -> task.
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, startup, action, solve, learn)})
+    task.main({f.__name__: f for f in (throughput, dqn, startup, action, solve, trpo, solve_trpo, learn)})

@@ -68,6 +68,32 @@ def throughput(
     return task.rates(steps, overall, learning)
 
 
+def dqn(num_envs: int, warmup: int, steps: int, extra: dict[str, Any] | None = None, **work: Any) -> task.Answer:
+    """Q-learning on CartPole-v1 in one process; `extra` are keys beyond the work that all share."""
+    config = {
+        "num_envs_per_worker": num_envs,
+        "rollout_fragment_length": work["fragment"],
+        "train_batch_size": work["batch"],
+        "training_intensity": work["intensity"],
+        "learning_starts": work["learning_starts"],
+        "target_network_update_freq": work["target_every"],
+        "replay_buffer_config": {"capacity": work["capacity"]},
+        "lr": work["lr"],
+        "n_step": 1,
+        "double_q": False,
+        "dueling": False,
+        "model": {"fcnet_hiddens": work["hiddens"], "fcnet_activation": "relu"},
+        "seed": 0,
+    }
+    with shoal.DQN(env="CartPole-v1", config={**config, **(extra or {})}) as trainer:
+        while trainer.timesteps_total < warmup:
+            trainer.train()
+        begun, started, learning = trainer.timesteps_total, perf_counter(), 0.0
+        while trainer.timesteps_total < begun + steps:
+            learning += trainer.train()["timers"]["learn_s"]
+        return task.rates(trainer.timesteps_total - begun, perf_counter() - started, learning)
+
+
 def sampling(num_envs: int, batch: int, iterations: int) -> task.Answer:
     """Sampling, and the bare environment's own rate, in turns.
 
@@ -129,6 +155,27 @@ def bare_steps_per_s(steps: int) -> float:
     return steps / (perf_counter() - started)
 
 
+def trpo(num_envs: int, num_workers: int, batch: int, iterations: int, **work: Any) -> task.Answer:
+    """The first iterations of TRPO on Pong's memory; the clock starts when environments and workers are up."""
+    config = {
+        "env_config": {"obs_type": "ram"},
+        "num_workers": num_workers,
+        "num_envs_per_worker": num_envs // max(num_workers, 1),
+        "train_batch_size": batch,
+        "sgd_minibatch_size": work["minibatch"],
+        "num_sgd_iter": work["epochs"],
+        "cg_iters": work["cg_iters"],
+        "model": MODEL,
+        "seed": 0,
+    }
+    with shoal.TRPO(env="ALE/Pong-v5", config=config) as trainer:
+        started = perf_counter()
+        learning = sum(trainer.train()["timers"]["learn_s"] for _ in range(iterations))
+        overall = perf_counter() - started
+        assert trainer.timesteps_total == batch * iterations
+    return {"overall_s": overall, "sampling_s": overall - learning, "learning_s": learning}
+
+
 def startup(num_envs: int, batch: int, minibatch: int, epochs: int) -> task.Answer:
     """One iteration, and the moment it was finished."""
     with same_work(num_envs, batch, minibatch, epochs) as trainer:
@@ -184,4 +231,5 @@ def long_run(steps: int, every: int) -> task.Answer:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, sampling, guard, startup, action, learn, images, long_run)})
+    tasks = (throughput, dqn, sampling, guard, trpo, startup, action, learn, images, long_run)
+    task.main({f.__name__: f for f in tasks})

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
-    from shoal.runs.trainer import PPO, Trainer
+    from shoal.runs.trainer import DQN, PPO, TRPO, Trainer
 
 _HOMES = {
+    "DQN": "runs.trainer",
     "PPO": "runs.trainer",
+    "TRPO": "runs.trainer",
     "Trainer": "runs.trainer",
     "run": "runs.run",
     "pretty_print": "runs.printing",
@@ -46,7 +48,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "DQN",
     "PPO",
+    "TRPO",
     "CheckpointError",
     "ClusterError",
     "ConfigError",

@@ -25,7 +25,7 @@ def ray_session():
     ray.shutdown()
 
 
-def trainer_with(num_workers: int, num_learners: int, name: str = "Walk", **changes):
+def trainer_with(num_workers: int, num_learners: int, name: str = "Walk", run: str = "PPO", **changes):
     standard = {
         "num_workers": num_workers,
         "num_learners": num_learners,
@@ -37,7 +37,7 @@ def trainer_with(num_workers: int, num_learners: int, name: str = "Walk", **chan
         "model": {"fcnet_hiddens": [8]},
         "seed": 4,
     }
-    return shoal.PPO(env=f"{PROBES}:{name}", config={**standard, **changes})
+    return getattr(shoal, run)(env=f"{PROBES}:{name}", config={**standard, **changes})
 
 
 def learned(iterations: int, *layout, **changes) -> tuple[np.ndarray, dict]:
@@ -48,8 +48,8 @@ def learned(iterations: int, *layout, **changes) -> tuple[np.ndarray, dict]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"name": "WalkInBox", "kl_coeff": 0.2, "sample_async": True}, {"name": "FailingNowAndThen"}],
-    ids=["plain", "penalty, ahead", "failing"],
+    [{}, {"name": "WalkInBox", "kl_coeff": 0.2, "sample_async": True}, {"name": "FailingNowAndThen"}, {"run": "TRPO"}],
+    ids=["plain", "penalty, ahead", "failing", "TRPO"],
 )
 def test_two_learners_learn_what_one_learns(changes) -> None:
     one, told = learned(5, 2, 1, **changes)

@@ -29,9 +29,9 @@ CONFIG = {
 def trainer_of():
     started = []
 
-    def make(name: str = "Walk", **changes) -> shoal.PPO:
+    def make(name: str = "Walk", run: str = "PPO", **changes) -> shoal.Trainer:
         env = name if "-v" in name else f"{PROBES}:{name}"
-        started.append(shoal.PPO(env=env, config={**CONFIG, **changes}))
+        started.append(getattr(shoal, run)(env=env, config={**CONFIG, **changes}))
         return started[-1]
 
     yield make
@@ -74,9 +74,10 @@ def test_a_result_has_every_name(trainer_of) -> None:
     assert np.isfinite(list(second["learner"].values())).all()
 
 
+@pytest.mark.parametrize("run", ["PPO", "TRPO"])
 @pytest.mark.parametrize("name", ["Walk", "WalkInBox", "CartPole-v1"])
-def test_the_same_seed_gives_the_same_run(trainer_of, name) -> None:
-    changes = {"observation_filter": "MeanStdFilter"}
+def test_the_same_seed_gives_the_same_run(trainer_of, name, run) -> None:
+    changes = {"observation_filter": "MeanStdFilter", "run": run}
     one, two, other = trainer_of(name, **changes), trainer_of(name, **changes), trainer_of(name, **changes, seed=12)
     assert not np.array_equal(params(one), params(other))
     for _ in range(3):
@@ -88,7 +89,12 @@ def test_the_same_seed_gives_the_same_run(trainer_of, name) -> None:
 
 @pytest.mark.parametrize("name", ["Walk", "WalkInBox", "FailingNowAndThen", "CartPole-v1"])
 @pytest.mark.parametrize(
-    "changes", [{"observation_filter": "MeanStdFilter", "kl_coeff": 0.2}, {"batch_mode": "complete_episodes"}]
+    "changes",
+    [
+        {"observation_filter": "MeanStdFilter", "kl_coeff": 0.2},
+        {"batch_mode": "complete_episodes"},
+        {"run": "TRPO", "observation_filter": "MeanStdFilter"},
+    ],
 )
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
     whole = trainer_of(name, **changes)
@@ -102,6 +108,21 @@ def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
     for _ in range(3):
         assert without_times(whole.train()) == without_times(loaded.train())
     assert_same_state(whole, loaded)
+
+
+def test_a_game_goes_on_through_episodes_without_a_seed(trainer_of, tmp_path) -> None:
+    """Atari games are seeded rarely, because a seed makes the emulator load the game anew."""
+    pytest.importorskip("ale_py")
+    changes = {"run": "TRPO", "env_config": {"obs_type": "ram"}, "horizon": 40, "num_envs_per_worker": 2}
+    whole = trainer_of("ALE/Pong-v5", **changes, train_batch_size=240)
+    whole.train()
+    path = whole.save(tmp_path)
+    loaded = trainer_of("ALE/Pong-v5", **changes, train_batch_size=240)
+    loaded.restore(path)
+    assert without_times(whole.train()) == without_times(loaded.train())
+    assert_same_state(whole, loaded)
+    assert whole.get_state().values["worker0"]["vector"]["seedings"] == [1, 1]
+    assert whole.get_state().values["worker0"]["history_lengths"] == [240, 240]
 
 
 def test_saving_changes_nothing(trainer_of, tmp_path) -> None:

@@ -12,19 +12,22 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from shoal.algorithms.ppo import PPO
 from shoal.config.ppo import PPOConfig
+from shoal.config.settings import OnPolicyConfig
+from shoal.config.trpo import TRPOConfig
 from shoal.data.state import State
 from shoal.envs.making import env_maker
 from shoal.errors import CheckpointError, EnvError, ShoalError, WorkerError
+from shoal.parallel.group import Alone
 from shoal.parallel.start import start_workers
 from shoal.parallel.workers import Health
+from shoal.runs.trainer import make_learner
 
 PROBES = Path(__file__).with_name("probe_env.py")
 NUM_ENVS = 4
 
 
-def config_for(num_workers: int, name: str = "Walk", **changes) -> PPOConfig:
+def config_for(num_workers: int, name: str = "Walk", kind: type[OnPolicyConfig] = PPOConfig, **changes):
     standard = {
         "env": f"{PROBES}:{name}",
         "num_workers": num_workers,
@@ -36,7 +39,7 @@ def config_for(num_workers: int, name: str = "Walk", **changes) -> PPOConfig:
         "model": {"fcnet_hiddens": [8]},
         "seed": 4,
     }
-    return PPOConfig(**{**standard, **changes})
+    return kind(**{**standard, **changes})
 
 
 def start(num_workers: int, name: str = "Walk", **changes):
@@ -203,11 +206,11 @@ def test_stopping_closes_every_environment_and_may_be_done_twice(begin, tmp_path
     workers.stop()
 
 
-def trained(num_workers: int, iterations: int = 3, name: str = "Walk", **changes):
-    config = config_for(num_workers, name, **changes)
+def trained(num_workers: int, iterations: int = 3, name: str = "Walk", kind=PPOConfig, **changes):
+    config = config_for(num_workers, name, kind, **changes)
     workers = start_workers(config, env_maker(config.env))
     try:
-        learner = PPO(config, workers.policy)
+        learner = make_learner(config, workers.policy, Alone())
         samples = []
         for _ in range(iterations):
             sample = workers.sample(config.steps_per_iteration)
@@ -226,6 +229,8 @@ def trained(num_workers: int, iterations: int = 3, name: str = "Walk", **changes
         ("Walk", {"batch_mode": "complete_episodes"}),
         ("WalkInBox", {"observation_filter": "MeanStdFilter"}),
         ("FailingNowAndThen", {}),
+        ("Walk", {"kind": TRPOConfig, "observation_filter": "MeanStdFilter"}),
+        ("WalkInBox", {"kind": TRPOConfig, "fisher_subsample": 2}),
     ],
 )
 def test_the_number_of_workers_does_not_change_the_result(name, changes) -> None:
@@ -277,6 +282,18 @@ def test_a_killed_worker_costs_its_fragment_and_is_replaced_where_it_stood() -> 
     finally:
         calm.stop()
         struck.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_worker_that_is_lost_between_samples_is_asked_again() -> None:
+    workers = start(2)
+    try:
+        workers.sample(5)
+        kill_the_second(workers)
+        assert workers.foreach_env(lambda env: env.index) == list(range(NUM_ENVS))
+        assert len(workers.get_state()) == 2
+    finally:
+        workers.stop()
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -42,10 +42,10 @@ def test_readme_names_every_example() -> None:
 
 def test_custom_yml_trains_and_its_checkpoint_is_evaluated(folder: Path) -> None:
     run([*SHOAL, "train", "-f", "custom.yml"], folder)
-    (run_folder,) = (folder.parent / "home" / "shoal_results" / "custom_env").glob("PPO_custom_env.CustomEnv_*")
+    (run_folder,) = (folder.parent / "home" / "shoal_results" / "custom_env").glob("DQN_custom_env.CustomEnv_*")
     checkpoints = sorted(path.name for path in run_folder.glob("checkpoint_*"))
-    assert checkpoints == [f"checkpoint_{n:06}" for n in range(1, 6)]
-    names = ["--run", "PPO", "--env", "custom_env.CustomEnv", "--steps", "200"]
+    assert checkpoints == [f"checkpoint_{n:06}" for n in range(1, 11)]
+    names = ["--run", "DQN", "--env", "custom_env.CustomEnv", "--steps", "200"]
     run([*SHOAL, "evaluate", str(run_folder / checkpoints[-1]), *names], folder)
     (evaluation,) = run_folder.glob("evaluation_*.json")
     assert json.loads(evaluation.read_text())["timesteps_this_iter"] == 200

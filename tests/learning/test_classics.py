@@ -14,9 +14,9 @@ import shoal
 RATIO = f"{Path(__file__).parents[2] / 'examples' / 'ratio_env.py'}:RatioEnv"
 
 
-def reaches(env: Any, goal: float, timesteps: int, **settings: Any) -> bool:
+def reaches(env: Any, goal: float, timesteps: int, algorithm: str = "PPO", **settings: Any) -> bool:
     """Whether the mean return over the last 100 episodes reaches the goal within so many steps."""
-    with shoal.PPO(env=env, config=settings) as trainer:
+    with getattr(shoal, algorithm)(env=env, config=settings) as trainer:
         while trainer.timesteps_total < timesteps:
             result = trainer.train()
             if result["episode_reward_mean"] >= goal:
@@ -36,14 +36,16 @@ def test_the_ratio_environment_trains_with_no_configuration() -> None:
     assert evaluation["episode_reward_mean"] > -0.1
 
 
-def test_cartpole_learns_with_default_settings() -> None:
-    assert reaches("CartPole-v1", 195, 60_000)
+@pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
+def test_cartpole_learns_with_default_settings(algorithm: str) -> None:
+    assert reaches("CartPole-v1", 195, 60_000, algorithm)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_cartpole_is_solved(seed: int) -> None:
-    assert reaches("CartPole-v1", 475, 500_000, seed=seed)
+def test_cartpole_is_solved(seed: int, algorithm: str) -> None:
+    assert reaches("CartPole-v1", 475, 500_000, algorithm, seed=seed)
 
 
 def test_a_native_vector_environment_learns() -> None:
@@ -58,11 +60,12 @@ def test_pendulum_takes_bounded_actions() -> None:
     assert -2000 < results[-1]["episode_reward_mean"] < 0
 
 
+@pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize(("env", "env_config"), [("ALE/Pong-v5", {"obs_type": "ram"}), ("Pong-ram-v0", {})])
-def test_pong_plays_from_its_memory(env: str, env_config: dict[str, Any]) -> None:
+def test_pong_plays_from_its_memory(env: str, env_config: dict[str, Any], algorithm: str) -> None:
     pytest.importorskip("ale_py")
     settings = {"env_config": env_config, "train_batch_size": 128, "num_envs_per_worker": 2}
-    with shoal.PPO(env=env, config=settings) as trainer:
+    with getattr(shoal, algorithm)(env=env, config=settings) as trainer:
         results = [trainer.train() for _ in range(2)]
         assert trainer.get_policy().obs_spec.vector_size == 128
     assert results[-1]["timesteps_total"] == 256

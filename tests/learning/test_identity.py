@@ -141,9 +141,9 @@ ACTIONS: dict[str, tuple[spaces.Space[Any], tuple[Any, Any], float]] = {
 }
 
 
-def best_mean(env: Any, iterations: int, **settings: Any) -> float:
+def best_mean(env: Any, iterations: int, algorithm: str = "PPO", **settings: Any) -> float:
     """The mean reward per step of the likeliest actions after training."""
-    with shoal.PPO(env=env, config={**SETTINGS, **settings}) as trainer:
+    with getattr(shoal, algorithm)(env=env, config={**SETTINGS, **settings}) as trainer:
         for _ in range(iterations):
             result = trainer.train()
             assert result["timesteps_this_iter"] == SETTINGS["train_batch_size"]
@@ -165,13 +165,17 @@ def test_a_picture_is_understood() -> None:
     torch.set_num_threads(1)  # on a busy machine, threads wait for each other at every layer
     try:
         assert best_mean(Picture, 3) > 0.9
+        assert best_mean(Picture, 4, "TRPO", max_kl=0.1) > 0.9
     finally:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_every_kind_of_action_is_taken(kind: str) -> None:
-    assert best_mean(lambda: Told(*ACTIONS[kind]), 12) > 0.8
+def test_every_kind_of_action_is_taken(kind: str, algorithm: str) -> None:
+    # A trust region as wide as PPO's passes go: so few iterations are not many steps of 0.01.
+    settings = {"max_kl": 0.05} if algorithm == "TRPO" else {}
+    assert best_mean(lambda: Told(*ACTIONS[kind]), 12, algorithm, **settings) > 0.8
 
 
 def test_a_number_between_its_bounds_is_found() -> None:

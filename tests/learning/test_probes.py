@@ -119,8 +119,13 @@ class Countdown(Probe):
         return np.array([1 - self.time / 4], np.float32)
 
 
-def trained(env: Any, iterations: int, **settings: Any) -> shoal.Trainer:
-    trainer = shoal.PPO(env=env, config={**SETTINGS, **settings})
+@pytest.fixture(params=["PPO", "TRPO"])
+def algorithm(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def trained(algorithm: str, env: Any, iterations: int, **settings: Any) -> shoal.Trainer:
+    trainer: shoal.Trainer = getattr(shoal, algorithm)(env=env, config={**SETTINGS, **settings})
     for _ in range(iterations):
         result = trainer.train()
     assert result["env_failures_total"] == 0
@@ -138,29 +143,29 @@ def right_shares(trainer: shoal.Trainer, seen: float, action: int) -> float:
     return float(np.mean([a == action for a in actions.values()]))
 
 
-def test_a_constant_reward_is_its_own_value() -> None:
-    with trained(Probe, 10) as trainer:
+def test_a_constant_reward_is_its_own_value(algorithm: str) -> None:
+    with trained(algorithm, Probe, 10) as trainer:
         assert values(trainer, 0) == pytest.approx([1], abs=0.05)
 
 
-def test_a_value_depends_on_what_is_seen() -> None:
-    with trained(SeenReward, 15) as trainer:
+def test_a_value_depends_on_what_is_seen(algorithm: str) -> None:
+    with trained(algorithm, SeenReward, 15) as trainer:
         assert values(trainer, -1, 1) == pytest.approx([-1, 1], abs=0.05)
 
 
-def test_a_late_reward_is_discounted() -> None:
-    with trained(LateReward, 20) as trainer:
+def test_a_late_reward_is_discounted(algorithm: str) -> None:
+    with trained(algorithm, LateReward, 20) as trainer:
         assert values(trainer, 0, 1) == pytest.approx([GAMMA, 1], abs=0.05)
 
 
-def test_the_better_action_is_found() -> None:
-    with trained(RightAction, 15) as trainer:
+def test_the_better_action_is_found(algorithm: str) -> None:
+    with trained(algorithm, RightAction, 15) as trainer:
         assert right_shares(trainer, 0, action=1) > 0.97
         assert values(trainer, 0) == pytest.approx([1], abs=0.05)
 
 
-def test_the_better_action_depends_on_what_is_seen() -> None:
-    with trained(SeenAction, 15) as trainer:
+def test_the_better_action_depends_on_what_is_seen(algorithm: str) -> None:
+    with trained(algorithm, SeenAction, 20) as trainer:
         assert right_shares(trainer, -1, action=0) > 0.97
         assert right_shares(trainer, 1, action=1) > 0.97
         assert values(trainer, -1, 1) == pytest.approx([1, 1], abs=0.05)
@@ -177,13 +182,15 @@ def test_the_better_action_depends_on_what_is_seen() -> None:
     ],
     ids=["its_own_flag", "horizon", "time_limit", "native_vector", "complete_episodes"],
 )
-def test_a_truncated_episode_is_worth_as_much_as_an_endless_one(env: Any, settings: dict[str, Any]) -> None:
+def test_a_truncated_episode_is_worth_as_much_as_an_endless_one(
+    algorithm: str, env: Any, settings: dict[str, Any]
+) -> None:
     forever = 1 / (1 - GAMMA)
-    with trained(env, 15, **settings) as trainer:
+    with trained(algorithm, env, 15, **settings) as trainer:
         assert values(trainer, 0, 1) == pytest.approx([GAMMA * forever, forever], abs=0.05)
 
 
-def test_a_terminated_episode_is_worth_what_was_left() -> None:
+def test_a_terminated_episode_is_worth_what_was_left(algorithm: str) -> None:
     left = [sum(GAMMA**i for i in range(n)) for n in (4, 3, 2, 1)]
-    with trained(Countdown, 25) as trainer:
+    with trained(algorithm, Countdown, 25) as trainer:
         assert values(trainer, 1, 0.75, 0.5, 0.25) == pytest.approx(left, abs=0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Protocol
 
@@ -54,10 +55,21 @@ def values_and_advantages(policy: Policy, batch: Batch, inputs: Inputs, config: 
 
 def values_of(policy: Policy, inputs: Inputs) -> Array:
     """Values in passes of bounded size, which stay in the cache and, with convolutions, in memory."""
-    rows = len(inputs[0])
-    step = max(1, min(CHUNK_ROWS, CHUNK_BYTES * rows // max(1, sum(part.nbytes for part in inputs))))
-    chunks = (tuple(part[i : i + step] for part in inputs) for i in range(0, rows, step))
-    return np.concatenate([np.zeros(0, np.float32), *(policy.network.values(c).copy() for c in chunks)])
+    passes = (policy.network.values(part).copy() for part in chunks(inputs, CHUNK_ROWS, CHUNK_BYTES))
+    return np.concatenate([np.zeros(0, np.float32), *passes])
+
+
+def outputs_of(policy: Policy, inputs: Inputs) -> Array:
+    """Outputs in passes of bounded size."""
+    passes = (policy.network.act(part).copy() for part in chunks(inputs, CHUNK_ROWS, CHUNK_BYTES))
+    return np.concatenate([np.zeros((0, policy.network.num_outputs), np.float32), *passes])
+
+
+def chunks(inputs: Inputs, rows: int, size: int) -> Iterator[Inputs]:
+    """The rows of the inputs in order, at most `rows` and about `size` bytes at a time."""
+    total = len(inputs[0])
+    step = max(1, min(rows, size * total // max(1, sum(part.nbytes for part in inputs))))
+    return (tuple(part[i : i + step] for part in inputs) for i in range(0, total, step))
 
 
 def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:

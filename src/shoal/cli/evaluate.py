@@ -53,6 +53,10 @@ def evaluate(
     less: dict[str, Any] = {"num_workers": 0, "num_envs_per_worker": 1}
     if experiment.config.num_gpus:
         less |= {"num_gpus": 0, "framework": "torch"}
+    replay = getattr(experiment.config, "replay_buffer_config", None)
+    if replay is not None:
+        # Nothing is remembered here, and the memory of a login node may be small.
+        less["replay_buffer_config"] = replay.model_copy(update={"capacity": 1})
     trainer = make_trainer(
         experiment.model_copy(update={"config": experiment.config.model_copy(update=less)}), search_path
     )

@@ -32,7 +32,7 @@ class Workers(click.ParamType[int | str]):
 @click.command()
 @click.argument("env", required=False)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
-@click.option("--run", "run_name", metavar="ALGORITHM", help="Algorithm, e.g. PPO.")
+@click.option("--run", "run_name", metavar="ALGORITHM", help="Algorithm: PPO or TRPO.")
 @click.option("--env", "env_option", metavar="ENV", help="The environment; the same as the argument.")
 @click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
 @click.option("--num-cpus", type=click.IntRange(1), help="Cores to use in all.")

@@ -18,16 +18,18 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from shoal.config.dqn import DQNConfig
 from shoal.config.fields import MAX_DEPTH, Count, Flag, Size, Text
 from shoal.config.overrides import Override, set_in
 from shoal.config.ppo import PPOConfig
 from shoal.config.problems import got, printable, sentences
 from shoal.config.settings import STRICT, AlgorithmConfig, key_paths
 from shoal.config.stopping import stop_criteria
-from shoal.config.vocabulary import EXPERIMENT_KEYS, nearest
+from shoal.config.trpo import TRPOConfig
+from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError
 
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig}
+ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "TRPO": TRPOConfig, "DQN": DQNConfig}
 """Every algorithm that `run` may name, with its configuration."""
 
 
@@ -67,7 +69,9 @@ class Experiment(BaseModel):
         try:
             experiment = handler(data)
         except ValidationError as error:
-            raise ConfigError(sentences(error, [], _known(AlgorithmConfig))) from None
+            config = data.get("config") if isinstance(data, Mapping) else None
+            kind = type(config) if isinstance(config, AlgorithmConfig) else AlgorithmConfig
+            raise ConfigError(sentences(error, [], _known(kind))) from None
         if experiment.config.evaluation_interval is None:
             silent = [name for name in experiment.stop if name.startswith("evaluation/")]
             if silent:
@@ -81,14 +85,30 @@ def algorithm_class(run: Any) -> type[AlgorithmConfig]:
         return ALGORITHMS[run]
     close = nearest(run, ALGORITHMS) if isinstance(run, str) else None
     hint = f"; did you mean {close}?" if close else ""
-    raise ConfigError(f"run: there is {' and '.join(ALGORITHMS)} {got(run)}{hint}")
+    *others, last = ALGORITHMS
+    raise ConfigError(f"run: there are {', '.join(others)} and {last} {got(run)}{hint}")
 
 
 def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:
     """The checked configuration of an algorithm, from its keys."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"config: must be a mapping of keys {got(tree)}")
-    return algorithm_class(run).model_validate(dict(tree))
+    kind = algorithm_class(run)
+    try:
+        return kind.model_validate(dict(tree))
+    except ConfigError as error:
+        raise ConfigError([_of_whom(problem, kind) for problem in error.problems]) from None
+
+
+def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
+    """The problem itself, or, with a key that only other algorithms have, whose it is."""
+    key, _, what = problem.removeprefix("config.").partition(": ")
+    owners = [name for name, other in ALGORITHMS.items() if key in other.model_fields]
+    if not what.startswith("unknown key") or key in ELSEWHERE or key in kind.model_fields or not owners:
+        return problem
+    run = next(name for name, other in ALGORITHMS.items() if other is kind)
+    whose = f"is a key of {' and '.join(owners)}, and {run} has none like it"
+    return f"config.{key}: {whose}; leave it out, or say run: {owners[0]}"
 
 
 def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ()) -> Experiment:
@@ -105,7 +125,7 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     except ConfigError as error:
         problems += error.problems
         # A stand-in, so that the other keys are checked too; evaluation is on so that no stop name is refused for it.
-        config = AlgorithmConfig(evaluation_interval=1)
+        config = ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig)(evaluation_interval=1)
     problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
     try:
         experiment = Experiment.model_validate({**{str(key): value for key, value in body.items()}, "config": config})

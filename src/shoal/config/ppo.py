@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from pydantic import model_validator
-
 from shoal.config.fields import Flag, NonNegative, Positive, Schedule, Size
 from shoal.config.settings import OnPolicyConfig
 
@@ -18,8 +13,6 @@ class PPOConfig(OnPolicyConfig):
     """First coefficient of the adaptive KL penalty; 0: no penalty (classic RLlib: 0.2; clipping alone is enough)."""
     kl_target: Positive = 0.01
     """KL divergence per iteration that the adaptive penalty aims at."""
-    sgd_minibatch_size: Size = 256
-    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128)."""
     num_sgd_iter: Size = 10
     """Passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
     shuffle_sequences: Flag = True
@@ -35,24 +28,9 @@ class PPOConfig(OnPolicyConfig):
     vf_clip_param: Positive | None = None
     """Largest squared error of a value that still teaches; null: any (classic RLlib: 10.0, low for large returns)."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _small_batch(cls, data: Any) -> Any:
-        """A batch smaller than the default minibatch is one minibatch."""
-        if isinstance(data, Mapping) and "sgd_minibatch_size" not in data:
-            size = data.get("train_batch_size")
-            if isinstance(size, int | float) and 1 <= size < cls.model_fields["sgd_minibatch_size"].default:
-                return {**data, "sgd_minibatch_size": size}
-        return data
-
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
-        if self.sgd_minibatch_size > self.train_batch_size:
-            found.append(
-                f"config.sgd_minibatch_size: {self.sgd_minibatch_size} is more than train_batch_size "
-                f"{self.train_batch_size}; make it at most that, or the batch larger"
-            )
         if self.entropy_coeff_schedule is not None:
             found += self._scheduled("entropy_coeff", self.entropy_coeff_schedule[0][1])
         found += self._unread("kl_target", not self.kl_coeff, "there is no KL penalty; set kl_coeff above 0")

@@ -216,34 +216,9 @@ class AlgorithmConfig(BaseModel):
         """Processes that sample; before `auto` is resolved, one stands for them all."""
         return 1 if self.num_workers == "auto" else self.num_workers
 
-    @property
-    def fragment_length(self) -> int:
-        """Steps per environment and fragment, with auto resolved."""
-        if self.rollout_fragment_length == "auto":
-            return math.ceil(self.train_batch_size / self.num_envs)
-        return self.rollout_fragment_length
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
-        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
-        return self.fragment_length * fragments
-
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found: list[str] = []
-        rows = self.fragment_length * self.num_envs
-        if (
-            self.batch_mode == "truncate_episodes"
-            and self.rollout_fragment_length != "auto"
-            and self.num_workers != "auto"
-            and self.train_batch_size % rows
-        ):
-            found.append(
-                f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
-                f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
-                f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
-            )
         if self.framework == "numpy":
             found += [
                 f"config.framework: numpy cannot do {what}; say torch, or leave framework out"
@@ -321,10 +296,52 @@ class OnPolicyConfig(AlgorithmConfig):
     """Whether advantages are generalised advantage estimates; false: whole returns less the baseline."""
     lambda_: Fraction = 0.95
     """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
+    sgd_minibatch_size: Size = 256
+    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _small_batch(cls, data: Any) -> Any:
+        """A batch smaller than the default minibatch is one minibatch."""
+        if isinstance(data, Mapping) and "sgd_minibatch_size" not in data:
+            size = data.get("train_batch_size")
+            if isinstance(size, int | float) and 1 <= size < cls.model_fields["sgd_minibatch_size"].default:
+                return {**data, "sgd_minibatch_size": size}
+        return data
+
+    @property
+    def fragment_length(self) -> int:
+        """Steps per environment and fragment, with auto resolved."""
+        if self.rollout_fragment_length == "auto":
+            return math.ceil(self.train_batch_size / self.num_envs)
+        return self.rollout_fragment_length
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
+        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
+        return self.fragment_length * fragments
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
+        rows = self.fragment_length * self.num_envs
+        if (
+            self.batch_mode == "truncate_episodes"
+            and self.rollout_fragment_length != "auto"
+            and self.num_workers != "auto"
+            and self.train_batch_size % rows
+        ):
+            found.append(
+                f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
+                f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
+                f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
+            )
+        if self.sgd_minibatch_size > self.train_batch_size:
+            found.append(
+                f"config.sgd_minibatch_size: {self.sgd_minibatch_size} is more than train_batch_size "
+                f"{self.train_batch_size}; make it at most that, or the batch larger"
+            )
         if self.use_gae and not self.use_critic:
             found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
         found += self._unread("lambda_", not self.use_gae, "use_gae is false")

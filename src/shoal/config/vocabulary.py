@@ -69,7 +69,7 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "vf_coef": "config.vf_loss_coeff",
         "clip_range": "config.clip_param",
         "clip_range_vf": "config.vf_clip_param",
-        "target_kl": "config.kl_target",
+        "target_kl": "TRPO's word is max_kl, PPO's kl_target",
         "max_grad_norm": "config.grad_clip",
         "total_timesteps": "stop.timesteps_total",
         "policy_kwargs": "config.model",
@@ -83,6 +83,41 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "tensorboard_log": "results_dir",
         "max_episode_steps": "config.horizon",
         "max_steps": "config.horizon",
+        # TRPO in modular_rl, Spinning Up, Baselines and sb3-contrib
+        "timesteps_per_batch": "config.train_batch_size",
+        "steps_per_epoch": "config.train_batch_size",
+        "hid_sizes": "config.model.fcnet_hiddens",
+        "filter": "write observation_filter: MeanStdFilter in config",
+        "n_iter": "stop.training_iteration",
+        "timestep_limit": "config.horizon",
+        "snapshot_every": "checkpoint_freq",
+        "outfile": "results_dir",
+        "delta": "config.max_kl",
+        "cg_max_steps": "config.cg_iters",
+        "damping_coeff": "config.cg_damping",
+        "backtrack_iters": "config.line_search_steps",
+        "line_search_max_iter": "config.line_search_steps",
+        "line_search_shrinking_factor": "the line search always shrinks by 0.8; leave it out, or set line_search_steps",
+        "backtrack_coeff": "the line search always shrinks by 0.8; leave it out, or set line_search_steps",
+        "sub_sampling_factor": "config.fisher_subsample",
+        "n_critic_updates": "config.num_sgd_iter",
+        "train_v_iters": "config.num_sgd_iter",
+        "vf_iters": "config.num_sgd_iter",
+        "vf_stepsize": "config.lr",
+        "vf_lr": "config.lr",
+        # Q-learning, here and there
+        "buffer_size": "config.replay_buffer_config.capacity",
+        "exploration_initial_eps": "config.exploration_config.initial_epsilon",
+        "exploration_final_eps": "config.exploration_config.final_epsilon",
+        "exploration_fraction": "config.exploration_config.epsilon_timesteps",
+        "target_update_interval": "config.target_network_update_freq",
+        "train_freq": "config.rollout_fragment_length",
+        "gradient_steps": "config.training_intensity",
+        "num_steps_sampled_before_learning_starts": "config.learning_starts",
+        "min_sample_timesteps_per_iteration": "config.timesteps_per_iteration",
+        "tau": "the target network is copied whole, every target_network_update_freq steps; leave it out",
+        "noisy": "write exploration_config: {type: EpsilonGreedy} in config, or leave it out",
+        "num_atoms": "action values are single numbers, without a distribution; leave it out",
         # Other common spellings
         "workers": "config.num_workers",
         "n_workers": "config.num_workers",
@@ -100,6 +135,15 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "gpus": "config.num_gpus",
     }
 )
+
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "batch_size": "config.train_batch_size",
+        "minibatch_size": "config.train_batch_size",
+        "sgd_minibatch_size": "config.train_batch_size",
+    }
+)
+"""What a word means to the algorithms that do not have the key it stands for in FOREIGN."""
 
 FOREIGN_RESULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -141,10 +185,15 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 def key_hint(path: str, known: Iterable[str]) -> str:
     """What to type instead of the unknown key at the dotted `path`, as the end of a sentence; empty if nobody knows."""
     parent, _, key = path.rpartition(".")
-    foreign = FOREIGN.get(_plain(key))
-    if foreign is not None:
-        return f"; {foreign}" if " " in foreign else f"; did you mean {foreign}?"
     places = list(known)
+    meant = [table[_plain(key)] for table in (FOREIGN, ELSEWHERE) if _plain(key) in table]
+    for foreign in meant:
+        if " " in foreign:
+            return f"; {foreign}"
+        if foreign in places or not foreign.startswith("config."):
+            return f"; did you mean {foreign}?"
+    if meant:
+        return f"; another algorithm has {meant[0]}"
     siblings = {place.rpartition(".")[2]: place for place in places if place.rpartition(".")[0] == parent}
     elsewhere = {place.rpartition(".")[2]: place for place in reversed(places)}
     for names, cutoff in ((siblings, 0.75), (elsewhere, 0.85), (siblings, 0.6)):

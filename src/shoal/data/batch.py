@@ -30,10 +30,10 @@ class Batch:
     terminated: NDArray[np.bool_]  # [T, N]
     truncated: NDArray[np.bool_]  # [T, N]
     valid: NDArray[np.bool_]  # [T, N]
-    log_probs: Array  # [T, N], of the behaviour policy
-    dist_inputs: Array  # [T, N, K], the behaviour policy's network outputs
+    log_probs: Array  # [T, N], of the behaviour policy; zeros where it has none
+    dist_inputs: Array  # [T, N, K], the behaviour policy's network outputs; K is 0 where it has no log-probabilities
     final_obs: Parts  # each [F, ...]
-    final_at: NDArray[np.int64]  # [F, 2], (t, n)
+    final_at: NDArray[np.int64]  # [F, 2], (t, n), in ascending order: one order for any number of workers
     columns: NDArray[np.int64] | None = None  # [N], a learner's share: where its environments stand in the whole batch
 
     @property
@@ -55,12 +55,14 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         for f in fields(Batch)
         if f.name not in ("obs", "final_obs", "final_at", "columns")
     }
+    final_at = np.concatenate([b.final_at + np.array([0, n]) for b, n in zip(batches, offsets, strict=True)])
+    order = np.lexsort(final_at.T[::-1])
     return replace(
         first,
         **joined,
         obs=tuple(np.concatenate(part, axis=1) for part in zip(*(b.obs for b in batches), strict=True)),
-        final_obs=tuple(np.concatenate(part) for part in zip(*(b.final_obs for b in batches), strict=True)),
-        final_at=np.concatenate([b.final_at + np.array([0, n]) for b, n in zip(batches, offsets, strict=True)]),
+        final_obs=tuple(np.concatenate(part)[order] for part in zip(*(b.final_obs for b in batches), strict=True)),
+        final_at=final_at[order],
     )
 
 

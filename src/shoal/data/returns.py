@@ -1,8 +1,9 @@
-"""Advantages and schedules: pure functions of arrays."""
+"""Advantages, multi-step returns and schedules: pure functions of arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,3 +51,43 @@ def scheduled(constant: float, schedule: Sequence[Sequence[float]] | None, times
         return constant
     points: NDArray[Any] = np.asarray(schedule, np.float64)
     return float(np.interp(timestep, points[:, 0], points[:, 1]))
+
+
+@dataclass(frozen=True)
+class Multistep:
+    """What n-step learning knows of each step of a fragment; each `[T, N]`."""
+
+    returns: Array  # discounted rewards of the k steps from here
+    discounts: Array  # gamma^k, or 0 where the last of them terminated
+    successors: NDArray[np.int64]  # place of the observation after them: `t * N + n`, or `T * N + f` for `final_obs[f]`
+
+
+def multistep(
+    rewards: Array,
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    final_at: NDArray[np.int64],
+    gamma: float,
+    n_step: int,
+) -> Multistep:
+    """Sums of up to `n_step` rewards `[T, N]`, and where each sum ends.
+
+    A sum never reaches over the end of an episode or of the fragment: there it is shorter, and the value of the true
+    successor takes the place of what is missing.
+    """
+    steps, num_envs = rewards.shape
+    times, envs = np.divmod(np.arange(steps * num_envs).reshape(steps, num_envs), num_envs)
+    after = times * num_envs + envs
+    after[:-1] += num_envs  # the last row terminated where no final observation is listed, and nothing follows it
+    after[final_at[:, 0], final_at[:, 1]] = steps * num_envs + np.arange(len(final_at))
+    if n_step == 1:
+        return Multistep(rewards, np.float32(gamma) * ~terminated, after)
+    is_last = terminated | truncated
+    is_last[-1] = True
+    returns, weights = rewards.copy(), np.full(rewards.shape, gamma, np.float32)
+    for _ in range(n_step - 1):
+        goes_on = ~is_last[times, envs]
+        times = times + goes_on
+        returns += weights * rewards[times, envs] * goes_on
+        weights[goes_on] *= np.float32(gamma)
+    return Multistep(returns, weights * ~terminated[times, envs], after[times, envs])

@@ -23,6 +23,7 @@ from shoal.errors import EnvError
 
 MOST_FAILURES_IN_A_ROW = 10
 STEPS_BETWEEN_SEEDS = 100
+STEPS_BETWEEN_ATARI_SEEDS = 5000  # a seed makes the emulator load its game anew, which takes as long as 500 steps
 LARGEST_REWARD = float(np.finfo(np.float32).max)
 LARGEST_METRIC = 1e38  # Python's integers may be larger than any float
 
@@ -85,7 +86,7 @@ class PythonVector:
 
     An environment gets a seed at its first reset, and again at the first reset after every 100 steps: often enough that
     a resumed run can follow it from there by its actions, rarely enough to cost nothing (making a generator takes as
-    long as some steps).
+    long as some steps). For Atari games, whose seeds cost far more, it is every 5000 steps.
 
     `make(row)` gives an environment with gymnasium's checking and ordering wrappers taken off, and its time limit.
     A failing environment (it raises, or gives what no network may see) is rebuilt alone; `max_failures` ends the run.
@@ -123,6 +124,8 @@ class PythonVector:
         self._steps: list[Callable[[Any], Any]] = [None] * num_envs  # type: ignore[list-item]
         for row in range(num_envs):
             self._build(row)
+        is_atari = type(getattr(self.envs[0], "unwrapped", None)).__module__.startswith("ale_py.")
+        self._steps_between_seeds = STEPS_BETWEEN_ATARI_SEEDS if is_atari else STEPS_BETWEEN_SEEDS
 
     def reset(self, obs: Parts) -> None:
         """See `Vector`."""
@@ -227,7 +230,7 @@ class PythonVector:
         index = self._first_index + row
         self.episodes.append(Episode(index, float(self._rewards[row]), int(self._lengths[row]), metrics))
         self._failures_in_a_row[row] = 0
-        if self._begin(row, steps.obs, seeded=self._since_seed[row] >= STEPS_BETWEEN_SEEDS):
+        if self._begin(row, steps.obs, seeded=self._since_seed[row] >= self._steps_between_seeds):
             steps.seeded.append(row)
 
     def _begin(self, row: int, obs: Parts, seeded: bool) -> bool:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from shoal.config.dqn import DQNConfig
 from shoal.config.settings import AlgorithmConfig, ModelConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.envs.spaces import ActionSpec, ObsSpec, Space, is_image, leaves_of
@@ -14,6 +15,7 @@ from shoal.errors import ConfigError
 from shoal.models.catalog import with_model_class
 from shoal.models.distributions import Distribution, distribution_for, log_std_inputs
 from shoal.models.encoder import Encoder
+from shoal.models.exploration import epsilon_greedy_for
 from shoal.models.mlp import MLP
 from shoal.models.network import Network
 from shoal.models.policy import Policy
@@ -34,7 +36,11 @@ def build_policy(
     if unread := unread_keys(config.model, bool(obs_spec.image_shapes)):
         raise ConfigError(unread)
     action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions)
-    distribution = distribution_for(action_spec)
+    distribution: Distribution
+    if isinstance(config, DQNConfig):
+        distribution = epsilon_greedy_for(action_spec, config.exploration_config, config.num_envs)
+    else:
+        distribution = distribution_for(action_spec)
     encoder = Encoder(obs_spec)
     if config.observation_filter == "MeanStdFilter":
         if not encoder.measured.any():
@@ -51,20 +57,15 @@ def build_policy(
 
 def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
     """Why this policy cannot run on NumPy alone; None if it can."""
+    if config.framework == "numpy":  # said outright: then images are flattened into the vector
+        return None
     if config.framework == "torch":
         return "framework: torch"
     if config.model.custom_model is not None:
-        reason = "custom_model"
-    elif config.num_gpus:
-        reason = "num_gpus"
-    elif any(is_image(leaf) for _, leaf in leaves_of(obs_space)):
-        # With `framework: numpy` said outright, images are flattened into the vector.
-        return None if config.framework == "numpy" else "an image observation"
-    else:
-        return None
-    if config.framework == "numpy":
-        raise ConfigError(f"config.framework: {reason} runs on PyTorch (got numpy); leave framework out or say torch")
-    return reason
+        return "custom_model"
+    if config.num_gpus:
+        return "num_gpus"
+    return "an image observation" if any(is_image(leaf) for _, leaf in leaves_of(obs_space)) else None
 
 
 def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:

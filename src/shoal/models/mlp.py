@@ -113,16 +113,28 @@ def _fill(out: Array, value: float) -> Array:
     return out
 
 
+@dataclass(frozen=True)
+class Nets:
+    """Some of the stacked nets: views into parameters and gradient, one pair for each layer."""
+
+    weights: list[Array]  # [g, in, out]
+    biases: list[Array]  # [g, 1, out]
+    d_weights: list[Array]
+    d_biases: list[Array]
+
+
 @dataclass
 class Tape:
-    """What `forward` keeps: the input, each layer's activations and slopes `[G, B, H]`, and room to work in."""
+    """What `forward` keeps: the input, each layer's activations and slopes `[g, B, H]`, and room to work in."""
 
+    nets: Nets
     x: Array
     hidden: list[Array]
     slopes: list[Array]
     grads: list[Array]
     ones: Array  # [1, B]
     z: list[Array] = field(default_factory=list)
+    room: list[Array] = field(default_factory=list)  # [B, H], for `jvp`
 
 
 class MLP:
@@ -146,7 +158,7 @@ class MLP:
         free = np.zeros(0, np.int64) if free_outputs is None else free_outputs
         self._free = free
         self._computed = np.setdiff1d(np.arange(num_outputs), free)
-        self._tapes: dict[int, Tape] = {}
+        self._tapes: dict[tuple[int, int], Tape] = {}
         self._act_buffers: dict[int, list[Array]] = {}
 
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -167,6 +179,14 @@ class MLP:
         self._g = self._views(self._gradient)
         layers = range(len(self.hiddens))
         self._hidden = [(self._p[f"hidden{k}.weight"], self._p[f"hidden{k}.bias"]) for k in layers]
+        self._both, self._policy = self._nets(0, self.groups), self._nets(0, 1)
+        self._value = self._nets(self.groups - 1, self.groups)
+        self.value_params = np.zeros(total, bool)
+        for name, view in self._views(self.value_params).items():
+            if name.startswith("value."):
+                view[:] = True
+            elif name.startswith("hidden") and self.groups == 2:
+                view[1] = True
         self._initialise(np.random.default_rng(seed))
 
     def sync(self) -> None:
@@ -178,80 +198,81 @@ class MLP:
 
     def values(self, inputs: Inputs) -> Array:
         """See `Network`."""
-        h = self._last_hidden(inputs[0], self.groups - 1)
-        return (h @ self._p["value.weight"])[:, 0] + self._p["value.bias"]
+        return self._top_values(self._last_hidden(inputs[0], self.groups - 1))
 
     def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
         """See `Network`."""
-        x = inputs[0]
-        tape = self._tape(len(x))
-        tape.x = x
-        below: Array = x
-        keep_z = self._activation.needs_z
-        with np.errstate(over="ignore"):
-            for layer, h in enumerate(tape.hidden):
-                weight, bias = self._hidden[layer]
-                np.matmul(below, weight, out=h)
-                h += bias[:, None, :]
-                if keep_z:
-                    np.copyto(tape.z[layer], h)
-                self._activation.apply(h)
-                self._activation.slope(tape.z[layer] if keep_z else h, h, tape.slopes[layer])
-                below = h
-        top = below if self.hiddens else np.broadcast_to(x, (self.groups, *x.shape))
-        values = (top[-1] @ self._p["value.weight"])[:, 0] + self._p["value.bias"]
-        return self._outputs(top[0]), values, tape
+        top, tape = self._taped(inputs[0], self._both)
+        return self._outputs(top[0]), self._top_values(top[-1]), tape
 
-    def vjp(self, tape: Tape, d_outputs: Array, d_values: Array) -> Array:
+    def forward_policy(self, inputs: Inputs) -> tuple[Array, Tape]:
         """See `Network`."""
-        g, p = self._g, self._p
-        top = tape.hidden[-1] if self.hiddens else np.broadcast_to(tape.x, (self.groups, *tape.x.shape))
-        d_policy = d_outputs
-        if len(self._free):
-            np.sum(d_outputs[:, self._free], axis=0, out=g["log_std"])
-            d_policy = d_outputs[:, self._computed]
-        d_value = d_values[:, None]
-        ones = tape.ones
-        np.matmul(top[0].T, d_policy, out=g["policy.weight"])
-        np.matmul(ones[0], d_policy, out=g["policy.bias"])  # BLAS sums faster than np.sum
-        np.matmul(top[-1].T, d_value, out=g["value.weight"])
-        g["value.bias"][0] = d_values.sum()
-        if not self.hiddens:
-            return self._gradient
-        d_top = tape.grads[-1]
-        np.matmul(d_policy, p["policy.weight"].T, out=d_top[0])
-        if self.groups == 2:
-            np.dot(d_value, p["value.weight"].T, out=d_top[1])  # matmul leaves BLAS where one side is a single row
-        else:
-            d_top[0] += d_value * p["value.weight"].T
+        top, tape = self._taped(inputs[0], self._policy)
+        return self._outputs(top[0]), tape
+
+    def forward_value(self, inputs: Inputs) -> tuple[Array, Tape]:
+        """See `Network`."""
+        top, tape = self._taped(inputs[0], self._value)
+        return self._top_values(top[-1]), tape
+
+    def vjp(self, tape: Tape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
+        """See `Network`."""
+        del again  # a tape is never used up
+        g, p, nets, ones = self._g, self._p, tape.nets, tape.ones
+        assert (d_outputs is None) == (nets is self._value)
+        assert (d_values is None) == (nets is self._policy)
+        top = self._top(tape)
+        if nets is not self._both:
+            self._gradient.fill(0)
+        d_top = tape.grads[-1] if self.hiddens else None
+        if d_outputs is not None:
+            d_policy = d_outputs
+            if len(self._free):
+                np.sum(d_outputs[:, self._free], axis=0, out=g["log_std"])
+                d_policy = d_outputs[:, self._computed]
+            np.matmul(top[0].T, d_policy, out=g["policy.weight"])
+            np.matmul(ones[0], d_policy, out=g["policy.bias"])  # BLAS sums faster than np.sum
+            if d_top is not None:
+                np.matmul(d_policy, p["policy.weight"].T, out=d_top[0])
+        if d_values is not None:
+            d_value = d_values[:, None]
+            np.matmul(top[-1].T, d_value, out=g["value.weight"])
+            g["value.bias"][0] = d_values.sum()
+            if d_outputs is None and self.groups == 1:
+                return self._gradient  # the layers below are the policy's
+            if d_top is not None and self.groups == 2:
+                np.dot(d_value, p["value.weight"].T, out=d_top[-1])  # matmul leaves BLAS where one side is a single row
+            elif d_top is not None:
+                d_top[0] += d_value * p["value.weight"].T
         for layer in range(len(self.hiddens) - 1, -1, -1):
             dz = tape.grads[layer]
             dz *= tape.slopes[layer]
             below = tape.hidden[layer - 1].transpose(0, 2, 1) if layer else tape.x.T
-            np.matmul(below, dz, out=g[f"hidden{layer}.weight"])
-            np.matmul(ones, dz, out=g[f"hidden{layer}.bias"][:, None, :])
+            np.matmul(below, dz, out=nets.d_weights[layer])
+            np.matmul(ones, dz, out=nets.d_biases[layer])
             if layer:
-                np.matmul(dz, p[f"hidden{layer}.weight"].transpose(0, 2, 1), out=tape.grads[layer - 1])
+                np.matmul(dz, nets.weights[layer].transpose(0, 2, 1), out=tape.grads[layer - 1])
         return self._gradient
 
-    def jvp(self, tape: Tape, tangent: Array) -> tuple[Array, Array]:
+    def jvp(self, tape: Tape, tangent: Array) -> Array:
         """See `Network`."""
+        assert tape.nets is not self._value
         v, p = self._views(np.ascontiguousarray(tangent, np.float32)), self._p
+        if not tape.room:
+            tape.room.extend(np.empty_like(h[0]) for h in tape.hidden)
         dot: Array | None = None  # the input does not move
         below: Array = tape.x
-        for layer, h in enumerate(tape.hidden):
-            moved = below @ v[f"hidden{layer}.weight"] + v[f"hidden{layer}.bias"][:, None, :]
+        for layer, (h, room) in enumerate(zip(tape.hidden, tape.room, strict=True)):
+            moved = np.matmul(below, v[f"hidden{layer}.weight"][0], out=tape.grads[layer][0])
+            moved += v[f"hidden{layer}.bias"][0]
             if dot is not None:
-                moved += dot @ p[f"hidden{layer}.weight"]
-            moved *= tape.slopes[layer]
-            dot, below = moved, h
-        top = below if self.hiddens else np.broadcast_to(tape.x, (self.groups, *tape.x.shape))
-        dot_policy = top[0] @ v["policy.weight"] + v["policy.bias"]
-        dot_values = (top[-1] @ v["value.weight"])[:, 0] + v["value.bias"]
+                moved += np.matmul(dot, p[f"hidden{layer}.weight"][0], out=room)
+            moved *= tape.slopes[layer][0]
+            dot, below = moved, h[0]
+        dot_policy = below @ v["policy.weight"] + v["policy.bias"]
         if dot is not None:
-            dot_policy += dot[0] @ p["policy.weight"]
-            dot_values += (dot[-1] @ p["value.weight"])[:, 0]
-        return self._with_free(dot_policy, v), dot_values
+            dot_policy += dot @ p["policy.weight"]
+        return self._with_free(dot_policy, v)
 
     def named_params(self) -> dict[str, Array]:
         """Each net's layers apart, as a reader expects them."""
@@ -273,7 +294,17 @@ class MLP:
             [(name, tuple(view.shape)) for name, view in self.named_params().items()],
         )
 
-    def _views(self, vector: Array) -> dict[str, Array]:
+    def _nets(self, first: int, end: int) -> Nets:
+        def layers(views: dict[str, Array], kind: str) -> list[Array]:
+            return [views[f"hidden{k}.{kind}"][first:end] for k in range(len(self.hiddens))]
+
+        def rows(biases: list[Array]) -> list[Array]:
+            return [bias[:, None, :] for bias in biases]
+
+        p, g = self._p, self._g
+        return Nets(layers(p, "weight"), rows(layers(p, "bias")), layers(g, "weight"), rows(layers(g, "bias")))
+
+    def _views(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
         views, offset = {}, 0
         for name, shape in self._shapes.items():
             size = int(np.prod(shape))
@@ -305,6 +336,30 @@ class MLP:
                 x = self._activation.apply(h)
         return x
 
+    def _taped(self, x: Array, nets: Nets) -> tuple[Array, Tape]:
+        """The top of some nets' hidden layers `[g, B, H]`, and what their derivatives need."""
+        tape = self._tape(len(x), nets)
+        tape.x = x
+        below: Array = x
+        keep_z = self._activation.needs_z
+        with np.errstate(over="ignore"):
+            for layer, h in enumerate(tape.hidden):
+                np.matmul(below, nets.weights[layer], out=h)
+                h += nets.biases[layer]
+                if keep_z:
+                    np.copyto(tape.z[layer], h)
+                self._activation.apply(h)
+                self._activation.slope(tape.z[layer] if keep_z else h, h, tape.slopes[layer])
+                below = h
+        return self._top(tape), tape
+
+    def _top(self, tape: Tape) -> Array:
+        return tape.hidden[-1] if self.hiddens else tape.x[None]
+
+    def _top_values(self, top: Array) -> Array:
+        values: Array = (top @ self._p["value.weight"])[:, 0] + self._p["value.bias"]
+        return values
+
     def _outputs(self, top: Array) -> Array:
         return self._with_free(top @ self._p["policy.weight"] + self._p["policy.bias"], self._p)
 
@@ -316,14 +371,15 @@ class MLP:
         out[:, self._free] = views["log_std"]
         return out
 
-    def _tape(self, size: int) -> Tape:
-        tape = self._tapes.get(size)
+    def _tape(self, size: int, nets: Nets) -> Tape:
+        tape = self._tapes.get((size, id(nets)))
         if tape is None:
 
             def rooms() -> list[Array]:
-                return [np.empty((self.groups, size, hidden), np.float32) for hidden in self.hiddens]
+                return [np.empty((w.shape[0], size, w.shape[2]), np.float32) for w in nets.weights]
 
             tape = Tape(
+                nets,
                 np.empty((0, 0), np.float32),
                 rooms(),
                 rooms(),
@@ -333,7 +389,7 @@ class MLP:
             )
             if len(self._tapes) > 8:
                 self._tapes.clear()
-            self._tapes[size] = tape
+            self._tapes[size, id(nets)] = tape
         return tape
 
 

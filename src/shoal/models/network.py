@@ -21,6 +21,7 @@ class Network(Protocol):
     """A policy head `[B, K]` and a value head `[B]` over one flat float32 parameter vector `[P]`."""
 
     params: Array  # [P]; live: the network uses what is written into it (call `sync` afterwards)
+    value_params: NDArray[np.bool_]  # [P], the parameters that values depend on and outputs do not
     num_outputs: int  # K
 
     def sync(self) -> None:
@@ -33,13 +34,22 @@ class Network(Protocol):
         """Values `[B]` alone."""
 
     def forward(self, inputs: Inputs) -> tuple[Array, Array, Any]:
-        """Outputs `[B, K]`, values `[B]`, and a tape for one `vjp` or many `jvp`s. Valid until the next `forward`."""
+        """Outputs `[B, K]`, values `[B]`, and a tape for `vjp` and `jvp`. Valid until the next call of its kind."""
 
-    def vjp(self, tape: Any, d_outputs: Array, d_values: Array) -> Array:
-        """The gradient `[P]` of `sum(d_outputs * outputs) + sum(d_values * values)`. Valid until the next call."""
+    def forward_policy(self, inputs: Inputs) -> tuple[Array, Any]:
+        """Outputs `[B, K]` and a tape for their derivatives alone. Valid until the next call of its kind."""
 
-    def jvp(self, tape: Any, tangent: Array) -> tuple[Array, Array]:
-        """How outputs `[B, K]` and values `[B]` move when the parameters move along `tangent` `[P]`."""
+    def forward_value(self, inputs: Inputs) -> tuple[Array, Any]:
+        """Values `[B]` and a tape that reaches `value_params` alone. Valid until the next call of its kind."""
+
+    def vjp(self, tape: Any, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
+        """The gradient `[P]` of `sum(d_outputs * outputs) + sum(d_values * values)`. Valid until the next call.
+
+        What the tape was not made for is None. Only with `again` may the same tape be asked once more.
+        """
+
+    def jvp(self, tape: Any, tangent: Array) -> Array:
+        """How outputs `[B, K]` move when the parameters move along `tangent` `[P]`; the tape stays as it is."""
 
     def named_params(self) -> dict[str, Array]:
         """Each parameter by name, as a view into `params`."""

@@ -15,6 +15,7 @@ from shoal.envs.spaces import ActionSpec, ObsSpec, path_name
 from shoal.errors import CheckpointError
 from shoal.models.distributions import Distribution
 from shoal.models.encoder import Encoder
+from shoal.models.exploration import EpsilonGreedy
 from shoal.models.network import Array, Network
 
 
@@ -66,6 +67,11 @@ class Policy:
         return Model(self.network)
 
     @property
+    def is_stochastic(self) -> bool:
+        """Whether actions have log-probabilities under the policy, which a learner may ask for."""
+        return not isinstance(self.distribution, EpsilonGreedy)
+
+    @property
     def filter(self) -> MeanStdFilter | None:
         """The observation filter, if there is one."""
         return self.encoder.filter
@@ -81,10 +87,16 @@ class Policy:
             self.obs_spec.put(obs, rows, index)
         outputs = self.network.act(self.encoder(rows))
         if explore:
-            actions = self.distribution.sample(outputs, self.distribution.noise(self._rng, len(observations)))
+            actions = self.distribution.sample(outputs, self.noise(self._rng, len(observations)))
         else:
             actions = self.distribution.mode(outputs)
         return list(self.action_spec.decode(actions))
+
+    def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:
+        """All randomness that `steps` actions of one environment need, `[steps, M]`."""
+        if isinstance(self.distribution, EpsilonGreedy):
+            return self.distribution.noise(rng, steps, env_index)
+        return self.distribution.noise(rng, steps)
 
     def get_weights(self) -> dict[str, Array]:
         """A copy of every parameter by name."""
@@ -109,9 +121,11 @@ class Policy:
             self.filter.update(self.encoder.measurements(raw), total)
 
     def get_state(self) -> State:
-        """Parameters, filter and the stream behind `compute_single_action`."""
+        """Parameters, filter, the share of random actions, and the stream behind `compute_single_action`."""
         values: dict[str, Any] = {"rng": self._rng.bit_generator.state, "spaces": self._spaces}
         arrays: dict[str, NDArray[Any]] = {"params": self.network.params.copy()}
+        if isinstance(self.distribution, EpsilonGreedy):
+            values["epsilon"] = self.distribution.epsilon
         if self.filter is not None:
             state = self.filter.get_state()
             values["filter"] = state.values
@@ -138,6 +152,8 @@ class Policy:
         self.network.params[:] = state.arrays["params"]
         self.network.sync()
         self._rng.bit_generator.state = state.values["rng"]
+        if isinstance(self.distribution, EpsilonGreedy):
+            self.distribution.epsilon = float(state.values["epsilon"])
         if self.filter is not None:
             arrays = {name: state.arrays[f"filter.{name}"] for name in ("mean", "m2")}
             self.filter.set_state(State(state.values["filter"], arrays))

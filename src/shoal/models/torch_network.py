@@ -42,7 +42,7 @@ def set_threads(count: int) -> None:
 
 @dataclass
 class Tape:
-    """What one `forward` keeps: its inputs, and the graph behind its outputs until `vjp` has used it."""
+    """What one `forward` keeps: its inputs, and the graph behind its outputs until a last `vjp` has used it."""
 
     inputs: Tensors
     outputs: Tensor | None
@@ -106,6 +106,13 @@ class TorchNetwork:
                 parameter.grad = slope
         if not self._in_place:
             self.params[: self._size] = self._flat.cpu().numpy()
+        self._acting = _Acting(module, self._act)
+        tensors = self._tensors(example)
+        self._behind_outputs = self._behind(self._act(tensors))
+        alone = self._behind(self._values(tensors)) - self._behind_outputs
+        self.value_params = np.concatenate(
+            [np.full(p.numel(), p in alone) for p in self._parameters.values()] + [np.zeros(len(self._free), bool)]
+        )
 
     def sync(self) -> None:
         """See `Network`."""
@@ -116,7 +123,7 @@ class TorchNetwork:
         """See `Network`."""
         # No slower than inference_mode, whose tensors a model could not use again in training if it kept them.
         with torch.no_grad():
-            return self._with_free(_array(self._act(self._tensors(inputs))), self.params[self._size :])
+            return self._with_free(_array(self._act(self._tensors(inputs))), self._free_params)
 
     def values(self, inputs: Inputs) -> Array:
         """See `Network`."""
@@ -127,41 +134,66 @@ class TorchNetwork:
         """See `Network`."""
         tensors = self._tensors(inputs)
         outputs, values = self.module(tensors)
-        free = self.params[self._size :]
-        return self._with_free(_array(outputs), free), _array(values), Tape(tensors, outputs, values)
+        return self._with_free(_array(outputs), self._free_params), _array(values), Tape(tensors, outputs, values)
 
-    def vjp(self, tape: Tape, d_outputs: Array, d_values: Array) -> Array:
+    def forward_policy(self, inputs: Inputs) -> tuple[Array, Tape]:
         """See `Network`."""
-        outputs, values = tape.outputs, tape.values
-        assert outputs is not None, "a tape serves one vjp"
-        assert values is not None
+        tensors = self._tensors(inputs)
+        outputs = self._act(tensors)
+        return self._with_free(_array(outputs), self._free_params), Tape(tensors, outputs, None)
+
+    def forward_value(self, inputs: Inputs) -> tuple[Array, Tape]:
+        """See `Network`."""
+        tensors = self._tensors(inputs)
+        # What is constant here needs no graph: the convolutions that both heads share are not gone back through.
+        for parameter in self._behind_outputs:
+            parameter.requires_grad_(False)
+        try:
+            values = self._values(tensors)
+        finally:
+            for parameter in self._behind_outputs:
+                parameter.requires_grad_(True)
+        return _array(values), Tape(tensors, None, values)
+
+    def vjp(self, tape: Tape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
+        """See `Network`."""
         self._flat_gradient.zero_()
-        if len(self._free):
-            np.sum(d_outputs[:, self._free], axis=0, out=self._gradient[self._size :])
-            d_outputs = d_outputs[:, self._computed]
-        slopes = self._tensors((d_outputs, d_values))
+        self._gradient[self._size :] = 0
+        tops = []
+        if d_outputs is not None:
+            assert tape.outputs is not None, "a tape serves one vjp, unless it is to serve again"
+            if len(self._free):
+                np.sum(d_outputs[:, self._free], axis=0, out=self._gradient[self._size :])
+                d_outputs = d_outputs[:, self._computed]
+            tops.append((tape.outputs, d_outputs))
+        if d_values is not None:
+            assert tape.values is not None, "a tape serves one vjp, unless it is to serve again"
+            tops.append((tape.values, d_values))
         # A model may be without a value function worth the name (zeros, say), and torch refuses what cannot move.
-        moving = [pair for pair in zip((outputs, values), slopes, strict=True) if pair[0].requires_grad]
+        moving = [(top, *self._tensors((slope,))) for top, slope in tops if top.requires_grad]
         if moving:
-            torch.autograd.backward([top for top, _ in moving], [slope for _, slope in moving])
-        tape.outputs = tape.values = None
+            torch.autograd.backward(
+                [top for top, _ in moving], [slope for _, slope in moving], retain_graph=True if again else None
+            )
+        if not again:
+            tape.outputs = tape.values = None
         if not self._in_place:
             self._gradient[: self._size] = self._flat_gradient.cpu().numpy()
         return self._gradient
 
-    def jvp(self, tape: Tape, tangent: Array) -> tuple[Array, Array]:
+    def jvp(self, tape: Tape, tangent: Array) -> Array:
         """See `Network`."""
         tangent = np.ascontiguousarray(tangent, np.float32)
         try:
             with self._jvp_context():
-                outputs, values = self._pushed(tape.inputs, tangent)
+                outputs = self._pushed(tape.inputs, tangent)
         except NotImplementedError as error:
             if self._jvp_context is _plain_kernels:
                 raise ShoalError(f"{self.label}: an operation has no forward derivative: {own_words(error)}") from error
             # oneDNN's fused LSTM has none, but the plain kernels do.
             self._jvp_context = _plain_kernels
             return self.jvp(tape, tangent)
-        return self._with_free(outputs, tangent[self._size :]), values
+        return self._with_free(outputs, tangent[self._size :])
 
     def named_params(self) -> dict[str, Array]:
         """See `Network`; free outputs are called `log_std`."""
@@ -186,6 +218,18 @@ class TorchNetwork:
         ]
         return "\n".join([f"PyTorch {self.label} on {self._device}", *lines])
 
+    @property
+    def _free_params(self) -> Array:
+        return self.params[self._size :]
+
+    def _behind(self, top: Tensor) -> set[nn.Parameter]:
+        """The parameters that a tensor depends on, by the graph behind it."""
+        trained = [p for p in self._parameters.values() if p.requires_grad]
+        if not top.requires_grad:
+            return set()
+        slopes = torch.autograd.grad(top.sum(), trained, allow_unused=True)
+        return {p for p, slope in zip(trained, slopes, strict=True) if slope is not None}
+
     def _tensors(self, arrays: Inputs) -> Tensors:
         if self._in_place:
             return tuple(map(torch.from_numpy, arrays))
@@ -209,15 +253,26 @@ class TorchNetwork:
         out[:, self._free] = free
         return out
 
-    def _pushed(self, inputs: Tensors, tangent: Array) -> tuple[Array, Array]:
+    def _pushed(self, inputs: Tensors, tangent: Array) -> Array:
         directions = self._views(torch.from_numpy(tangent[: self._size]).to(self._device))
         with torch.no_grad(), forward_ad.dual_level():
             moving = {
-                name: forward_ad.make_dual(p.detach(), direction) if p.requires_grad else p  # type: ignore[no-untyped-call]
+                f"module.{name}": forward_ad.make_dual(p.detach(), direction) if p.requires_grad else p  # type: ignore[no-untyped-call]
                 for (name, p), direction in zip(self._parameters.items(), directions, strict=True)
             }
-            outputs, values = functional_call(self.module, moving, (inputs,))
-            return _slope(outputs), _slope(values)
+            return _slope(functional_call(self._acting, moving, (inputs,)))
+
+
+class _Acting(nn.Module):
+    """A module's outputs alone, as a module whose parameters can be replaced by moving ones."""
+
+    def __init__(self, module: nn.Module, act: Callable[[Tensors], Tensor]) -> None:
+        super().__init__()
+        self.module = module
+        self._act = act
+
+    def forward(self, inputs: Tensors) -> Tensor:
+        return self._act(inputs)
 
 
 def _array(tensor: Tensor) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.config.settings import AlgorithmConfig
+from shoal.config.settings import AlgorithmConfig, OnPolicyConfig
 from shoal.data.batch import Batch, Step, concatenate
 from shoal.data.state import State
 from shoal.envs.spaces import Space
@@ -84,7 +84,7 @@ class RayLearners:
 
     def __init__(
         self,
-        config: AlgorithmConfig,
+        config: OnPolicyConfig,
         workers: RayWorkers,
         search_path: Sequence[str],
         make: MakeLearner,
@@ -149,7 +149,12 @@ class RayLearners:
                 lost = error
             if attempt < MOST_REPEATS:
                 log.warning("a learner was lost (%s); all start anew and the iteration is repeated", _first_line(lost))
-        raise WorkerError(f"learners were lost {MOST_REPEATS + 1} times in one iteration: {lost}") from lost
+                # What lay on a node that is gone is gone with it.
+                alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+                fragments = [f for f in fragments if f.seat.place is not None and f.seat.place.node in alive]
+                if not fragments:
+                    break
+        raise WorkerError(f"the learners were lost again and again in one iteration: {lost}") from lost
 
     def _try_update(self, fragments: list[Fragment], timesteps_total: int) -> dict[str, float]:
         nodes = {f.seat.index: f.seat.place.node if f.seat.place else "" for f in fragments}

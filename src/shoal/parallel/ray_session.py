@@ -138,6 +138,8 @@ def _start_private(folder: str, num_cpus: int) -> Any:
     # Ray reads these when it is imported.
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = token
+    # Ray runs workers at nice 15; ours are no less important than the learner that waits for them.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
     ray.init(

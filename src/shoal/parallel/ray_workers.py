@@ -22,6 +22,7 @@ from shoal.parallel.workers import Health, check_count
 from shoal.sampling.worker import Worker
 
 CLOSING_TIMEOUT_S = 5.0
+MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
 MOST_DEATHS_IN_A_ROW = 3  # of one worker, without a fragment in between
 
 T = TypeVar("T")
@@ -93,9 +94,13 @@ class RayWorkers:
         """See `Workers`."""
         fragments, summary = self.sample_apart(steps)
         start = perf_counter()
-        whole = concatenate(self._ray.get([fragment.batch for fragment in fragments]))
+        try:
+            batches = self._ray.get([fragment.batch for fragment in fragments])
+        except self._ray.exceptions.RayError:  # a node was lost between its workers' answers and their batches
+            log.warning("a part of the batch was lost with its node; it is sampled again")
+            return self.sample(steps)
         spent = summary.communicate_time_s + perf_counter() - start
-        return Sample(**{**vars(summary), "communicate_time_s": spent}, batch=whole)
+        return Sample(**{**vars(summary), "communicate_time_s": spent}, batch=concatenate(batches))
 
     def sample_apart(self, steps: int) -> tuple[list[Fragment], Summary]:
         """As `sample`, but every worker's batch stays where it was made."""
@@ -171,7 +176,9 @@ class RayWorkers:
     def _ask(self, steps: int) -> Round:
         """Ask all workers that are up for a fragment with the present weights; wait for one if none is."""
         self._seat_the_ready()
-        weights = self._ray.put(self.policy.get_state())
+        weights: Any = self.policy.get_state()
+        if len(self._seats) * weights.arrays["params"].nbytes > MOST_SENT_BYTES:
+            weights = self._ray.put(weights)
         asked = Round()
         for seat in self._seats:
             if seat.starting is None:
@@ -264,11 +271,21 @@ class RayWorkers:
         )
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
-        """What every worker answers, in order."""
-        return [
-            self._one(answer, seat)
-            for seat, answer in [(seat, getattr(seat.actor, method).remote(*arguments)) for seat in self._seats]
-        ]
+        """What every worker answers, in order; one that is lost meanwhile is replaced and asked again."""
+
+        def ask(seat: Seat) -> Any:
+            return getattr(seat.actor, method).remote(*arguments)
+
+        answers = []
+        for seat, answer in [(seat, ask(seat)) for seat in self._seats]:
+            while seat in self._seats:
+                try:
+                    answers.append(self._one(answer, seat))
+                    break
+                except WorkerError as lost:
+                    self._lose(seat, lost)
+                    answer = ask(seat)
+        return answers
 
     def _one(self, reference: Any, seat: Seat | None = None) -> Any:
         """One answer, or the worker's error in its own words; WorkerError if the worker is gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from shoal.config.settings import AlgorithmConfig, Config
+from shoal.config.settings import AlgorithmConfig, Config, OnPolicyConfig
 from shoal.envs.making import EnvMaker
 from shoal.parallel.group import Alone
 from shoal.parallel.learner import Learner, MakeLearner
@@ -42,6 +42,7 @@ def start_learner(
     from shoal.parallel.ray_workers import RayWorkers
 
     assert isinstance(workers, RayWorkers)
+    assert isinstance(config, OnPolicyConfig)
     learners = RayLearners(config, workers, search_path, make, first)
     closing.callback(learners.stop)
     return learners

@@ -64,10 +64,10 @@ def check_count(states: list[State], workers: int) -> None:
         raise CheckpointError(f"the checkpoint has the state of {len(states)} workers, here are {workers}")
 
 
-def check_usable(sample: Summary) -> None:
-    """Refuse a sample that holds no real step."""
-    if not sample.num_steps:
-        causes = [describe(incident) for incident in sample.incidents[-1:]]
+def check_usable(*samples: Summary) -> None:
+    """Refuse samples that hold no real step."""
+    if not any(sample.num_steps for sample in samples):
+        causes = [describe(incident) for incident in samples[-1].incidents[-1:]]
         raise EnvError("\n".join([*causes, "Not one step of the batch was good: there is nothing to learn from."]))
 
 

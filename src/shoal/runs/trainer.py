@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 
 from threadpoolctl import ThreadpoolController
 
-from shoal.algorithms import ppo
+from shoal.algorithms import dqn, ppo, trpo
+from shoal.config.dqn import DQNConfig
 from shoal.config.experiment import algorithm_config, config_tree
 from shoal.config.ppo import PPOConfig
 from shoal.config.settings import AlgorithmConfig
+from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Incident, Step
 from shoal.data.metrics import EpisodeWindow
 from shoal.data.state import State
@@ -241,7 +243,19 @@ class PPO(Trainer):
     algorithm = "PPO"
 
 
-TRAINERS: dict[str, type[Trainer]] = {"PPO": PPO}
+class TRPO(Trainer):
+    """Trust region policy optimisation."""
+
+    algorithm = "TRPO"
+
+
+class DQN(Trainer):
+    """Deep Q-learning."""
+
+    algorithm = "DQN"
+
+
+TRAINERS: dict[str, type[Trainer]] = {"PPO": PPO, "TRPO": TRPO, "DQN": DQN}
 
 
 def part_of(state: State, name: str) -> State:
@@ -251,8 +265,12 @@ def part_of(state: State, name: str) -> State:
     return State(state.values[name], arrays)
 
 
-def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> ppo.PPO:
+def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> ppo.PPO | trpo.TRPO | dqn.DQN:
     """The learner that a configuration is for."""
+    if isinstance(config, TRPOConfig):
+        return trpo.TRPO(config, policy, group)
+    if isinstance(config, DQNConfig):
+        return dqn.DQN(config, policy, group)
     assert isinstance(config, PPOConfig)
     return ppo.PPO(config, policy, group)
 

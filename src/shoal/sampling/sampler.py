@@ -31,7 +31,8 @@ class Buffers:
         lead = (steps, num_envs)
         self.obs = policy.obs_spec.allocate(steps + 1, num_envs)
         self.actions = np.zeros((*lead, policy.action_spec.size), policy.action_spec.dtype)
-        self.dist_inputs = np.zeros((*lead, policy.distribution.num_inputs), np.float32)
+        # Who learns from no probabilities pays nothing for them.
+        self.dist_inputs = np.zeros((*lead, policy.distribution.num_inputs if policy.is_stochastic else 0), np.float32)
         self.rewards = np.zeros(lead, np.float32)
         self.terminated = np.zeros(lead, bool)
         self.truncated = np.zeros(lead, bool)
@@ -53,10 +54,11 @@ class Sampler:
     def __init__(self, policy: Policy, vector: Vector, seed: int, first_index: int = 0) -> None:
         self.policy, self.vector = policy, vector
         self.num_envs = vector.num_envs
-        indices = range(first_index, first_index + self.num_envs)
-        self._noise = [np.random.default_rng([seed, index, 1]) for index in indices]
+        self._indices = range(first_index, first_index + self.num_envs)
+        self._noise = [np.random.default_rng([seed, index, 1]) for index in self._indices]
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
         self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
+        self._history_steps = [0] * self.num_envs
         self._buffers: Buffers | None = None
         self._started = False
 
@@ -82,7 +84,8 @@ class Sampler:
         while True:
             obs = tuple(part[t] for part in buffers.obs)
             inputs = policy.network.act(policy.encoder(obs))
-            buffers.dist_inputs[t] = inputs
+            if policy.is_stochastic:
+                buffers.dist_inputs[t] = inputs
             if noise is None:
                 actions = policy.distribution.mode(inputs)
             else:
@@ -164,6 +167,7 @@ class Sampler:
         self._started = bool(state.values["started"])
         self.vector.set_state(state.values["vector"])
         self._histories = self._no_histories()
+        self._history_steps = [0] * self.num_envs
         if not self._started:
             return 0
         lengths = [int(n) for n in state.values["history_lengths"]]
@@ -176,7 +180,7 @@ class Sampler:
         lost = 0
         for row, (history, same) in enumerate(zip(histories, brought_back, strict=True)):
             if same and history is not None:
-                self._histories[row] = [history]
+                self._histories[row], self._history_steps[row] = [history], len(history)
                 saved_row = [state.arrays[f"current{k}"][row] for k in range(len(self._current))]
                 same = all(np.array_equal(part[row], old) for part, old in zip(self._current, saved_row, strict=True))
             lost += not same
@@ -194,12 +198,10 @@ class Sampler:
 
         Who has ended draws none: how far a stream has come must not depend on how long the others take.
         """
-        distribution = self.policy.distribution
-        if active is None:
-            return np.stack([distribution.noise(rng, steps) for rng in self._noise], axis=1)
-        noise = np.zeros((steps, self.num_envs, distribution.num_noise), np.float32)
-        for row in active.nonzero()[0].tolist():
-            noise[:, row] = distribution.noise(self._noise[row], steps)
+        policy = self.policy
+        noise = np.zeros((steps, self.num_envs, policy.distribution.num_noise), np.float32)
+        for row in range(self.num_envs) if active is None else active.nonzero()[0].tolist():
+            noise[:, row] = policy.noise(self._noise[row], steps, self._indices[row])
         return noise
 
     def _cut_before_failure(self, buffers: Buffers, t: int, row: int, finals: list[tuple[int, int, Parts]]) -> None:
@@ -220,10 +222,15 @@ class Sampler:
             else part[steps][goes_on]
             for k, part in enumerate(b.obs)
         )
-        rows = steps * self.num_envs
-        evaluation = policy.distribution.evaluate(
-            b.dist_inputs[:steps].reshape(rows, -1), b.actions[:steps].reshape(rows, -1)
-        )
+        log_probs = np.zeros((steps, self.num_envs), np.float32)
+        if policy.is_stochastic:
+            rows = steps * self.num_envs
+            evaluation = policy.distribution.evaluate(
+                b.dist_inputs[:steps].reshape(rows, -1), b.actions[:steps].reshape(rows, -1)
+            )
+            log_probs = evaluation.log_prob.reshape(steps, self.num_envs)
+        final_at = np.concatenate([final_at, last])
+        order = np.lexsort(final_at.T[::-1])
         return Batch(
             obs=tuple(part[:steps] for part in b.obs),
             actions=b.actions[:steps],
@@ -231,10 +238,10 @@ class Sampler:
             terminated=b.terminated[:steps],
             truncated=b.truncated[:steps],
             valid=b.valid[:steps],
-            log_probs=evaluation.log_prob.reshape(steps, self.num_envs),
+            log_probs=log_probs,
             dist_inputs=b.dist_inputs[:steps],
-            final_obs=final_obs,
-            final_at=np.concatenate([final_at, last]),
+            final_obs=tuple(part[order] for part in final_obs),
+            final_at=final_at[order],
         )
 
     def _remember(self, batch: Batch, buffers: Buffers, steps: int, seeded_at: dict[int, int]) -> None:
@@ -244,11 +251,15 @@ class Sampler:
         all_valid = bool(batch.valid.all())
         for row in range(self.num_envs):
             begin = seeded_at.get(row, 0)
+            if row in seeded_at:
+                self._histories[row], self._history_steps[row] = [], 0
+            history = self._histories[row]
+            if history is None:
+                continue
             taken = batch.actions[begin:, row]
             # Rows that are no transitions after the last seed are those of an environment at rest.
             taken = taken.copy() if all_valid else taken[batch.valid[begin:, row]]
-            history = [] if row in seeded_at else self._histories[row]
-            if history is not None:
-                history.append(taken)
-                long = sum(len(piece) for piece in history) > MOST_REPLAYED_STEPS
-                self._histories[row] = None if long else history
+            history.append(taken)
+            self._history_steps[row] += len(taken)
+            if self._history_steps[row] > MOST_REPLAYED_STEPS:
+                self._histories[row] = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice, pairwise
-from threading import Barrier, Thread
 
 import numpy as np
 import pytest
@@ -12,51 +11,6 @@ from hypothesis import strategies as st
 
 from shoal.algorithms.minibatches import Minibatches
 from shoal.parallel.group import Alone
-
-
-class Shared:
-    """What the threads of one group have in common."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.barrier = Barrier(size)
-        self.given: list = [None] * size
-
-
-class Threads:
-    """A group whose members are threads."""
-
-    def __init__(self, shared: Shared, rank: int) -> None:
-        self.rank, self.size, self._shared = rank, shared.size, shared
-
-    def sum(self, x):
-        self._shared.given[self.rank] = np.array(x)
-        self._shared.barrier.wait(20)
-        total = sum(self._shared.given[1:], self._shared.given[0].copy())
-        self._shared.barrier.wait(20)
-        return total
-
-    def mean(self, x):
-        return self.sum(x) / self.size
-
-    def broadcast(self, x):
-        return self.sum(x if self.rank == 0 else np.zeros_like(x))
-
-
-def in_threads(work, shares: list) -> list:
-    """`work(group, share)` for every share at once."""
-    shared = Shared(len(shares))
-    results: list = [None] * len(shares)
-
-    def one(rank: int) -> None:
-        results[rank] = work(Threads(shared, rank), shares[rank])
-
-    threads = [Thread(target=one, args=(rank,)) for rank in range(len(shares))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return results
 
 
 def first_epoch(valid, seed: int = 0, size: int = 10**9, shuffle: bool = True):
@@ -104,7 +58,7 @@ def test_every_step_comes_equally_often_at_every_place() -> None:
 
 @pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize("columns", [[3, 5], [8, 0], [1, 2, 5]])
-def test_the_union_of_the_learners_minibatches_is_that_of_one_learner(columns, holes) -> None:
+def test_the_union_of_the_learners_minibatches_is_that_of_one_learner(in_threads, columns, holes) -> None:
     rng = np.random.default_rng(1)
     valid = rng.random((11, 8)) < 0.7 if holes else np.ones((11, 8), bool)
     numbers = rng.standard_normal((11, 8)).astype(np.float32)
@@ -136,7 +90,7 @@ def test_the_union_of_the_learners_minibatches_is_that_of_one_learner(columns, h
         np.testing.assert_allclose([np.mean(list(wanted.values())), np.std(list(wanted.values()))], [0, 1], atol=1e-5)
 
 
-def test_shares_of_unequal_length_are_filled_up() -> None:
+def test_shares_of_unequal_length_are_filled_up(in_threads) -> None:
     """Complete episodes end at other times on other nodes."""
     shares = [(np.ones((7, 2), bool), [0, 3]), (np.ones((4, 3), bool), [1, 2, 4])]
 

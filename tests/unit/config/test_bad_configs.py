@@ -130,13 +130,64 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"\x1b[31m": 4}, "config.\\x1b[31m: unknown key"),
 ]
 
+DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
+    ({"lambda_": 0.9}, "config.lambda_: is a key of PPO and TRPO, and DQN has none like it"),
+    ({"replay_buffer_config": {"size": 3}}, "config.replay_buffer_config.size: unknown key"),
+    ({"capacity": 3}, "config.capacity: unknown key; did you mean config.replay_buffer_config.capacity?"),
+    ({"initial_epsilon": 1}, "did you mean config.exploration_config.initial_epsilon?"),
+    ({"replay_buffer_config": {"capacity": 0}}, "config.replay_buffer_config.capacity: must be at least 1 (got 0)"),
+    (
+        {"replay_buffer_config": {"capacity": 10}},
+        "config.replay_buffer_config.capacity: 10 is less than train_batch_size 32",
+    ),
+    (
+        {"replay_buffer_config": {"prioritized_replay_beta": 0.5}},
+        "config.replay_buffer_config.prioritized_replay_beta: nothing reads it; say prioritized_replay: true",
+    ),
+    ({"replay_buffer_config": {"prioritized_replay": 1}}, "prioritized_replay: must be true or false (got 1)"),
+    (
+        {"replay_buffer_config": {"prioritized_replay": True, "prioritized_replay_beta": 2}},
+        "prioritized_replay_beta: must be at most 1",
+    ),
+    ({"exploration_config": {"type": "SoftQ"}}, "must be EpsilonGreedy or PerWorkerEpsilonGreedy (got 'SoftQ')"),
+    ({"exploration_config": {"type": "StochasticSampling"}}, "must be EpsilonGreedy or PerWorkerEpsilonGreedy"),
+    ({"exploration_config": {"initial_epsilon": 2}}, "initial_epsilon: must be at most 1 (got 2)"),
+    ({"exploration_config": {"epsilon_timesteps": 0}}, "epsilon_timesteps: must be at least 1"),
+    (
+        {"exploration_config": {"initial_epsilon": 0.01}},
+        "config.exploration_config.final_epsilon: 0.02 is more than initial_epsilon 0.01",
+    ),
+    (
+        {"exploration_config": {"type": "PerWorkerEpsilonGreedy", "final_epsilon": 0.1}},
+        "config.exploration_config.final_epsilon: nothing reads it, for PerWorkerEpsilonGreedy has epsilons of its own",
+    ),
+    (
+        {"n_step": 5, "rollout_fragment_length": 4},
+        "config.rollout_fragment_length: 4 steps are fewer than n_step 5; say auto, or at least 5",
+    ),
+    ({"n_step": 0}, "config.n_step: must be at least 1"),
+    ({"batch_mode": "complete_episodes"}, "config.batch_mode: DQN learns from single transitions"),
+    ({"clip_actions": False}, "config.clip_actions: nothing reads it, for DQN acts in discrete spaces alone"),
+    ({"normalize_actions": False}, "config.normalize_actions: nothing reads it"),
+    (
+        {"dueling": False, "model": {"vf_share_layers": False}},
+        "config.model.vf_share_layers: nothing reads it, for dueling is false",
+    ),
+    ({"training_intensity": 0}, "config.training_intensity: must be more than 0"),
+    ({"training_intensity": None}, "config.training_intensity: must be a number (got null)"),
+    ({"target_network_update_freq": 0}, "config.target_network_update_freq: must be at least 1"),
+    ({"timesteps_per_iteration": 0}, "config.timesteps_per_iteration: must be at least 1"),
+    ({"learning_starts": -1}, "config.learning_starts: must be at least 0"),
+    ({"double_q": "yes"}, "config.double_q: must be true or false (got 'yes')"),
+]
+
 EXPERIMENTS: list[tuple[Any, str]] = [
     ({}, "env: is missing; write env: with an id such as CartPole-v1"),
     (None, "the experiment must be a mapping with env, run, stop and config (got null)"),
-    ({"env": "X-v0", "run": "ppo"}, "run: there is PPO (got 'ppo'); did you mean PPO?"),
-    ({"env": "X-v0", "run": "A3C"}, "run: there is PPO (got 'A3C')"),
-    ({"env": "X-v0", "run": None}, "run: there is PPO (got null)"),
-    ({"env": "X-v0", "run": ["PPO"]}, "run: there is PPO (got ['PPO'])"),
+    ({"env": "X-v0", "run": "ppo"}, "run: there are PPO, TRPO and DQN (got 'ppo'); did you mean PPO?"),
+    ({"env": "X-v0", "run": "A3C"}, "run: there are PPO, TRPO and DQN (got 'A3C')"),
+    ({"env": "X-v0", "run": None}, "run: there are PPO, TRPO and DQN (got null)"),
+    ({"env": "X-v0", "run": ["PPO"]}, "run: there are PPO, TRPO and DQN (got ['PPO'])"),
     ({"env": "X-v0", "lr": 1e-3}, "lr: unknown key; did you mean config.lr?"),
     ({"env": "X-v0", "num_workers": 3}, "num_workers: unknown key; did you mean config.num_workers?"),
     ({"env": "X-v0", "checkpoint_frq": 3}, "checkpoint_frq: unknown key; did you mean checkpoint_freq?"),
@@ -175,6 +226,13 @@ def test_config_is_refused_with_a_sentence(config: dict[str, Any], fragment: str
         experiment_from(tree)
     assert fragment in "\n".join(caught.value.problems)
     assert "".join(caught.value.problems).isprintable()
+
+
+@pytest.mark.parametrize(("config", "fragment"), DQN_CONFIGS, ids=[str(i) for i in range(len(DQN_CONFIGS))])
+def test_config_of_dqn_is_refused_with_a_sentence(config: dict[str, Any], fragment: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment_from({"env": "X-v0", "run": "DQN", "config": config})
+    assert fragment in "\n".join(caught.value.problems)
 
 
 @pytest.mark.parametrize(("tree", "fragment"), EXPERIMENTS, ids=[str(i) for i in range(len(EXPERIMENTS))])

@@ -64,7 +64,7 @@ def test_config_show_a_key_with_keys_inside() -> None:
     ("args", "fragment"),
     [
         (("config", "show", "learning_rate"), "Error: learning_rate: unknown key; did you mean config.lr?"),
-        (("config", "show", "--run", "PP0"), "Error: run: there is PPO (got 'PP0'); did you mean PPO?"),
+        (("config", "show", "--run", "PP0"), "Error: run: there are PPO, TRPO and DQN (got 'PP0'); did you mean PPO?"),
         (("config", "show", "--json-schema", "lr"), "Error: --json-schema describes whole files; leave KEY out"),
         (("config", "check", "nowhere.yml"), "Error: nowhere.yml: there is no such file"),
         (("confg",), "There is no command 'confg'; did you mean config?"),

@@ -104,7 +104,7 @@ def test_problems_in_a_file_have_their_line(tmp_path: Path) -> None:
         f"{path}:8: custom_env.config.lr: must be a number (got 'fast')",
         f"{path}:9: custom_env.config.model.fcnet_hidens: unknown key; did you mean config.model.fcnet_hiddens?",
         f"{path}:10: other.env: is missing; write env: with an id such as CartPole-v1, module:Class or file.py:Class",
-        f"{path}:11: other.run: there is PPO (got 'DQM')",
+        f"{path}:11: other.run: there are PPO, TRPO and DQN (got 'DQM'); did you mean DQN?",
     ]
 
 

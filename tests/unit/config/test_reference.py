@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel
 
-from shoal.config.experiment import Experiment, as_tree, experiment_from
+from shoal.config.dqn import EpsilonGreedyConfig, QModelConfig, QOptimizerConfig, ReplayConfig
+from shoal.config.experiment import ALGORITHMS, Experiment, as_tree, experiment_from
 from shoal.config.ppo import PPOConfig
 from shoal.config.reference import config_rows, experiment_rows, file_schema, meanings, stop_rows
 from shoal.config.settings import (
@@ -16,7 +17,19 @@ from shoal.config.settings import (
 
 
 @pytest.mark.parametrize(
-    "kind", [PPOConfig, ModelConfig, OptimizerConfig, ExplorationConfig, EvaluationConfig, Experiment]
+    "kind",
+    [
+        *ALGORITHMS.values(),
+        ModelConfig,
+        QModelConfig,
+        OptimizerConfig,
+        QOptimizerConfig,
+        ExplorationConfig,
+        EpsilonGreedyConfig,
+        ReplayConfig,
+        EvaluationConfig,
+        Experiment,
+    ],
 )
 def test_every_key_has_a_meaning(kind: type[BaseModel]) -> None:
     assert {name for name, meaning in meanings(kind).items() if len(meaning) > 10} >= set(kind.model_fields)
@@ -24,6 +37,7 @@ def test_every_key_has_a_meaning(kind: type[BaseModel]) -> None:
 
 def test_rows_are_all_the_keys() -> None:
     assert {f"config.{row.key}" for row in config_rows("PPO")} == set(key_paths(PPOConfig))
+    assert {f"config.{row.key}" for row in config_rows("DQN")} == set(key_paths(ALGORITHMS["DQN"]))
     rows = {row.key: row for row in config_rows("PPO")}
     assert rows["lr"][:3] == ("lr", "number > 0", "0.001")
     assert rows["num_workers"][:3] == ("num_workers", "whole number >= 0, or auto", "0")

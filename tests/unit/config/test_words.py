@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.config.experiment import Experiment, experiment_from
-from shoal.config.ppo import PPOConfig
+from shoal.config.experiment import ALGORITHMS, Experiment, experiment_from
 from shoal.config.settings import key_paths
 from shoal.config.stopping import RESULT_NAMES
-from shoal.config.vocabulary import EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS
+from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS
 from shoal.errors import ConfigError
 
-KNOWN = {*EXPERIMENT_KEYS, *key_paths(PPOConfig), *(f"stop.{name}" for name in RESULT_NAMES)}
+KEYS = {path for algorithm in ALGORITHMS.values() for path in key_paths(algorithm)}
+KNOWN = {*EXPERIMENT_KEYS, *KEYS, *(f"stop.{name}" for name in RESULT_NAMES)}
 
 
 def test_the_keys_of_an_experiment_are_known() -> None:
@@ -35,8 +35,30 @@ def test_the_suggested_key_exists_and_is_not_the_foreign_one(word: str) -> None:
     assert word not in {path.rpartition(".")[2] for path in KNOWN}
 
 
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_a_word_of_another_algorithm_is_refused_with_that_of_this_one(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean {ELSEWHERE[word]}"):
+        experiment_from({"env": "X-v0", "run": "DQN", "config": {word: 1}})
+    with pytest.raises(ConfigError, match=r"another algorithm has config\.replay_buffer_config\.capacity"):
+        experiment_from({"env": "X-v0", "config": {"buffer_size": 1}})
+
+
 @pytest.mark.parametrize("word", FOREIGN_RESULTS)
 def test_a_foreign_stop_criterion_is_refused_with_the_right_one(word: str) -> None:
     assert FOREIGN_RESULTS[word] in RESULT_NAMES
     with pytest.raises(ConfigError, match=f"did you mean {FOREIGN_RESULTS[word]}"):
         experiment_from({"env": "X-v0", "stop": {word: 1}})
+
+
+@pytest.mark.parametrize(
+    ("run", "key", "owner"), [("PPO", "max_kl", "TRPO"), ("TRPO", "clip_param", "PPO"), ("TRPO", "kl_target", "PPO")]
+)
+def test_a_key_of_another_algorithm_is_refused_with_whose_it_is(run: str, key: str, owner: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment_from({"env": "X-v0", "run": run, "config": {key: 0.1, "lr": -1}})
+    assert sorted(caught.value.problems) == sorted(
+        [
+            f"config.{key}: is a key of {owner}, and {run} has none like it; leave it out, or say run: {owner}",
+            "config.lr: must be more than 0 (got -1)",
+        ]
+    )

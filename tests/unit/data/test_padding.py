@@ -37,8 +37,8 @@ def test_a_long_enough_fragment_is_left_alone() -> None:
     assert padded(batch, 3) is batch
 
 
-def test_fragments_of_unequal_length_fit_after_padding() -> None:
-    together = concatenate([padded(fragment(steps), 4) for steps in (2, 4, 3)])
+def test_fragments_of_unequal_length_are_joined() -> None:
+    together = concatenate([fragment(steps) for steps in (2, 4, 3)])
     assert together.rewards.shape == (4, 6)
     assert together.num_steps == 2 * (2 + 4 + 3)
-    assert together.final_at.tolist() == [[1, 0], [1, 1], [3, 2], [3, 3], [2, 4], [2, 5]]
+    assert together.final_at.tolist() == [[1, 0], [1, 1], [2, 4], [2, 5], [3, 2], [3, 3]]

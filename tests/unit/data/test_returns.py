@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shoal.data.returns import gae, scheduled, successor_values
+from shoal.data.returns import gae, multistep, scheduled, successor_values
 
 LONGEST, WIDEST = 12, 4
 numbers = st.floats(-10, 10, width=32)
@@ -85,3 +85,29 @@ def test_schedules_are_linear_between_their_points_and_flat_outside(timestep, wa
 def test_without_a_schedule_the_constant_stays() -> None:
     assert scheduled(7.0, None, 10**9) == 7.0
     assert scheduled(7.0, [[0, 3.0]], 5) == 3.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(fragments(), st.sampled_from([0.0, 0.5, 0.99, 1.0]), st.integers(1, LONGEST + 2))
+def test_multistep_returns_end_where_their_episode_or_fragment_does(fragment, gamma, n_step) -> None:
+    rewards, _, _, terminated, truncated = fragment
+    steps, envs = rewards.shape
+    at = truncated.copy()
+    at[-1] |= ~terminated[-1]
+    final_at = np.argwhere(at)[::-1]  # in no particular order
+    found = multistep(rewards, terminated, truncated, final_at, gamma, n_step)
+    places = {tuple(place): steps * envs + f for f, place in enumerate(final_at.tolist())}
+    for t in range(steps):
+        for n in range(envs):
+            total, k = 0.0, t
+            while True:
+                total += gamma ** (k - t) * float(rewards[k, n])
+                if terminated[k, n] or truncated[k, n] or k == steps - 1 or k - t == n_step - 1:
+                    break
+                k += 1
+            assert found.returns[t, n] == pytest.approx(total, rel=1e-4, abs=1e-4)
+            assert found.discounts[t, n] == pytest.approx(0 if terminated[k, n] else gamma ** (k - t + 1), rel=1e-5)
+            if not terminated[k, n]:
+                assert found.successors[t, n] == places.get((k, n), (k + 1) * envs + n)
+    assert found.successors.max() < steps * envs + len(final_at)
+    assert found.returns.dtype == found.discounts.dtype == np.float32

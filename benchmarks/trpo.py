@@ -1,0 +1,137 @@
+"""TRPO beside sb3-contrib's: the first ten iterations on Pong's memory, and the time until CartPole-v1 is solved.
+
+Pong: 10 iterations of 4096 steps from 8 environments, 64x64 tanh with a value net of its own, the same number of
+conjugate-gradient iterations, passes and minibatches of the value fit for all; once more with sb3-contrib's own. The
+clock starts when environments and workers are up. CartPole: seconds from process start until the mean return of the
+last 100 episodes is 475: `shoal train CartPole-v1 --run TRPO` to the end of the process, and the zoo's settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers import ask, shoal_command
+from record import Bar, Record, console, show_bars, spread
+from rich.table import Table
+
+BATCH = {"num_envs": 8, "batch": 4096}
+WORK = {"minibatch": 256, "epochs": 10, "cg_iters": 10}
+GOAL, MOST_STEPS = 475.0, 300_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    label: str
+    who: str
+    arguments: dict[str, Any]
+
+
+IN_PROCESS = Case("shoal, in-process", "shoal", {"num_workers": 0, **WORK})
+TWO_WORKERS = Case("shoal, 2 workers", "shoal", {"num_workers": 2, **WORK})
+PEERS = (
+    Case("sb3-contrib, DummyVecEnv", "sb3", {"subprocesses": False, **WORK}),
+    Case("sb3-contrib, SubprocVecEnv", "sb3", {"subprocesses": True, **WORK}),
+    Case("sb3-contrib, DummyVecEnv, its own work", "sb3", {"subprocesses": False}),
+)
+CASES = (IN_PROCESS, TWO_WORKERS, *PEERS)
+
+
+def measure_pong(repeats: int, iterations: int) -> dict[str, Any]:
+    """Seconds of the first iterations, in all and by their two parts; repeats are interleaved."""
+    seen: dict[str, list[dict[str, float]]] = {case.label: [] for case in CASES}
+    for repeat in range(repeats):
+        for case in CASES:
+            console.print(f"  Pong {repeat + 1}/{repeats} {case.label}", style="dim")
+            ended = ask(case.who, "trpo", **BATCH, **case.arguments, iterations=iterations)
+            seen[case.label].append(ended.answer)
+    return {
+        label: {key: spread([each[key] for each in answers]) for key in ("overall_s", "sampling_s", "learning_s")}
+        for label, answers in seen.items()
+    }
+
+
+def measure_solve(seeds: Sequence[int]) -> dict[str, list[dict[str, float | None]]]:
+    """Seconds and steps to the goal for each seed; None where it was not reached."""
+    runs: dict[str, list[dict[str, float | None]]] = {"shoal": [], "sb3": []}
+    for seed in seeds:
+        console.print(f"  CartPole seed {seed}", style="dim")
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            words = ("train", "CartPole-v1", "--run", "TRPO", "--seed", str(seed), "--new")
+            ended = shoal_command(*words, results_dir=Path(folder))
+        last = ended.answer
+        solved = last["episode_reward_mean"] >= GOAL and last["episodes_total"] >= 100
+        took = {"seconds": ended.ended - ended.started, "timesteps": last["timesteps_total"]}
+        runs["shoal"].append(took if solved else {"seconds": None, "timesteps": None})
+        ended = ask("sb3", "solve_trpo", seed=seed, goal=GOAL, most_steps=MOST_STEPS)
+        at = ended.answer["solved_at"]
+        runs["sb3"].append({"seconds": at and at - ended.started, "timesteps": ended.answer["timesteps"]})
+    return runs
+
+
+def median_seconds(runs: list[dict[str, float | None]]) -> float:
+    """The median over the seeds, in which an unsolved seed took forever."""
+    return statistics.median(math.inf if run["seconds"] is None else run["seconds"] for run in runs)
+
+
+def bars_of(results: dict[str, Any]) -> list[Bar]:
+    """Every bar for which both sides were measured; sb3-contrib counts with its fastest layout of the same work."""
+    bars = []
+    if "pong" in results:
+        seconds = {label: row["overall_s"]["median"] for label, row in results["pong"].items()}
+        alone, two = seconds[IN_PROCESS.label], seconds[TWO_WORKERS.label]
+        peer = min(seconds[case.label] for case in PEERS[:2])
+        bars += [
+            Bar("Pong-ram, in-process / sb3-contrib", peer / alone, 1.5, at_least=True, unit="x"),
+            Bar("Pong-ram, 2 workers / in-process", alone / two, 1.6, at_least=True, unit="x"),
+            Bar("Pong-ram, 2 workers / sb3-contrib", peer / two, 2.5, at_least=True, unit="x"),
+        ]
+    if "cartpole" in results:
+        ratio = median_seconds(results["cartpole"]["shoal"]) / median_seconds(results["cartpole"]["sb3"])
+        bars.append(Bar("CartPole solved, time / sb3-contrib's", ratio, 1 / 4, at_least=False))
+    return bars
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print what was measured."""
+    table = Table("case", "overall", "sampling", "learning", title="Pong-ram: seconds, median (low..high)")
+    for label, row in results.get("pong", {}).items():
+        cells = ("{median:.2f} ({low:.2f}..{high:.2f})".format(**row[key]) for key in row)
+        table.add_row(label, *cells)
+    console.print(table)
+    table = Table("who", "median, s", "each seed, s", "each seed, steps", title="CartPole-v1 solved by TRPO")
+    for who, runs in results.get("cartpole", {}).items():
+        seconds = " ".join("never" if run["seconds"] is None else f"{run['seconds']:.1f}" for run in runs)
+        steps = " ".join("-" if run["timesteps"] is None else f"{run['timesteps']:,.0f}" for run in runs)
+        table.add_row(who, f"{median_seconds(runs):.1f}", seconds, steps)
+    console.print(table)
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="see that it runs; the figures are not kept")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    repeats, seeds, iterations = (1, 1, 2) if options.quick else (options.repeats, options.seeds, 10)
+    settings = {**BATCH, **WORK, "iterations": iterations, "repeats": repeats, "seeds": seeds, "goal": GOAL}
+    record = Record("trpo", ["shoal", "sb3"], settings)
+    results = {"pong": measure_pong(repeats, iterations), "cartpole": measure_solve(range(seeds))}
+    bars = bars_of(results)
+    show(results)
+    show_bars(bars)
+    if not options.quick:
+        record.keep(results, bars)
+
+
+if __name__ == "__main__":
+    main()

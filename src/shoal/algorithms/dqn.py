@@ -1,0 +1,269 @@
+"""Deep Q-learning (Mnih et al. 2015) with double and dueling Q, multi-step returns and prioritised replay.
+
+The network's outputs are the actions' advantages A and its value head is V. With `dueling` Q = V + A - mean A, else
+Q = A and the value head rests. The loss is written as its gradient in output space, which the network pulls back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.algorithms.adam import Adam
+from shoal.algorithms.on_policy import clipped_rewards
+from shoal.config.dqn import DQNConfig
+from shoal.data.batch import Step, Summary
+from shoal.data.memory import available_memory
+from shoal.data.replay import Drawn, Priorities, Replay, bytes_per_transition, transitions_of
+from shoal.data.returns import scheduled
+from shoal.data.state import State
+from shoal.errors import ConfigError
+from shoal.models.exploration import EpsilonGreedy
+from shoal.models.network import Array, Inputs
+from shoal.models.policy import Policy
+from shoal.parallel.group import Alone, Group
+from shoal.parallel.workers import Workers, check_usable
+
+log = logging.getLogger("shoal")
+
+DRAWN_UPDATES = 16  # the most minibatches that are drawn at once, with one pass of the target network for all
+DRAWN_BYTES = 32 << 20
+
+
+class DQN:
+    """The learner: owns replay, target network and optimiser, and learns between short fragments of experience."""
+
+    def __init__(self, config: DQNConfig, policy: Policy, group: Group | None = None) -> None:
+        assert (group or Alone()).size == 1
+        assert isinstance(policy.distribution, EpsilonGreedy)
+        self.config, self.policy, self.exploration = config, policy, policy.distribution
+        self.optimizer = Adam(len(policy.network.params), config.optimizer.betas, config.optimizer.eps)
+        self.replay = _replay(config, policy)
+        self.target = policy.network.params.copy()
+        self.target_timestep = 0  # of the last copy into `target`
+        self.num_target_updates = 0
+        self.owed = 0.0  # transitions that are still to be learned from, of those that `training_intensity` asks for
+
+    def training_step(self, workers: Workers, timesteps_total: int) -> Step:
+        """Rounds of: sample a fragment, remember it, learn from replay."""
+        c, policy = self.config, self.policy
+        samples: list[Summary] = []
+        learn_time = 0.0
+        totals = Totals()
+        timesteps = timesteps_total
+        before = policy.network.params.copy(), self.target.copy(), self.optimizer.get_state()
+        for _ in range(c.rounds_per_iteration):
+            if not self.exploration.per_env:
+                self.exploration.epsilon = scheduled(1.0, self.exploration.schedule, timesteps)
+            sample = workers.sample(c.fragment_length)
+            start = perf_counter()
+            rewards = clipped_rewards(sample.batch.rewards, c.clip_rewards)
+            new = transitions_of(sample.batch, rewards, c.gamma, c.n_step)
+            self.replay.add(new)
+            policy.learn_filter(sample.batch)
+            timesteps += len(new.actions)
+            if timesteps >= c.learning_starts and len(self.replay):
+                self.owed += len(new.actions) * c.training_intensity
+                updates = int(self.owed / c.train_batch_size)
+                self.owed -= updates * c.train_batch_size
+                with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+                    self.learn(updates, timesteps, totals)
+            samples.append(sample.summary)
+            learn_time += perf_counter() - start
+        check_usable(*samples)
+        if totals.refused and not self._is_sound():
+            # Too long a step has thrown the weights out of all bounds: no later gradient could bring them back.
+            policy.network.params[:], self.target[:] = before[:2]
+            policy.network.sync()
+            self.optimizer.set_state(before[2])
+            log.warning("learning went out of bounds: the weights of the iteration before are kept")
+        stats = totals.means() | {
+            "cur_lr": scheduled(c.lr, c.lr_schedule, timesteps),
+            "cur_epsilon": self.exploration.epsilon,
+            "num_target_updates": float(self.num_target_updates),
+            "replay_size": float(len(self.replay)),
+        }
+        return Step.of(samples, stats, learn_time)
+
+    def learn(self, updates: int, timesteps: int, totals: Totals) -> None:
+        """So many updates, each from a minibatch of replayed transitions."""
+        c = self.config
+        if timesteps - self.target_timestep >= c.target_network_update_freq:
+            self.target[:] = self.policy.network.params
+            self.target_timestep = timesteps
+            self.num_target_updates += 1
+        lr = scheduled(c.lr, c.lr_schedule, timesteps)
+        for count in self._drawn_at_once(updates):
+            drawn = self.replay.draw(count, c.train_batch_size)
+            errors = self.update(drawn, lr, totals)
+            self.replay.learned(drawn.places, errors)
+
+    def update(self, drawn: Drawn, lr: float, totals: Totals) -> Array:
+        """One step of the optimiser for each `train_batch_size` of the transitions; returns their errors."""
+        c, network = self.config, self.policy.network
+        size, scale = c.train_batch_size, np.float32(1 / c.train_batch_size)
+        old = drawn.transitions
+        inputs, next_inputs = self.policy.encoder(old.obs), self.policy.encoder(old.next_obs)
+        next_q = self._target_q(next_inputs)
+        targets = old.returns + old.discounts * next_q.max(axis=1)
+        errors: Array = np.empty_like(targets)
+        chosen_q: Array = np.empty_like(targets)
+        rows = np.arange(size)
+        num_actions = next_q.shape[1]
+        d_outputs, d_values = np.zeros((size, num_actions), np.float32), np.zeros(size, np.float32)
+        for begin in range(0, len(targets), size):
+            part = slice(begin, begin + size)
+            if c.double_q:
+                best = network.act(tuple(x[part] for x in next_inputs)).argmax(axis=1)
+                targets[part] = old.returns[part] + old.discounts[part] * next_q[part][rows, best]
+            outputs, values, tape = network.forward(tuple(x[part] for x in inputs))
+            taken = rows, old.actions[part]
+            q = outputs[taken]
+            if c.dueling:
+                q = q + values - outputs.mean(axis=1)
+            error = np.subtract(q, targets[part], out=errors[part])
+            chosen_q[part] = q
+
+            # Huber's loss is the error where it is small, its sign where it is large.
+            d_q = np.minimum(np.maximum(error, -1), 1) if c.td_error_loss_fn == "huber" else error.copy()
+            d_q *= scale if drawn.weights is None else drawn.weights[part] * scale
+            if c.dueling:
+                d_values = d_q
+                d_outputs[:] = d_q[:, None] * np.float32(-1 / num_actions)
+                d_outputs[taken] += d_q
+            else:
+                d_outputs[:] = 0
+                d_outputs[taken] = d_q
+            gradient = network.vjp(tape, d_outputs, d_values)
+            norm = sqrt(np.dot(gradient, gradient))
+            if not isfinite(norm):
+                totals.refused += 1
+                error[:] = 0
+                continue
+            if c.grad_clip is not None and norm > c.grad_clip:
+                gradient *= c.grad_clip / (norm + 1e-6)
+            self.optimizer.step(network.params, gradient, lr)
+            network.sync()
+            totals.grad_gnorm += norm
+        totals.add(errors, chosen_q, drawn.weights, size)
+        return errors
+
+    def get_state(self) -> State:
+        """Optimiser, target network, counters and replay; of replay, views that one more iteration leaves alone."""
+        optimizer, replay = self.optimizer.get_state(), self.replay.get_state()
+        values = {
+            "target_timestep": self.target_timestep,
+            "num_target_updates": self.num_target_updates,
+            "owed": self.owed,
+            "optimizer": optimizer.values,
+            "replay": replay.values,
+        }
+        arrays: dict[str, NDArray[Any]] = {"target": self.target.copy()}
+        for name, part in (("optimizer", optimizer), ("replay", replay)):
+            arrays |= {f"{name}.{key}": array for key, array in part.arrays.items()}
+        return State(values, arrays)
+
+    def set_state(self, state: State) -> None:
+        """Take over a saved learner."""
+        values = state.values
+        self.target_timestep = int(values["target_timestep"])
+        self.num_target_updates = int(values["num_target_updates"])
+        self.owed = float(values["owed"])
+        self.target[:] = state.arrays["target"]
+        for name, part in (("optimizer", self.optimizer), ("replay", self.replay)):
+            prefix = f"{name}."
+            arrays = {key.removeprefix(prefix): a for key, a in state.arrays.items() if key.startswith(prefix)}
+            part.set_state(State(values[name], arrays))
+
+    def _target_q(self, inputs: Inputs) -> Array:
+        """Values `[B, A]` of all actions by the target network, which is the same network with older parameters."""
+        network = self.policy.network
+        now = network.params.copy()
+        try:
+            network.params[:] = self.target
+            network.sync()
+            if not self.config.dueling:
+                return network.act(inputs).copy()
+            outputs, values, _ = network.forward(inputs)
+            return np.asarray(outputs + (values - outputs.mean(axis=1))[:, None])
+        finally:
+            network.params[:] = now
+            network.sync()
+
+    def _drawn_at_once(self, updates: int) -> Iterator[int]:
+        """`updates` as a sum of numbers of minibatches that may lie in memory together."""
+        c, spec = self.config, self.policy.obs_spec
+        size = c.train_batch_size * bytes_per_transition(spec.shapes, spec.dtypes, False)
+        most = max(1, min(DRAWN_UPDATES, DRAWN_BYTES // size))
+        while updates > 0:
+            yield min(updates, most)
+            updates -= most
+
+    def _is_sound(self) -> bool:
+        """Whether the network still gives finite values for what was seen."""
+        inputs = self.policy.encoder(self.replay.draw(1, self.config.train_batch_size).transitions.obs)
+        outputs, values, _ = self.policy.network.forward(inputs)
+        return bool(np.isfinite(outputs).all() and np.isfinite(values).all())
+
+
+@dataclass
+class Totals:
+    """Sums over the updates of an iteration."""
+
+    updates: int = 0
+    refused: int = 0
+    loss: float = 0.0
+    q: float = 0.0
+    error: float = 0.0
+    grad_gnorm: float = 0.0
+
+    def add(self, errors: Array, q: Array, weights: Array | None, size: int) -> None:
+        """Count the updates of one draw."""
+        absolute = np.abs(errors)
+        small = np.minimum(absolute, 1)
+        loss = small * (absolute - 0.5 * small)  # Huber's
+        self.updates += len(errors) // size
+        self.loss += float((loss if weights is None else loss * weights).sum()) / size
+        self.q += float(q.sum()) / size
+        self.error += float(absolute.sum()) / size
+
+    def means(self) -> dict[str, float]:
+        """The mean of each statistic over the updates; what no update has said is left out."""
+        stats = {"num_updates": float(self.updates), "refused_minibatches": float(self.refused)}
+        sums = {"total_loss": self.loss, "mean_q": self.q, "mean_td_error": self.error, "grad_gnorm": self.grad_gnorm}
+        return stats | {name: total / self.updates for name, total in sums.items() if self.updates}
+
+
+def _replay(config: DQNConfig, policy: Policy) -> Replay:
+    """An empty replay, if the memory for it is there."""
+    asked, spec = config.replay_buffer_config, policy.obs_spec
+    slack = config.rounds_per_iteration * config.fragment_length * config.num_envs
+    each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay)
+    needed, there = (asked.capacity + slack) * each, available_memory()
+    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {_size(needed)}"
+    log.info("replay: %s of %s available", arithmetic, _size(there))
+    if needed > there:
+        raise ConfigError(
+            f"config.replay_buffer_config.capacity: {arithmetic}, and {_size(there)} are available; "
+            f"say at most {max(there // each - slack, 1)}"
+        )
+    priorities = Priorities(asked.prioritized_replay_alpha, asked.prioritized_replay_beta, asked.prioritized_replay_eps)
+    return Replay(
+        spec.shapes,
+        spec.dtypes,
+        asked.capacity,
+        slack,
+        priorities if asked.prioritized_replay else None,
+        np.random.default_rng([config.seed, 4]),
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

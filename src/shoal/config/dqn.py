@@ -1,0 +1,153 @@
+"""The keys of deep Q-learning."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel
+
+from shoal.config.fields import Count, Flag, Fraction, FragmentLength, NonNegative, Positive, Size
+from shoal.config.settings import STRICT, Activation, AlgorithmConfig, ExplorationConfig, ModelConfig, OptimizerConfig
+
+
+class QModelConfig(ModelConfig):
+    """The network between observations and the values of actions."""
+
+    fcnet_activation: Activation = "relu"
+    """Activation after each of those layers (classic RLlib: tanh)."""
+    vf_share_layers: Flag = True
+    """Whether the value of a state shares the hidden layers of the actions' advantages; for dueling alone."""
+
+
+class QOptimizerConfig(OptimizerConfig):
+    """How gradients become steps."""
+
+    eps: Positive = 1e-8
+    """Adam's epsilon."""
+
+
+class EpsilonGreedyConfig(ExplorationConfig):
+    """How actions are tried out in training."""
+
+    type: Literal["EpsilonGreedy", "PerWorkerEpsilonGreedy"] = "EpsilonGreedy"
+    """EpsilonGreedy: one share of random actions for all environments, falling over time.
+
+    PerWorkerEpsilonGreedy: each environment has a share of its own for good, 0.4^(1 + 7 i / (N - 1)) for environment i
+    of N (Horgan et al. 2018), whichever worker has it."""
+    initial_epsilon: Fraction = 1.0
+    """Share of random actions at the start."""
+    final_epsilon: Fraction = 0.02
+    """Share of random actions after epsilon_timesteps."""
+    epsilon_timesteps: Size = 10_000
+    """Environment steps over which the share falls, linearly."""
+
+
+class ReplayConfig(BaseModel):
+    """What is remembered of the past, and how it is drawn from."""
+
+    model_config = STRICT
+
+    capacity: Size = 50_000
+    """Transitions that are remembered; the oldest are forgotten first."""
+    prioritized_replay: Flag = False
+    """Whether surprising transitions are drawn more often (Schaul et al. 2016; classic RLlib: true)."""
+    prioritized_replay_alpha: NonNegative = 0.6
+    """How much priorities count: 0 not at all, 1 in proportion."""
+    prioritized_replay_beta: Fraction = 0.4
+    """How much the frequent draws of surprising transitions are made up for: 0 not at all, 1 in full."""
+    prioritized_replay_eps: Positive = 1e-6
+    """What is added to each error, so that no transition is out of reach."""
+
+
+class DQNConfig(AlgorithmConfig):
+    """Deep Q-learning: one value per discrete action, learned from replayed transitions."""
+
+    train_batch_size: Size = 32
+    """Transitions that one update learns from."""
+    rollout_fragment_length: FragmentLength = "auto"
+    """Steps of each environment between updates; auto: 4, with n_step above 1 four times that (classic RLlib: 4)."""
+    timesteps_per_iteration: Size = 1000
+    """Environment steps of one training iteration at least, over all environments; whole fragments are sampled."""
+    training_intensity: Positive = 8.0
+    """Transitions learned from per environment step: 8 is one update of 32 every 4 steps."""
+    learning_starts: Count = 1000
+    """Environment steps before the first update."""
+    target_network_update_freq: Size = 500
+    """Environment steps between copies of the network into the target network."""
+    n_step: Size = 3
+    """Rewards that are summed before the value of what follows is taken (classic RLlib: 1; 3 learns sooner)."""
+    double_q: Flag = True
+    """Whether the network chooses the action whose value the target network gives (van Hasselt et al. 2016)."""
+    dueling: Flag = True
+    """Whether action values are a state's value plus each action's advantage (Wang et al. 2016)."""
+    td_error_loss_fn: Literal["huber", "mse"] = "huber"
+    """Loss of the values' errors."""
+    replay_buffer_config: ReplayConfig = ReplayConfig()
+    """The replay buffer."""
+    exploration_config: EpsilonGreedyConfig = EpsilonGreedyConfig()
+    """How the algorithm explores."""
+    model: QModelConfig = QModelConfig()
+    """The network."""
+    optimizer: QOptimizerConfig = QOptimizerConfig()
+    """The optimiser's own settings."""
+    lr: Positive = 5e-4
+    """Learning rate."""
+    grad_clip: Positive | None = 10.0
+    """Largest norm of a gradient; null: no limit (classic RLlib: 40)."""
+    explore: Flag = True
+    """Whether random actions are mixed in in training; false takes the best action always."""
+
+    @property
+    def fragment_length(self) -> int:
+        """Steps per environment and fragment, with auto resolved."""
+        if self.rollout_fragment_length == "auto":
+            return 4 if self.n_step == 1 else 4 * self.n_step
+        return self.rollout_fragment_length
+
+    @property
+    def rounds_per_iteration(self) -> int:
+        """How often an iteration samples one fragment and learns."""
+        return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_envs))
+
+    def conflicts(self) -> list[str]:
+        """Keys that are right by themselves but not together."""
+        found = super().conflicts()
+        if self.fragment_length < self.n_step:
+            found.append(
+                f"config.rollout_fragment_length: {self.fragment_length} steps are fewer than n_step {self.n_step}; "
+                f"say auto, or at least {self.n_step}"
+            )
+        if self.num_learners > 1:
+            found.append("config.num_learners: replay and learner of DQN are in one process; leave it at 1")
+        if self.batch_mode != "truncate_episodes":
+            found.append("config.batch_mode: DQN learns from single transitions; leave it at truncate_episodes")
+        for key in ("normalize_actions", "clip_actions"):
+            found += self._unread(key, True, "DQN acts in discrete spaces alone")
+        exploration, replay = self.exploration_config, self.replay_buffer_config
+        if exploration.type == "PerWorkerEpsilonGreedy":
+            found += [
+                f"config.exploration_config.{key}: nothing reads it, for PerWorkerEpsilonGreedy has epsilons of its "
+                "own; leave it out"
+                for key in ("initial_epsilon", "final_epsilon", "epsilon_timesteps")
+                if getattr(exploration, key) != EpsilonGreedyConfig.model_fields[key].default
+            ]
+        elif exploration.final_epsilon > exploration.initial_epsilon:
+            found.append(
+                f"config.exploration_config.final_epsilon: {exploration.final_epsilon:g} is more than initial_epsilon "
+                f"{exploration.initial_epsilon:g}; epsilon falls over time"
+            )
+        if not replay.prioritized_replay:
+            found += [
+                f"config.replay_buffer_config.{key}: nothing reads it; say prioritized_replay: true, or leave it out"
+                for key in ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
+                if getattr(replay, key) != ReplayConfig.model_fields[key].default
+            ]
+        if replay.capacity < self.train_batch_size:
+            found.append(
+                f"config.replay_buffer_config.capacity: {replay.capacity} is less than train_batch_size "
+                f"{self.train_batch_size}; make it larger"
+            )
+        if not self.dueling and not self.model.vf_share_layers and self.model.custom_model is None:
+            found.append("config.model.vf_share_layers: nothing reads it, for dueling is false; leave it out")
+        return found

@@ -1,0 +1,80 @@
+"""Epsilon-greedy acting over action values, in the form of an action distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.config.dqn import EpsilonGreedyConfig
+from shoal.envs.spaces import ActionSpec
+from shoal.errors import ConfigError
+from shoal.models.distributions import Array, Coefficient, Evaluation
+
+LARGEST, EXPONENT = 0.4, 7.0  # of Ape-X's ladder of epsilons (Horgan et al. 2018)
+
+
+class EpsilonGreedy:
+    """The action of the largest value, or with probability epsilon any action.
+
+    What chance decides is drawn beforehand: the noise of a step is the action that chance takes, or -1 where it leaves
+    the choice to the values. So acting costs one comparison, and epsilon may differ between environments. As many
+    numbers are drawn whatever epsilon is.
+    """
+
+    num_actions = num_noise = 1
+
+    def __init__(self, num_inputs: int, config: EpsilonGreedyConfig, num_envs: int) -> None:
+        self.num_inputs = num_inputs
+        self.num_envs = num_envs
+        self.schedule = ((0, config.initial_epsilon), (config.epsilon_timesteps, config.final_epsilon))
+        self.per_env = config.type == "PerWorkerEpsilonGreedy"
+        self.epsilon = self.epsilon_of(num_envs - 1) if self.per_env else config.initial_epsilon
+
+    def epsilon_of(self, env_index: int | None) -> float:
+        """The share of random actions of an environment; None: of nobody's environment."""
+        if not self.per_env or env_index is None:
+            return self.epsilon
+        place = min(env_index, self.num_envs - 1) / max(self.num_envs - 1, 1)
+        return float(LARGEST ** (1 + EXPONENT * place))
+
+    def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:
+        """What chance takes in each of `steps` steps of one environment, `[steps, 1]`."""
+        u = rng.random((steps, 2), dtype=np.float32)
+        chance = np.minimum(np.floor(u[:, 1:] * np.float32(self.num_inputs)), np.float32(self.num_inputs - 1))
+        return np.where(u[:, :1] < self.epsilon_of(env_index), chance, np.float32(-1))
+
+    def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
+        """Actions `[B, 1]`."""
+        actions = self.mode(inputs)
+        taken = noise >= 0
+        if taken.any():
+            actions[taken] = noise[taken]
+        return actions
+
+    def mode(self, inputs: Array) -> NDArray[Any]:
+        """The action of the largest value."""
+        return np.asarray(inputs.argmax(axis=1)[:, None])
+
+    def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
+        """Not defined: who learns values asks for no probabilities."""
+        raise NotImplementedError("epsilon-greedy acting has no log-probabilities to learn from")
+
+    def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
+        """Not defined, as `evaluate`."""
+        raise NotImplementedError("epsilon-greedy acting has no log-probabilities to learn from")
+
+    def fisher(self, inputs: Array, tangent: Array) -> Array:
+        """Not defined, as `evaluate`."""
+        raise NotImplementedError("epsilon-greedy acting has no log-probabilities to learn from")
+
+
+def epsilon_greedy_for(spec: ActionSpec, config: EpsilonGreedyConfig, num_envs: int) -> EpsilonGreedy:
+    """Epsilon-greedy acting in a space of one discrete choice; others are refused."""
+    leaf = spec.leaves[0]
+    if len(spec.leaves) > 1 or leaf.kind != "categorical" or leaf.size > 1:
+        raise ConfigError(
+            f"run: DQN chooses one of finitely many actions, and this action_space is {spec.space}; say run: PPO"
+        )
+    return EpsilonGreedy(leaf.choices[0], config, num_envs)

@@ -1,0 +1,63 @@
+"""The number of workers changes neither what is sampled nor what is learned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import shoal
+
+NUM_ENVS = 8
+ALGORITHMS = ["PPO", "TRPO"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_session():
+    """One Ray for the module, which trainers find running."""
+    ray = pytest.importorskip("ray")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    yield
+    ray.shutdown()
+
+
+def trained(algorithm: str, env: str, num_workers: int) -> tuple[list, np.ndarray, dict]:
+    """The trajectories of five iterations, the weights after them, and the filter."""
+    config = {
+        "num_workers": num_workers,
+        "num_envs_per_worker": NUM_ENVS // max(num_workers, 1),
+        "train_batch_size": 1024,
+        "observation_filter": "MeanStdFilter",
+        "seed": 11,
+    }
+    if num_workers:
+        config["num_cpus_per_worker"] = 0.5
+    with getattr(shoal, algorithm)(env=env, config=config) as trainer:
+        seen = []
+        sample = trainer.workers.sample
+
+        def watched(steps):
+            found = sample(steps)
+            seen.append([np.array(x) for x in (found.batch.obs[0], found.batch.actions, found.batch.rewards)])
+            return found
+
+        trainer.workers.sample = watched
+        for _ in range(5):
+            trainer.train()
+        return seen, trainer.get_policy().network.params.copy(), trainer.get_policy().filter.get_state().arrays
+
+
+# BLAS rounds a row by how many others it is multiplied with. A pendulum's path magnifies the last bit; a choice of two
+# actions swallows it.
+@pytest.mark.parametrize(("env", "tolerance"), [("CartPole-v1", 1e-5), ("Pendulum-v1", 1e-2)])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_any_number_of_workers_learns_the_same(algorithm, env, tolerance) -> None:
+    trajectories, weights, seen = trained(algorithm, env, 0)
+    for num_workers in (1, 2, 4):
+        others, other_weights, other_seen = trained(algorithm, env, num_workers)
+        for mine, theirs in zip(trajectories, others, strict=True):
+            for wanted, found in zip(mine, theirs, strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+        scale = np.abs(weights).max()
+        np.testing.assert_allclose(other_weights / scale, weights / scale, rtol=0, atol=tolerance)
+        for name, wanted in seen.items():
+            np.testing.assert_allclose(other_seen[name], wanted, rtol=tolerance)

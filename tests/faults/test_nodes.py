@@ -1,0 +1,68 @@
+"""A node that is lost takes its workers with it, and the run goes on; when there is room again, they come back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+PROBES = Path(__file__).parents[1] / "contract" / "probe_env.py"
+
+PROGRAM = """
+    import sys, time
+    import ray
+    from ray.cluster_utils import Cluster
+    import shoal
+
+    quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 1000,
+             "health_check_failure_threshold": 2}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick,
+                                                             "temp_dir": sys.argv[2]})
+    second = cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    config = {"num_workers": 2, "num_envs_per_worker": 2, "num_cpus_per_worker": 0.7, "train_batch_size": 64}
+    if sys.argv[3] != "1":
+        config |= {"num_learners": int(sys.argv[3]), "num_cpus_per_learner": 0.1}
+
+    def until(wanted):
+        deadline = time.monotonic() + 90
+        while True:
+            result = trainer.train()
+            if result["timesteps_this_iter"] == wanted:
+                return result
+            assert time.monotonic() < deadline, result
+
+    with shoal.PPO(env=sys.argv[1], config=config) as trainer:
+        assert trainer.train()["timesteps_this_iter"] == 64
+        assert len(set(trainer.workers.places().values())) == 2, "a worker on each node"
+        cluster.remove_node(second, allow_graceful=False)
+        lost = until(32)
+        assert lost["num_remote_worker_restarts"] == 1, lost
+        assert lost["num_healthy_workers"] == 1, lost
+        cluster.add_node(num_cpus=1)
+        back = until(64)
+        assert back["num_healthy_workers"] == 2, back
+    ray.shutdown()
+    cluster.shutdown()
+"""
+
+
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_a_lost_node_costs_its_fragments(num_learners) -> None:
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="n-") as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(PROGRAM), f"{PROBES}:Walk", folder, str(num_learners)],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env=variables,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
