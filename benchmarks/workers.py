@@ -77,8 +77,11 @@ def ppo_bars(found: Found) -> list[Bar]:
 def measure_pong(repeats: int, quick: bool) -> Found:
     """Steps per second of sampling Pong from its RAM, 16 environments in all."""
     work = {"num_envs": 16, "steps": 32 if quick else 256, "rounds": 1 if quick else 4}
-    seen: dict[str, list[float]] = {INSIDE: [], SYNC: []}
+    seen: dict[str, list[float]] = {INSIDE: [], SYNC: [], "bare, one process": [], "bare, two at once": []}
     for _ in range(repeats):
+        for label, processes in (("bare, one process", 1), ("bare, two at once", 2)):
+            ended = ask("shoal", "bare", "shoal_workers", processes=processes, num_envs=16, seconds=1 if quick else 5)
+            seen[label].append(ended.answer["sampling"])
         for label, num_workers in ((INSIDE, 0), (SYNC, 2)):
             game = {"env": "ALE/Pong-v5", "env_config": {"obs_type": "ram"}}
             ended = ask("shoal", "sampling", "shoal_workers", **game, **work, num_workers=num_workers)

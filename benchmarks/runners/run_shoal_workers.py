@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -47,6 +48,32 @@ def sampling(
             taken = trainer.train()["timesteps_this_iter"]
             overall.append(taken / (perf_counter() - started))
     return {"sampling": statistics.median(alone), "overall": statistics.median(overall)}
+
+
+def bare(processes: int, num_envs: int, seconds: float) -> task.Answer:
+    """Steps per second of Pong without any policy, in so many processes at once: what the machine itself gives."""
+    with get_context("spawn").Pool(processes) as pool:
+        ready = pool.starmap(_pong, [(num_envs // processes, 0.1)] * processes, chunksize=1)
+        rates = pool.starmap(_pong, [(num_envs // processes, seconds)] * len(ready), chunksize=1)
+    return {"sampling": sum(rates)}
+
+
+def _pong(num_envs: int, seconds: float) -> float:
+    import ale_py
+    import gymnasium as gym
+
+    gym.register_envs(ale_py)
+    envs = [gym.make("ALE/Pong-v5", obs_type="ram").unwrapped for _ in range(num_envs)]
+    for env in envs:
+        env.reset(seed=0)
+    started, steps = perf_counter(), 0
+    while perf_counter() - started < seconds:
+        for env in envs:
+            _, _, terminated, truncated, _ = env.step(steps % 6)
+            steps += 1
+            if terminated or truncated:
+                env.reset()
+    return steps / (perf_counter() - started)
 
 
 def killed(num_workers: int, steps: int, sleep_s: float, seconds: float, every_s: float) -> task.Answer:
@@ -96,4 +123,4 @@ def _role(pid: int, command: str) -> str:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (sampling, killed, crowd)})
+    task.main({f.__name__: f for f in (sampling, bare, killed, crowd)})
