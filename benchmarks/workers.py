@@ -49,7 +49,7 @@ class Part:
 
 def measure_ppo(repeats: int, quick: bool) -> Found:
     """Steps per second of PPO on CartPole-v1, the same work for all, 64 environments in all."""
-    warmup, iterations = (1, 2) if quick else (3, 20)
+    warmup, iterations = (1, 2) if quick else (3, 12)
     seen: dict[str, list[Found]] = {label: [] for label in PPO_CASES}
     for repeat in range(repeats):
         for label, (who, arguments) in PPO_CASES.items():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from shoal.data.batch import concatenate
 from shoal.envs.making import env_maker
 from shoal.parallel.ray_session import connect
 from shoal.parallel.ray_workers import RayWorkers
+from shoal.parallel.sockets import SocketGroup, listen
 from shoal.runs.trainer import make_learner
 
 SIMULATOR = f"{Path(__file__).with_name('simulators.py')}:SleepingVector"
@@ -124,27 +124,34 @@ def update(rows: int, num_envs: int, minibatches: int, epochs: int, repeats: int
     return {"update_s": statistics.median(times), "parameters": params}
 
 
-def all_reduce(num_learners: int, sizes: list[int], repeats: int) -> task.Answer:
-    """Seconds of one sum over the learners, for vectors of so many numbers, one after another."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder, get_context("spawn").Pool(num_learners) as pool:
-        jobs = [(f"file://{folder}/meeting", rank, num_learners, sizes, repeats) for rank in range(num_learners)]
+def all_reduce(num_learners: int, sizes: list[int], repeats: int, work_s: float) -> task.Answer:
+    """Seconds of one sum over the learners, for vectors of so many numbers, with some computing before each."""
+    with get_context("spawn").Manager() as manager, get_context("spawn").Pool(num_learners) as pool:
+        addresses = manager.dict()
+        jobs = [(addresses, rank, num_learners, sizes, repeats, work_s) for rank in range(num_learners)]
         answers = pool.starmap(_sums, jobs, chunksize=1)
-    return {"sum_s": dict(zip(map(str, sizes), answers[0], strict=True))}
+    return {"sum_s": dict(zip(map(str, sizes), np.mean(answers, axis=0).tolist(), strict=True))}
 
 
-def _sums(meeting: str, rank: int, size: int, lengths: list[int], repeats: int) -> list[float]:
-    from shoal.parallel.collective import TorchGroup
-
-    group = TorchGroup(meeting, rank, size)
+def _sums(addresses: Any, rank: int, size: int, lengths: list[int], repeats: int, work_s: float) -> list[float]:
+    listener = listen("127.0.0.1")
+    addresses[rank] = listener.getsockname()
+    while len(addresses) < size:
+        sleep(0.01)
+    group = SocketGroup(listener, [addresses[k] for k in range(size)], rank, b"bench")
+    matrix = np.ones((256, 64), np.float32)
     found = []
     for length in lengths:
         x = np.zeros(length, np.float32)
-        for _ in range(20):
+        spent = 0.0
+        for repeat in range(-20, repeats):
+            started = process_time()
+            while process_time() - started < work_s:  # a share of a core is not a share of the work
+                matrix @ matrix.T[:64, :64]
+            started = perf_counter()
             group.sum(x)
-        started = perf_counter()
-        for _ in range(repeats):
-            group.sum(x)
-        found.append((perf_counter() - started) / repeats)
+            spent += (perf_counter() - started) * (repeat >= 0)
+        found.append(spent / repeats)
     return found
 
 
