@@ -38,6 +38,8 @@ bench: setup
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/dqn.py
 	$(BIN)/python benchmarks/trpo.py
+	$(BIN)/python benchmarks/workers.py
+	$(BIN)/python benchmarks/scaling.py
 
 clean:
 	rm -rf .venv .venvs

@@ -55,11 +55,11 @@ def python_of(who: str) -> Path:
     return python
 
 
-def ask(who: str, task: str, **arguments: Any) -> Ended:
-    """Run one task of `runners/run_WHO.py` in a process of its own and give its answer."""
+def ask(who: str, task: str, runner: str = "", **arguments: Any) -> Ended:
+    """Run one task of `runners/run_WHO.py`, or of another runner, in a process of its own and give its answer."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         answer = Path(folder) / "answer.json"
-        script = HERE / "runners" / f"run_{who}.py"
+        script = HERE / "runners" / f"run_{runner or who}.py"
         command = [str(python_of(who)), str(script), task, json.dumps(arguments), str(answer)]
         started, ended, peak = _run(command, who, Path(folder))
         return Ended(started, ended, peak, json.loads(answer.read_text()))

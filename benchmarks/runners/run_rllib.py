@@ -10,17 +10,19 @@ from typing import Any
 
 import ray
 import task
+from processes import kill_one_of
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from simulators import Sleeping
 
 
-def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: int, iterations: int) -> task.Answer:
-    """PPO on CartPole-v1 in one process, timed from outside: RLlib's own timers average over the warm-up too."""
-    algo: Any = (
+def same_work(num_envs: int, batch: int, minibatch: int, epochs: int, num_env_runners: int) -> Any:
+    """PPO on CartPole-v1: 64x64 tanh, separate value net; `num_envs` environments in all."""
+    return (
         PPOConfig()
         .environment("CartPole-v1")
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
+        .env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=num_envs // max(num_env_runners, 1))
         .training(train_batch_size_per_learner=batch, minibatch_size=minibatch, num_epochs=epochs, lr=3e-4)
         .rl_module(
             model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
@@ -28,6 +30,13 @@ def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: i
         .debugging(seed=0)
         .build_algo()
     )
+
+
+def throughput(
+    num_envs: int, batch: int, minibatch: int, epochs: int, warmup: int, iterations: int, num_env_runners: int = 0
+) -> task.Answer:
+    """The same work, timed from outside: RLlib's own timers average over the warm-up too."""
+    algo = same_work(num_envs, batch, minibatch, epochs, num_env_runners)
     update = algo.learner_group.update
     learning: list[float] = []
 
@@ -48,6 +57,48 @@ def throughput(num_envs: int, batch: int, minibatch: int, epochs: int, warmup: i
     algo.stop()
     ray.shutdown()
     return answer
+
+
+def startup(num_envs: int, batch: int, minibatch: int, epochs: int, num_env_runners: int) -> task.Answer:
+    """One iteration, and the moment it was finished."""
+    algo = same_work(num_envs, batch, minibatch, epochs, num_env_runners)
+    algo.train()
+    finished_at = time.monotonic()
+    algo.stop()
+    ray.shutdown()
+    return {"finished_at": finished_at}
+
+
+def killed(num_workers: int, steps: int, sleep_s: float, seconds: float, every_s: float) -> task.Answer:
+    """Steps per second undisturbed, and with `kill -9` of one runner every so often."""
+    ray.init(num_cpus=num_workers + 1)
+    algo: Any = (
+        PPOConfig()
+        .environment(Sleeping, env_config={"sleep_s": sleep_s})
+        .env_runners(num_env_runners=num_workers, num_envs_per_env_runner=1)
+        .training(train_batch_size_per_learner=steps * num_workers, minibatch_size=256, num_epochs=10, lr=3e-4)
+        .rl_module(
+            model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
+        )
+        .fault_tolerance(restart_failed_env_runners=True, delay_between_env_runner_restarts_s=0)
+        .build_algo()
+    )
+    algo.train()
+
+    def rate() -> tuple[float, float]:
+        started, taken, longest = perf_counter(), 0, 0.0
+        while perf_counter() - started < seconds:
+            before = perf_counter()
+            taken += algo.train()["env_runners"].get("num_env_steps_sampled", 0)
+            longest = max(longest, perf_counter() - before)
+        return taken / (perf_counter() - started), longest
+
+    calm, _ = rate()
+    with kill_one_of("ray::SingleAgentEnvRunner", every_s) as kills:
+        struck, longest = rate()
+    algo.stop()
+    ray.shutdown()
+    return {"calm": calm, "struck": struck, "kills": len(kills), "longest_s": longest}
 
 
 def dqn(num_envs: int, warmup: int, steps: int, **work: Any) -> task.Answer:
@@ -118,4 +169,4 @@ def solve(seed: int, goal: float) -> task.Answer:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, dqn, solve)})
+    task.main({f.__name__: f for f in (throughput, startup, killed, dqn, solve)})

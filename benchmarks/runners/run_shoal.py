@@ -17,7 +17,7 @@ MODEL = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers
 
 
 def same_work(num_envs: int, batch: int, minibatch: int, epochs: int, **config: Any) -> shoal.PPO:
-    """PPO on CartPole-v1 in one process: 64x64 tanh, separate value net."""
+    """PPO on CartPole-v1, in one process unless `config` says otherwise: 64x64 tanh, separate value net."""
     return shoal.PPO(
         env="CartPole-v1",
         config={
@@ -42,14 +42,20 @@ def throughput(
     warmup: int,
     iterations: int,
     custom_model: bool = False,
+    num_workers: int = 0,
+    sample_async: bool = False,
 ) -> task.Answer:
-    """Iterations of the whole algorithm, with the NumPy network or a torch model that the user wrote."""
+    """Iterations of the whole algorithm, with the NumPy network or a torch model that the user wrote.
+
+    `num_envs` are the environments in all. Learning that hides behind sampling counts as learning.
+    """
     model: dict[str, Any] = MODEL
     if custom_model:
         from two_nets import TwoNets
 
         model = {"custom_model": TwoNets}
-    with same_work(num_envs, batch, minibatch, epochs, model=model) as trainer:
+    layout = {"num_workers": num_workers, "sample_async": sample_async}
+    with same_work(num_envs // max(num_workers, 1), batch, minibatch, epochs, model=model, **layout) as trainer:
         for _ in range(warmup):
             trainer.train()
         steps, overall, learning = 0, 0.0, 0.0

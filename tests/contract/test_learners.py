@@ -11,7 +11,6 @@ import pytest
 
 import shoal
 
-pytest.importorskip("torch")
 PROBES = Path(__file__).with_name("probe_env.py")
 NUM_ENVS = 4
 

@@ -134,9 +134,7 @@ class AlgorithmConfig(BaseModel):
     num_cpus_per_worker: NonNegative = 1
     """Cores that each worker takes; a fraction lets workers share a core."""
     num_learners: Size = 1
-    """Processes that learn, each from the experience of the workers on its own node; 1: in the driver's process.
-
-    More than one needs PyTorch, for their all-reduce."""
+    """Processes that learn, each from the experience of the workers on its own node; 1: in the driver's process."""
     num_cpus_per_learner: NonNegative = 1
     """Cores that each learner takes, where there are several."""
     num_gpus: NonNegative = 0

@@ -1,9 +1,8 @@
-"""All-reduce between learners in different processes: gloo on CPUs, NCCL on GPUs."""
+"""All-reduce between learners on GPUs: NCCL."""
 
 from __future__ import annotations
 
 import os
-import socket
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +20,10 @@ TIMEOUT = timedelta(minutes=30)  # a learner that dies is noticed by the driver,
 class TorchGroup:
     """Keeps the `Group` contract over torch.distributed; a process belongs to one group at a time."""
 
-    def __init__(self, meeting: str, rank: int, size: int, on_gpu: bool = False) -> None:
+    def __init__(self, meeting: str, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self._device = torch.device("cuda" if on_gpu else "cpu")
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo", init_method=meeting, rank=rank, world_size=size, timeout=TIMEOUT
-        )
+        self._device = torch.device("cuda")
+        dist.init_process_group("nccl", init_method=meeting, rank=rank, world_size=size, timeout=TIMEOUT)
 
     def sum(self, x: Numbers) -> Numbers:
         """See `Group`."""
@@ -55,12 +52,8 @@ class TorchGroup:
         return x
 
 
-def use_interface_of(host: str) -> str:
-    """Talk to others over the interface that has this address; a free port of it, as `host:port`."""
+def use_interface_of(host: str) -> None:
+    """Talk to others over the interface that has this address."""
     for interface, addresses in psutil.net_if_addrs().items():
         if any(address.address == host for address in addresses):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"

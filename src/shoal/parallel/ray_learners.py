@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -17,15 +17,26 @@ from shoal.config.settings import AlgorithmConfig, OnPolicyConfig
 from shoal.data.batch import Batch, Step, concatenate
 from shoal.data.state import State
 from shoal.envs.spaces import Space
-from shoal.errors import ConfigError, ShoalError, WorkerError
+from shoal.errors import ShoalError, WorkerError
 from shoal.models.build import build_policy
+from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.ray_workers import Fragment, RayWorkers
+from shoal.parallel.sockets import Address, SocketGroup, listen
 from shoal.parallel.workers import check_usable
 
 MOST_REPEATS = 3  # of one iteration, after a learner has died in it
 
 log = logging.getLogger("shoal")
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where learners find each other."""
+
+    addresses: list[Address]  # by rank
+    secret: bytes = field(repr=False)
+    on_gpus: str  # in the words of torch.distributed
 
 
 class RemoteLearner:
@@ -40,23 +51,29 @@ class RemoteLearner:
         self._config, self._make = config, make
         self._spaces, self._search_path = spaces, search_path
 
-    def place(self) -> tuple[str, str]:
-        """The node this is on, and an address there where the group could meet."""
+    def place(self) -> tuple[str, Address]:
+        """The node this is on, and where the others can call."""
         import ray
 
-        from shoal.parallel.collective import use_interface_of
+        host: Callable[[], str] = ray.util.get_node_ip_address
+        self._listener = listen(host())
+        address, port = self._listener.getsockname()[:2]
+        return ray.get_runtime_context().get_node_id(), (address, port)
 
-        address: Callable[[], str] = ray.util.get_node_ip_address
-        return ray.get_runtime_context().get_node_id(), use_interface_of(address())
-
-    def join(self, meeting: str, rank: int, size: int) -> None:
+    def join(self, meeting: Meeting, rank: int) -> None:
         """Meet the others and build the learner."""
-        from shoal.parallel.collective import TorchGroup
-
         self._rank = rank
         self.policy = build_policy(*self._spaces, self._config, self._search_path)
-        group = TorchGroup(meeting, rank, size, on_gpu=self._config.num_gpus > 0)
-        self.learner: Any = self._make(self._config, self.policy, group)  # one that learns from batches
+        self.learner: Any = self._make(self._config, self.policy, self._group(meeting))  # learns from batches
+
+    def _group(self, meeting: Meeting) -> Group:
+        if not self._config.num_gpus:
+            return SocketGroup(self._listener, meeting.addresses, self._rank, meeting.secret)
+        from shoal.parallel.collective import TorchGroup, use_interface_of
+
+        self._listener.close()
+        use_interface_of(meeting.addresses[self._rank][0])
+        return TorchGroup(meeting.on_gpus, self._rank, len(meeting.addresses))
 
     def update(
         self, timesteps_total: int, columns: list[range], states: tuple[State, State] | None, *fragments: Batch
@@ -90,8 +107,6 @@ class RayLearners:
         make: MakeLearner,
         first: Learner,
     ) -> None:
-        if find_spec("torch") is None:
-            raise ConfigError("config.num_learners: more than one needs PyTorch; type: pip install 'shoal[torch]'")
         self._config, self._workers = config, workers
         self._search_path, self._make = search_path, make
         self._ray = workers.session.ray
@@ -203,10 +218,13 @@ class RayLearners:
         found = self._ray.get([actor.place.remote() for actor in self._actors])
         self._nodes = [node for node, _ in found]
         self._meetings += 1
+        addresses = [address for _, address in found]
         private = self._workers.session.folder
         # A port could be anybody's; a file in our own folder is not.
-        meeting = f"tcp://{found[0][1]}" if private is None else f"file://{private}/learners{self._meetings}"
-        self._ray.get([actor.join.remote(meeting, rank, len(self._actors)) for rank, actor in enumerate(self._actors)])
+        free = "tcp://{}:{}".format(*addresses[0])
+        on_gpus = free if private is None else f"file://{private}/learners{self._meetings}"
+        meeting = Meeting(addresses, os.urandom(32), on_gpus)
+        self._ray.get([actor.join.remote(meeting, rank) for rank, actor in enumerate(self._actors)])
         self._known = None
 
 
@@ -236,8 +254,9 @@ def shared_out(workers: Mapping[int, str], learners: Sequence[str]) -> list[list
 
 def is_echo(cause: BaseException) -> bool:
     """Whether a learner failed only because its neighbour died in the middle of their sum."""
-    words = ("gloo", "nccl", "connection closed", "connection reset", "broken pipe", "timed out")
-    return isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in words)
+    words = ("nccl", "connection closed", "connection reset", "broken pipe", "timed out")
+    broken = isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in words)
+    return broken or isinstance(cause, ConnectionError | TimeoutError)
 
 
 def _empty(batch: Batch) -> Batch:

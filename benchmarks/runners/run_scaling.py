@@ -1,0 +1,208 @@
+"""The parts that an iteration with many workers and learners is made of, each measured by itself, and the whole."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter, process_time, sleep
+from typing import Any
+
+import numpy as np
+import task
+
+import shoal
+from shoal.data.batch import concatenate
+from shoal.envs.making import env_maker
+from shoal.parallel.ray_session import connect
+from shoal.parallel.ray_workers import RayWorkers
+from shoal.parallel.sockets import SocketGroup, listen
+from shoal.runs.trainer import make_learner
+
+SIMULATOR = f"{Path(__file__).with_name('simulators.py')}:SleepingVector"
+
+
+def config_of(num_workers: int, num_envs: int, steps: int, sleep_s: float = 0.0, **config: Any) -> dict[str, Any]:
+    """`num_envs` environments and `steps` steps for each worker; workers share the cores there are."""
+    cores = {"num_cpus_per_worker": min(1.0, 2 / num_workers)} if num_workers else {}
+    return {
+        "env_config": {"num_envs": num_envs, "sleep_s": sleep_s},
+        "num_workers": num_workers,
+        "num_envs_per_worker": num_envs,
+        "train_batch_size": max(num_workers, 1) * num_envs * steps,
+        "log_level": "ERROR",
+        **cores,
+        **config,
+    }
+
+
+def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
+    """A round of messages without any sampling to speak of, seen by the whole and by the driver alone.
+
+    `round_s`: ask, one step of each worker, answers. `driver_s`: asking, and taking answers that wait already.
+    `merge_s`: fetching and joining the fragments, once with few bytes and once with many.
+    """
+    few, many = 1, 64
+    with shoal.PPO(env=SIMULATOR, config=config_of(num_workers, num_envs, few)) as trainer:
+        workers: Any = trainer.workers
+        ray = workers.session.ray
+        workers.sample(few)
+        cpu = sum(workers.foreach_worker(lambda _: process_time()))
+        whole = [seconds(workers.sample_apart, few) for _ in range(repeats)]
+        cpu = sum(workers.foreach_worker(lambda _: process_time())) - cpu
+        ask, take = [], []
+        for _ in range(repeats):
+            started = perf_counter()
+            asked = workers._ask(few)
+            ask.append(perf_counter() - started)
+            ray.wait(list(asked.references), num_returns=len(asked.references))
+            take.append(seconds(workers._answers, asked))
+        merge = {}
+        for steps in (few, many):
+            times = []
+            for _ in range(repeats):
+                fragments, _ = workers.sample_apart(steps)
+                batches = [fragment.batch for fragment in fragments]
+                ray.wait(batches, num_returns=len(batches))
+                times.append(seconds(lambda each: concatenate(ray.get(each)), batches))
+            joined = concatenate(ray.get(batches))
+            merge[str(_megabytes(joined))] = statistics.median(times)
+    return {
+        "round_s": statistics.median(whole),
+        "worker_cpu_s": cpu / repeats / num_workers,
+        "ask_s": statistics.median(ask),
+        "take_s": statistics.median(take),
+        "merge_s": merge,
+    }
+
+
+class Emulated(RayWorkers):
+    """The driver's view of very many workers, which a few processes play by turns."""
+
+    def _actor(self, index: int, generation: int) -> Any:
+        players = self.__dict__.setdefault("players", [])
+        if len(players) < PLAYERS:
+            players.append(super()._actor(index, generation))
+        return players[index % len(players)]
+
+
+PLAYERS = 4
+
+
+def driver(num_workers: int, repeats: int) -> task.Answer:
+    """What the driver alone does for so many workers, when all of them have answered."""
+    config = config_of(PLAYERS, 1, 1)
+    with shoal.PPO(env=SIMULATOR, config={**config, "num_workers": 0, "num_cpus_per_worker": 1}) as trainer:
+        tree = {"num_workers": num_workers, "num_cpus_per_worker": 1e-3}
+        wide = trainer.config.model_copy(update=tree)
+        workers = Emulated(wide, env_maker(SIMULATOR), connect(wide))
+        try:
+            workers.sample(1)
+            ask, take = [], []
+            for _ in range(repeats):
+                started = perf_counter()
+                asked = workers._ask(1)
+                ask.append(perf_counter() - started)
+                workers._ray.wait(list(asked.references), num_returns=len(asked.references))
+                take.append(seconds(workers._answers, asked))
+        finally:
+            workers.stop()
+    return {"ask_s": statistics.median(ask), "take_s": statistics.median(take)}
+
+
+def update(rows: int, num_envs: int, minibatches: int, epochs: int, repeats: int) -> task.Answer:
+    """One learner's update on so many rows, in so many minibatches a pass."""
+    config = config_of(0, num_envs, rows // num_envs, sgd_minibatch_size=rows // minibatches, num_sgd_iter=epochs)
+    with shoal.PPO(env=SIMULATOR, config=config) as trainer:
+        batch = trainer.workers.sample(rows // num_envs).batch
+        learner = make_learner(trainer.config, trainer.get_policy(), None)  # type: ignore[arg-type]
+        with trainer._thread_pools.limit(limits=1, user_api="blas"):
+            learner.update(batch, 0)
+            times = [seconds(learner.update, batch, 0) for _ in range(repeats)]
+        params = len(trainer.get_policy().network.params)
+    return {"update_s": statistics.median(times), "parameters": params}
+
+
+def all_reduce(num_learners: int, sizes: list[int], repeats: int, work_s: float) -> task.Answer:
+    """Seconds of one sum over the learners, for vectors of so many numbers, with some computing before each."""
+    with get_context("spawn").Manager() as manager, get_context("spawn").Pool(num_learners) as pool:
+        addresses = manager.dict()
+        jobs = [(addresses, rank, num_learners, sizes, repeats, work_s) for rank in range(num_learners)]
+        answers = pool.starmap(_sums, jobs, chunksize=1)
+    return {"sum_s": dict(zip(map(str, sizes), np.mean(answers, axis=0).tolist(), strict=True))}
+
+
+def _sums(addresses: Any, rank: int, size: int, lengths: list[int], repeats: int, work_s: float) -> list[float]:
+    listener = listen("127.0.0.1")
+    addresses[rank] = listener.getsockname()
+    while len(addresses) < size:
+        sleep(0.01)
+    group = SocketGroup(listener, [addresses[k] for k in range(size)], rank, b"bench")
+    matrix = np.ones((256, 64), np.float32)
+    found = []
+    for length in lengths:
+        x = np.zeros(length, np.float32)
+        spent = 0.0
+        for repeat in range(-20, repeats):
+            started = process_time()
+            while process_time() - started < work_s:  # a share of a core is not a share of the work
+                matrix @ matrix.T[:64, :64]
+            started = perf_counter()
+            group.sum(x)
+            spent += (perf_counter() - started) * (repeat >= 0)
+        found.append(spent / repeats)
+    return found
+
+
+def hand_over(num_learners: int, repeats: int) -> task.Answer:
+    """An update by learners of next to nothing: their messages, and the way of the weights back to the driver."""
+    config = config_of(4, 4, 4, num_learners=num_learners, num_sgd_iter=1, sgd_minibatch_size=64)
+    with shoal.PPO(env=SIMULATOR, config=config) as trainer:
+        learn = [trainer.train()["timers"]["learn_s"] for _ in range(repeats + 2)][2:]
+    return {"learn_s": statistics.median(learn)}
+
+
+def run(
+    num_workers: int,
+    num_learners: int,
+    num_envs: int,
+    steps: int,
+    sleep_s: float,
+    epochs: int,
+    minibatches: int,
+    iterations: int,
+) -> task.Answer:
+    """The whole: seconds of an iteration, and of its parts."""
+    learning = {"num_sgd_iter": epochs, "sgd_minibatch_size": num_workers * num_envs * steps // minibatches}
+    config = config_of(num_workers, num_envs, steps, sleep_s, num_learners=num_learners, **learning)
+    with shoal.PPO(env=SIMULATOR, config=config) as trainer:
+        for _ in range(2):
+            trainer.train()
+        cpu = sum(trainer.workers.foreach_worker(lambda _: process_time()))
+        results = [trainer.train() for _ in range(iterations)]
+        cpu = sum(trainer.workers.foreach_worker(lambda _: process_time())) - cpu
+    found = {
+        "iteration_s": statistics.median(result["time_this_iter_s"] for result in results),
+        "worker_cpu_s": cpu / iterations / num_workers,
+    }
+    for name in ("env", "policy", "learn", "communicate"):
+        found[f"{name}_s"] = statistics.median(result["timers"][f"{name}_s"] for result in results)
+    return found
+
+
+def seconds(call: Callable[..., Any], *arguments: Any) -> float:
+    """How long a call takes."""
+    started = perf_counter()
+    call(*arguments)
+    return perf_counter() - started
+
+
+def _megabytes(batch: Any) -> float:
+    names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs", "final_at")
+    arrays = [*batch.obs, *batch.final_obs, *(getattr(batch, name) for name in names)]
+    return float(sum(array.nbytes for array in arrays) / 1e6)
+
+
+if __name__ == "__main__":
+    task.main({f.__name__: f for f in (rounds, driver, update, all_reduce, hand_over, run)})

@@ -1,0 +1,126 @@
+"""shoal's side of the benchmarks of many workers."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import task
+from processes import below, kill_one_of, pss_mb
+
+import shoal
+
+SLEEPING = f"{Path(__file__).with_name('simulators.py')}:Sleeping"
+
+
+def trainer_of(env: str, num_workers: int, num_envs: int, batch: int, **config: Any) -> shoal.PPO:
+    """PPO with `num_envs` environments in all; workers share cores, so that any number of them fits."""
+    cores = {"num_cpus_per_worker": min(1.0, 2 / num_workers)} if num_workers else {}
+    return shoal.PPO(
+        env=env,
+        config={
+            "num_workers": num_workers,
+            "num_envs_per_worker": num_envs // max(num_workers, 1),
+            "train_batch_size": batch,
+            **cores,
+            **config,
+        },
+    )
+
+
+def sampling(
+    env: str, num_workers: int, num_envs: int, steps: int, rounds: int, env_config: dict[str, Any]
+) -> task.Answer:
+    """Steps per second of `workers.sample` alone, and of whole iterations."""
+    with trainer_of(env, num_workers, num_envs, steps * num_envs, env_config=env_config) as trainer:
+        trainer.train()
+        alone, overall = [], []
+        for _ in range(rounds):
+            started = perf_counter()
+            taken = trainer.workers.sample(steps).num_steps
+            alone.append(taken / (perf_counter() - started))
+            started = perf_counter()
+            taken = trainer.train()["timesteps_this_iter"]
+            overall.append(taken / (perf_counter() - started))
+    return {"sampling": statistics.median(alone), "overall": statistics.median(overall)}
+
+
+def bare(processes: int, num_envs: int, seconds: float) -> task.Answer:
+    """Steps per second of Pong without any policy, in so many processes at once: what the machine itself gives."""
+    with get_context("spawn").Pool(processes) as pool:
+        ready = pool.starmap(_pong, [(num_envs // processes, 0.1)] * processes, chunksize=1)
+        rates = pool.starmap(_pong, [(num_envs // processes, seconds)] * len(ready), chunksize=1)
+    return {"sampling": sum(rates)}
+
+
+def _pong(num_envs: int, seconds: float) -> float:
+    import ale_py
+    import gymnasium as gym
+
+    gym.register_envs(ale_py)
+    envs = [gym.make("ALE/Pong-v5", obs_type="ram").unwrapped for _ in range(num_envs)]
+    for env in envs:
+        env.reset(seed=0)
+    started, steps = perf_counter(), 0
+    while perf_counter() - started < seconds:
+        for env in envs:
+            _, _, terminated, truncated, _ = env.step(steps % 6)
+            steps += 1
+            if terminated or truncated:
+                env.reset()
+    return steps / (perf_counter() - started)
+
+
+def killed(num_workers: int, steps: int, sleep_s: float, seconds: float, every_s: float) -> task.Answer:
+    """Steps per second undisturbed, and with `kill -9` of one worker every so often."""
+    config = {"env_config": {"sleep_s": sleep_s}, "log_level": "ERROR"}
+    with trainer_of(SLEEPING, num_workers, num_workers, steps * num_workers, **config) as trainer:
+        trainer.train()
+
+        def rate() -> tuple[float, float]:
+            started, taken, longest = perf_counter(), 0, 0.0
+            while perf_counter() - started < seconds:
+                result = trainer.train()
+                taken += result["timesteps_this_iter"]
+                longest = max(longest, result["time_this_iter_s"])
+            return taken / (perf_counter() - started), longest
+
+        calm, _ = rate()
+        with kill_one_of("ray::RemoteWorker", every_s) as kills:
+            struck, longest = rate()
+        restarts = trainer.train()["num_remote_worker_restarts"]
+    return {"calm": calm, "struck": struck, "kills": len(kills), "longest_s": longest, "restarts": restarts}
+
+
+def crowd(num_workers: int) -> task.Answer:
+    """Memory of every process of a run on the NumPy path, and whether a worker has imported torch."""
+    with trainer_of("CartPole-v1", num_workers, 8 * num_workers, 2048, num_cpus_per_worker=1) as trainer:
+        for _ in range(3):
+            trainer.train()
+        torch = any(trainer.workers.foreach_worker(lambda _: "torch" in sys.modules)) or "torch" in sys.modules
+        held: dict[str, list[float]] = {}
+        for pid, command in below(os.getpid()).items():
+            held.setdefault(_role(pid, command), []).append(pss_mb(pid))
+    return {
+        "pss_mb": sum(sum(each) for each in held.values()),
+        "parts_mb": {role: {"processes": len(each), "sum": sum(each)} for role, each in held.items()},
+        "torch": torch,
+    }
+
+
+def _role(pid: int, command: str) -> str:
+    """What a process is to the run, from its command line."""
+    if pid == os.getpid():
+        return "driver"
+    if command.startswith("ray::RemoteWorker"):
+        return "workers"
+    return "idle workers" if command.startswith("ray::IDLE") else "Ray's daemons"
+
+
+if __name__ == "__main__":
+    task.main({f.__name__: f for f in (sampling, bare, killed, crowd)})
