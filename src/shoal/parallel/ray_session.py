@@ -21,7 +21,9 @@ from shoal.errors import ConfigError
 
 FREEING_TIMEOUT_S = 10.0
 MOST_LAST_WORDS = 3  # lines
-RAYS_OWN = re.compile(r":job_id:|:actor_name:|\*\*\* |.*@ +0x|\[\d{4}-\d\d-\d\d .*\] \w+\.cc:")  # lines of a worker's log
+RAYS_OWN = re.compile(
+    r":job_id:|:actor_name:|\*\*\* |.*@ +0x|\[\d{4}-\d\d-\d\d .*\] \w+\.cc:"
+)  # lines of a worker's log
 LONGEST_TEMP_FOLDER = 25  # a socket's path may have 107 letters, and Ray wants 80 of them
 
 
