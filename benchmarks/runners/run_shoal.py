@@ -155,12 +155,15 @@ def bare_steps_per_s(steps: int) -> float:
     return steps / (perf_counter() - started)
 
 
-def trpo(num_envs: int, num_workers: int, batch: int, iterations: int, **work: Any) -> task.Answer:
+def trpo(
+    num_envs: int, num_workers: int, batch: int, iterations: int, sample_async: bool = False, **work: Any
+) -> task.Answer:
     """The first iterations of TRPO on Pong's memory; the clock starts when environments and workers are up."""
     config = {
         "env_config": {"obs_type": "ram"},
         "num_workers": num_workers,
         "num_envs_per_worker": num_envs // max(num_workers, 1),
+        "sample_async": sample_async,
         "train_batch_size": batch,
         "sgd_minibatch_size": work["minibatch"],
         "num_sgd_iter": work["epochs"],
