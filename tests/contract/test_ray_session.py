@@ -132,6 +132,22 @@ def test_a_second_trainer_that_finds_no_core_free_is_refused(short_folder) -> No
     assert done.returncode == 0, done.stderr
 
 
+def test_a_program_may_have_had_a_ray_of_its_own_before(short_folder) -> None:
+    done = run(
+        """
+        import ray
+        ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        ray.shutdown()
+        for _ in range(2):
+            with shoal.PPO(config=CONFIG) as trainer:
+                assert trainer.train()["timesteps_total"] == 64
+        """,
+        TMPDIR=short_folder,
+        RAY_AUTH_MODE="disabled",
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_users_own_ray_is_used_and_left_running(short_folder) -> None:
     done = run(
         """

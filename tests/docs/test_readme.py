@@ -103,9 +103,9 @@ def test_every_shoal_command_ends_well(desk: Desk) -> None:
         elif match := re.search(r"^  run +(.*)$", printed, re.MULTILINE):
             run = match[1]
             assert "Finished: timesteps_total " in printed
-    assert [path.name[:15] for path in desk.runs("CartPole-v1")] == ["PPO_CartPole-v1"]
-    for name in ("my_env.Thermostat", "my_module.MyEnv", "cartpole"):
-        assert len(desk.runs(name)) == 1
+    assert [path.name[:15] for path in desk.runs("CartPole-v1")] == ["DQN_CartPole-v1", "PPO_CartPole-v1"]
+    for name, count in (("my_env.Thermostat", 2), ("my_module.MyEnv", 1), ("cartpole", 1)):
+        assert len(desk.runs(name)) == count
     left = desk.runs("cartpole")[0]
     for pattern in ("config.yaml", "progress.csv", "result.json", "events.out.tfevents.*", "log.txt", "checkpoint_*"):
         assert list(left.glob(pattern)), pattern

@@ -264,7 +264,7 @@ def test_a_trainer_that_is_cut_short_while_it_is_built_closes_its_environments(m
     def cut_short(*_: Any) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(trainer, "_learner", cut_short)
+    monkeypatch.setattr(trainer, "make_learner", cut_short)
     with pytest.raises(Interrupted):
         trainer.PPO(env=lambda _: Closing(), config={"num_envs_per_worker": 3})
     assert len(set(closed)) == 3

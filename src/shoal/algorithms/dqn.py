@@ -131,9 +131,10 @@ class DQN:
             error = np.subtract(q, targets[part], out=errors[part])
             chosen_q[part] = q
 
-            # Huber's loss is the error where it is small, its sign where it is large.
-            d_q = np.minimum(np.maximum(error, -1), 1) if c.td_error_loss_fn == "huber" else error.copy()
-            d_q *= scale if drawn.weights is None else drawn.weights[part] * scale
+            # The slope of e^2 / 2 is e; of Huber's loss, e cut at +-1.
+            d_q = error * (scale if drawn.weights is None else drawn.weights[part] * scale)
+            if c.td_error_loss_fn == "huber":
+                d_q /= np.maximum(np.abs(error), 1)
             if c.dueling:
                 d_values = d_q
                 d_outputs[:] = d_q[:, None] * np.float32(-1 / num_actions)
@@ -152,7 +153,10 @@ class DQN:
             self.optimizer.step(network.params, gradient, lr)
             network.sync()
             totals.grad_gnorm += norm
-        totals.add(errors, chosen_q, drawn.weights, size)
+        magnitudes = np.abs(errors)
+        reach = magnitudes if c.td_error_loss_fn == "mse" else np.minimum(magnitudes, 1)
+        losses: Array = reach * (magnitudes - np.float32(0.5) * reach)
+        totals.add(size, losses if drawn.weights is None else losses * drawn.weights, chosen_q, magnitudes)
         return errors
 
     def get_state(self) -> State:
@@ -224,15 +228,12 @@ class Totals:
     error: float = 0.0
     grad_gnorm: float = 0.0
 
-    def add(self, errors: Array, q: Array, weights: Array | None, size: int) -> None:
-        """Count the updates of one draw."""
-        absolute = np.abs(errors)
-        small = np.minimum(absolute, 1)
-        loss = small * (absolute - 0.5 * small)  # Huber's
-        self.updates += len(errors) // size
-        self.loss += float((loss if weights is None else loss * weights).sum()) / size
+    def add(self, size: int, losses: Array, q: Array, magnitudes: Array) -> None:
+        """Count the updates of one draw, of `size` transitions each."""
+        self.updates += len(q) // size
+        self.loss += float(losses.sum()) / size
         self.q += float(q.sum()) / size
-        self.error += float(absolute.sum()) / size
+        self.error += float(magnitudes.sum()) / size
 
     def means(self) -> dict[str, float]:
         """The mean of each statistic over the updates; what no update has said is left out."""

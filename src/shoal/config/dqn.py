@@ -81,8 +81,11 @@ class DQNConfig(AlgorithmConfig):
     """Whether the network chooses the action whose value the target network gives (van Hasselt et al. 2016)."""
     dueling: Flag = True
     """Whether action values are a state's value plus each action's advantage (Wang et al. 2016)."""
-    td_error_loss_fn: Literal["huber", "mse"] = "huber"
-    """Loss of the values' errors."""
+    td_error_loss_fn: Literal["mse", "huber"] = "mse"
+    """Loss of the values' errors: their squares, or squares of small and magnitudes of large ones.
+
+    Classic RLlib: huber, under which many small errors outvote the few large ones at the ends of episodes, and values
+    can grow without bound."""
     replay_buffer_config: ReplayConfig = ReplayConfig()
     """The replay buffer."""
     exploration_config: EpsilonGreedyConfig = EpsilonGreedyConfig()

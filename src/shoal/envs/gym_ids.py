@@ -61,6 +61,7 @@ def _register_atari() -> bool:
     except ImportError:
         return False
     # A no-op in itself: it tells linters and readers that the import registers the games.
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner for every game
     gymnasium.register_envs(ale_py)
     return True
 

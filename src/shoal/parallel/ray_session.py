@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,9 @@ from shoal.errors import ConfigError
 
 FREEING_TIMEOUT_S = 10.0
 MOST_LAST_WORDS = 3  # lines
+RAYS_OWN = re.compile(
+    r":job_id:|:actor_name:|\*\*\* |.*@ +0x|\[\d{4}-\d\d-\d\d .*\] \w+\.cc:"
+)  # lines of a worker's log
 LONGEST_TEMP_FOLDER = 25  # a socket's path may have 107 letters, and Ray wants 80 of them
 
 
@@ -31,11 +35,10 @@ class Session:
         self.folder = folder  # of a private Ray; nobody else can read it
 
     def last_words(self, pid: int) -> str:
-        """The last lines that a process of this machine wrote to its error stream, in one."""
+        """What a process of this machine wrote to its error stream at last, in one line."""
         with contextlib.suppress(Exception):  # where Ray keeps its logs is not promised
             logs = Path(self.ray._private.worker.global_worker.node.get_logs_dir_path())
-            lines = [line for file in logs.glob(f"worker-*-{pid}.err") for line in _tail(file)]
-            return " | ".join(lines[-MOST_LAST_WORDS:])
+            return last_words([line for file in logs.glob(f"worker-*-{pid}.err") for line in _tail(file)])
         return ""
 
     def stop(self) -> None:
@@ -140,6 +143,7 @@ def _start_private(folder: str, num_cpus: int) -> Any:
     os.environ["RAY_AUTH_TOKEN_PATH"] = token
     # Ray runs workers at nice 15; ours are no less important than the learner that waits for them.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    _reread_token()
     import ray
 
     ray.init(
@@ -154,6 +158,14 @@ def _start_private(folder: str, num_cpus: int) -> Any:
     return ray
 
 
+def _reread_token() -> None:
+    """Let a Ray that is imported already take notice of the variables: it reads them once."""
+    if "ray" in sys.modules:
+        raylet: Any = sys.modules["ray._raylet"]
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
 @cache
 def _token() -> str:
     """The secret of this program's private Rays, one after another: Ray reads it once in a process's life."""
@@ -166,6 +178,7 @@ def clean(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if os.environ.get("RAY_AUTH_TOKEN_PATH", "").startswith(folder):
         del os.environ["RAY_AUTH_TOKEN_PATH"], os.environ["RAY_AUTH_MODE"]
+        _reread_token()  # a Ray that the program starts itself has another
 
 
 def _end_leftovers(folder: str) -> None:
@@ -204,9 +217,18 @@ def _wait_for_room(ray: Any, config: AlgorithmConfig) -> None:
         sleep(0.1)
 
 
+def last_words(lines: list[str]) -> str:
+    """What is worth telling of a dead process's last lines: in a crash the line before it, and where it happened."""
+    crash = next((k for k, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+    if crash is None:
+        return " | ".join(lines[-MOST_LAST_WORDS:])
+    where = [line for line in lines[crash + 1 :] if line.startswith("File ")]
+    return " | ".join([*lines[max(crash - 1, 0) : crash + 1], *where[:1]])
+
+
 def _tail(file: Path) -> list[str]:
     """The last lines of a log that say something."""
     with file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - 4096))
         lines = stream.read().decode(errors="replace").splitlines()
-    return [line.strip() for line in lines if line.strip() and not line.startswith((":job_id:", ":actor_name:"))]
+    return [line.strip() for line in lines if line.strip() and not RAYS_OWN.match(line)]

@@ -98,7 +98,8 @@ class Textbook:
                 targets = double(t.returns[part]) + double(t.discounts[part]) * best
             actions = torch.tensor(t.actions[part].astype(np.int64))[:, None]
             q = self.q(self.params, t.obs[0][part]).gather(1, actions)[:, 0]
-            losses = torch.nn.functional.smooth_l1_loss(q, targets, reduction="none")
+            huber = torch.nn.functional.smooth_l1_loss(q, targets, reduction="none")
+            losses = huber if self.c.td_error_loss_fn == "huber" else (q - targets) ** 2 / 2
             if given.weights is not None:
                 losses = losses * double(given.weights[part])
             self.optimizer.zero_grad()
@@ -115,6 +116,7 @@ VARIANTS = {
     "double": {"double_q": True, "dueling": False},
     "dueling": {"double_q": False, "dueling": True},
     "both": {},
+    "huber": {"td_error_loss_fn": "huber"},
     "separate nets": {"model": {"fcnet_hiddens": [8, 6], "vf_share_layers": False}},
     "clipped": {"grad_clip": 0.05},
     "filter": {"observation_filter": "MeanStdFilter"},
@@ -138,8 +140,9 @@ def test_updates_are_those_of_the_papers(changes, weighted) -> None:
     assert totals.means()["grad_gnorm"] == pytest.approx(np.mean(norms), rel=1e-3)
 
 
-def test_errors_are_those_before_each_update() -> None:
-    learner = learner_of(double_q=False)
+@pytest.mark.parametrize("loss_fn", ["mse", "huber"])
+def test_errors_are_those_before_each_update(loss_fn) -> None:
+    learner = learner_of(double_q=False, td_error_loss_fn=loss_fn)
     given, textbook, totals = drawn(SIZE), Textbook(learner), Totals()
     errors = learner.update(given, learner.config.lr, totals)
     t = given.transitions
@@ -150,8 +153,8 @@ def test_errors_are_those_before_each_update() -> None:
     stats = totals.means()
     assert stats["mean_q"] == pytest.approx(q.mean(), rel=1e-4)
     assert stats["mean_td_error"] == pytest.approx(np.abs(errors).mean(), rel=1e-4)
-    small = np.minimum(np.abs(errors), 1)
-    assert stats["total_loss"] == pytest.approx((small * (np.abs(errors) - small / 2)).mean(), rel=1e-4)
+    loss = torch.nn.functional.smooth_l1_loss(double(q), targets) if loss_fn == "huber" else (errors**2 / 2).mean()
+    assert stats["total_loss"] == pytest.approx(float(loss), rel=1e-4)
 
 
 def test_a_torch_network_learns_the_same() -> None:
