@@ -33,7 +33,7 @@ WORK = {"num_envs": 16, "steps": 50, "sleep_s": 0.01, "epochs": 4, "minibatches"
 ROWS = WORK["num_envs"] * WORK["steps"]  # of one worker
 PER_NODE = 32  # workers
 PAPER = [2**k for k in range(4, 14)]
-LAYOUTS = [(1, 1), (4, 1), (8, 1), (16, 1), (32, 1), (4, 2), (16, 2), (32, 2), (4, 4), (16, 4), (32, 4)]
+LAYOUTS = [(1, 1), (4, 1), (16, 1), (32, 1), (4, 2), (16, 2), (32, 2), (4, 4), (16, 4), (32, 4)]
 CORES = 2
 BYTES = np.dtype(np.float32).itemsize
 
@@ -94,7 +94,7 @@ def fitted(rows: list[tuple[tuple[float, ...], float]]) -> list[float]:
 
 def measure(quick: bool) -> Found:
     """Each cost's own measurements."""
-    repeats = 3 if quick else 30
+    repeats = 3 if quick else 15
     counts = (1, 2) if quick else (1, 4, 8, 16, 32)
     emulated = (16,) if quick else (64, 256, 1024)
     learners = (2,) if quick else (2, 4)
@@ -118,7 +118,7 @@ def measure(quick: bool) -> Found:
         found[name] = {}
         for label, arguments in cases.items():
             console.print(f"  {name} {label}", style="dim")
-            more = {"all_reduce": 20 * repeats, "update": max(3, repeats // 3)}.get(name, repeats)
+            more = {"all_reduce": 40 * repeats, "update": max(3, repeats // 2)}.get(name, repeats)
             found[name][label] = ask("shoal", task, "scaling", **arguments, repeats=more).answer
     return found
 
@@ -174,7 +174,7 @@ def measure_runs(quick: bool) -> dict[tuple[int, int], Found]:
     found = {}
     for workers, learners in [(1, 1), (2, 2)] if quick else LAYOUTS:
         console.print(f"  {workers} workers, {learners} learners", style="dim")
-        work = {**WORK, "iterations": 2 if quick else 8}
+        work = {**WORK, "iterations": 2 if quick else 6}
         layout = {"num_workers": workers, "num_learners": learners}
         found[workers, learners] = ask("shoal", "run", "scaling", **work, **layout).answer
     return found
