@@ -94,8 +94,8 @@ class DQNConfig(AlgorithmConfig):
     """The network."""
     optimizer: QOptimizerConfig = QOptimizerConfig()
     """The optimiser's own settings."""
-    lr: Positive = 5e-4
-    """Learning rate."""
+    lr: Positive = 1e-3
+    """Learning rate (classic RLlib: 5e-4)."""
     grad_clip: Positive | None = 10.0
     """Largest norm of a gradient; null: no limit (classic RLlib: 40)."""
     explore: Flag = True
