@@ -64,10 +64,9 @@ class Desk:
         return sorted((self.home / "shoal_results" / name).iterdir())
 
 
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    folder = tmp_path_factory.mktemp("readme")
-    made = Desk(folder / "home", folder / "work")
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    made = Desk(tmp_path / "home", tmp_path / "work")
     made.home.mkdir()
     made.work.mkdir()
     name = re.match(r"# (\S+)\n", ENVIRONMENT)
