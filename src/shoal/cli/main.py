@@ -26,6 +26,10 @@ COMMANDS = {
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "config": _Lazy("shoal.cli.config_command", "config", "Show every key there is, or check a file."),
+    "submit": _Lazy("shoal.cli.submit", "submit", "Submit a command to the batch system of a cluster."),
+    "jobs": _Lazy("shoal.cli.submit", "jobs", "List the jobs that were submitted from here."),
+    "logs": _Lazy("shoal.cli.submit", "logs", "Print what a job has printed."),
+    "cancel": _Lazy("shoal.cli.submit", "cancel", "Cancel a job."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
 }
 
