@@ -51,7 +51,9 @@ def sampling(
     return {"sampling": statistics.median(alone), "overall": statistics.median(overall)}
 
 
-def paired(env: str, num_workers: int, num_envs: int, steps: int, rounds: int, env_config: dict[str, Any]) -> task.Answer:
+def paired(
+    env: str, num_workers: int, num_envs: int, steps: int, rounds: int, env_config: dict[str, Any]
+) -> task.Answer:
     """Steps per second of sampling with no workers and with some, in turns, since a shared machine's speed drifts."""
     layouts = {"inside": 0, "workers": num_workers}
     rates: dict[str, list[float]] = {name: [] for name in layouts}
