@@ -140,8 +140,8 @@ def _ssh_words(environ: Mapping[str, str]) -> Command:
 def _in_this_folder(words: Command, environ: Mapping[str, str]) -> Command:
     """The words, started in this folder where the host has it, for launchers that start in the home folder."""
     # These hand over no environment either, and an interpreter from a module does not even start without its libraries.
-    libraries = environ.get("LD_LIBRARY_PATH")
-    setting = ["/usr/bin/env", f"LD_LIBRARY_PATH={libraries}"] if libraries else []
+    paths = [f"{name}={environ[name]}" for name in ("LD_LIBRARY_PATH", "PYTHONPATH") if environ.get(name)]
+    setting = ["/usr/bin/env", *paths] if paths else []
     return ["/bin/sh", "-c", 'cd "$1" 2>/dev/null; shift; exec "$@"', "sh", os.getcwd(), *setting, *words]
 
 
