@@ -203,7 +203,7 @@ def test_simulated_submit_ask_follow_and_cancel(desk: Desk) -> None:
     Path(job["log"]).write_bytes(b"iter 1\n\xff\n")
     shown = desk.shoal("logs", "41")
     assert shown.stdout_bytes == b"iter 1\n\xff\n"
-    assert str(record.parent) in shown.stderr
+    assert f"{record.parent}-41" in shown.stderr
     desk.shoal("cancel", "41")
     assert desk.shoal("logs", "41", "-f").stdout_bytes == b"iter 1\n\xff\n"
     assert desk.shoal("jobs").output == "No job waits or runs; --all lists past ones.\n"
@@ -227,9 +227,8 @@ def test_simulated_the_script_passes_exit_codes_and_words_through(desk: Desk) ->
     script = desk.script(command=["python", "a b.py", "it's", "$HOME"], min_nodes=1)
     done = desk.run(script, ENDS_WITH="3")
     assert done.returncode == 3
-    assert (
-        desk.read("launched") == f"launch --job-dir {desk.folder}/nodes/41 --min-nodes 1 -- python a b.py it's $HOME\n"
-    )
+    options = f"--job-dir {desk.folder}/nodes-41 --min-nodes 1 --on-node-loss continue"
+    assert desk.read("launched") == f"launch {options} -- python a b.py it's $HOME\n"
     assert desk.run(script, ENDS_WITH="0").returncode == 0
     assert desk.run(script, ENDS_WITH="99").returncode == (1 if desk.scheduler in ("lsf", "sge") else 99)
     assert desk.read("requeued") == ""

@@ -160,7 +160,7 @@ def logs(job_id: str, follow: bool) -> None:
         sys.stdout.buffer.flush()
     if not log.exists():
         raise ClusterError(f"{log} is not there, and job {job.ids()[-1]} is over; see {job.script}")
-    click.echo(f"The logs of its nodes are in {folder}.", err=True)
+    click.echo(f"The logs of its nodes are in {job.cluster_folder(folder)}.", err=True)
 
 
 @click.command()

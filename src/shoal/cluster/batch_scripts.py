@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from shoal.cluster.exits import RESUME_ME
 from shoal.cluster.jobs import Job
 from shoal.errors import ConfigError
 
-SAVED = 85
-"""The exit code of `shoal launch` that means: saved, resume me."""
 REQUEUES = ".requeues"
 """Added to a log's name: the file that counts requeues where the scheduler does not, with the job's id after each."""
 
@@ -45,7 +44,7 @@ class Dialect:
 
 
 def batch_script(job: Job, scheduler: str, programs: Path, folder: Path) -> str:
-    """The script's text; `programs` is the folder of the shoal that writes it, `folder` is where nodes' logs go."""
+    """The script; `programs` has the shoal that writes it, `folder` and the job's id name the folder of its cluster."""
     dialect = DIALECTS[scheduler]
     problems = _problems(job, scheduler, dialect)
     if problems:
@@ -93,13 +92,13 @@ def _environment(job: Job, programs: Path) -> list[str]:
 
 
 def _launch(job: Job, dialect: Dialect, folder: Path) -> list[str]:
-    options = f'--job-dir {shlex.quote(str(folder))}/"$job_id"'
+    options = f'--job-dir {shlex.quote(str(folder))}-"$job_id"'
     for name in ("min_nodes", "ports", "on_node_loss"):
         if getattr(job, name) is not None:
             options += f" --{name.replace('_', '-')} {getattr(job, name)}"
     lines = [
         "# `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.",
-        "# In a process group of its own (set -m) it hears the scheduler's signals only from this shell.",
+        "# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.",
         "set +e -m",
         f"shoal launch {options} \\",
         f"  -- {shlex.join(job.command)} </dev/null &",
@@ -117,7 +116,7 @@ def _launch(job: Job, dialect: Dialect, folder: Path) -> list[str]:
 
 def _wait(dialect: Dialect) -> list[str]:
     return [
-        "# The walltime ends soon: save, and end with 85. Cancelled: save, and end.",
+        f"# The walltime ends soon: save, and end with {RESUME_ME}. Cancelled: save, and end.",
         f"""trap 'told=yes; kill -USR1 "$launch" 2>/dev/null' {dialect.warnings}""",
         f"""trap 'told=yes; trap "" {dialect.stops}; kill -TERM "$launch" 2>/dev/null' {dialect.stops}""",
         "told=yes",
@@ -134,8 +133,8 @@ def _end(job: Job, scheduler: str, dialect: Dialect) -> list[str]:
     lines = []
     if job.requeue:
         lines += [
-            f"# 85 means: saved, resume me. {dialect.title} {dialect.requeues}, at most {job.max_requeues} times.",
-            f'if [ "$code" -eq {SAVED} ]; then',
+            f"# {RESUME_ME}: saved, resume me. {dialect.title} {dialect.requeues}, at most {job.max_requeues} times.",
+            f'if [ "$code" -eq {RESUME_ME} ]; then',
             f'  if [ "{dialect.requeue_count}" -lt {job.max_requeues} ]; then',
             f"    {dialect.again}",
             "  fi",

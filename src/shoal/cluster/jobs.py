@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainValidator, ValidationError, WithJsonSchema
 
+from shoal.cluster import ports
 from shoal.config.durations import EXAMPLES, seconds
 from shoal.config.fields import Count, Flag, Size, Text
 from shoal.config.problems import got, printable, sentences
@@ -171,12 +172,12 @@ def command_words(value: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-def port_range(value: Any) -> str:
+def open_ports(value: Any) -> str:
     """`30000-30999`."""
-    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value, re.ASCII) if isinstance(value, str) else None
-    if match is None or not 1024 <= int(match[1]) < int(match[2]) <= 65535:
-        raise ValueError("must be a range of ports between 1024 and 65535, such as 30000-30999")
-    return match[0]
+    try:
+        return str(ports.port_range(value if isinstance(value, str) else ""))
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("--ports: ").partition(" (got")[0]) from None
 
 
 _TEXT = WithJsonSchema({"type": "string"})
@@ -228,10 +229,10 @@ class Job(BaseModel):
     """How often it does so at most."""
     min_nodes: Size | None = None
     """Nodes with which the command starts although others fail to come up; null: all."""
-    ports: Annotated[str, PlainValidator(port_range), _TEXT] | None = None
+    ports: Annotated[str, PlainValidator(open_ports), _TEXT] | None = None
     """The ports that this site's firewall leaves open between nodes, as 30000-30999; null: any."""
-    on_node_loss: Literal["continue", "stop"] | None = None
-    """What to do when a node dies during the run; null: what `shoal launch` does by itself."""
+    on_node_loss: Literal["continue", "stop"] = "continue"
+    """What to do when a node dies during the run."""
 
     @property
     def log(self) -> str:

@@ -1,4 +1,4 @@
-"""The jobs that were submitted from here: a folder each, with script, record and the logs of its nodes."""
+"""The jobs that were submitted from here: a folder each, with its script and what is known of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from shoal.cluster.batch_scripts import MARK, REQUEUES
+from shoal.cluster.job_folder import jobs_folder
 from shoal.cluster.schedulers import number
 from shoal.errors import ClusterError, ConfigError
 
@@ -31,6 +32,10 @@ class Submitted:
     submitted: str  # local time, as 2026-11-15 21:30:05
     command: list[str]
 
+    def cluster_folder(self, own: Path) -> Path:
+        """Where `shoal launch` keeps the logs of the nodes, from the job's own folder."""
+        return own.with_name(f"{own.name}-{number(self.id)}")
+
     def ids(self) -> list[str]:
         """Its id, and those it got where requeuing means submitting anew; the last is the present one."""
         try:
@@ -40,14 +45,9 @@ class Submitted:
         return [self.id, *(line for line in lines if line[0].isdigit())]
 
 
-def jobs_folder() -> Path:
-    """Where jobs have their folders; a home is shared between the hosts of most sites."""
-    return Path(os.environ.get("SHOAL_JOBS_DIR") or "~/.shoal/jobs").expanduser().absolute()
-
-
 def folder_for(name: str) -> Path:
     """A folder that no job has yet."""
-    first = folder = jobs_folder() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    first = folder = jobs_folder().absolute() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     copy = 1
     while folder.exists():
         copy += 1

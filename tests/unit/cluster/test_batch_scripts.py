@@ -64,7 +64,7 @@ def test_bash_understands_the_smallest_script(scheduler: str, requeue: bool, tmp
     path = tmp_path / "job.sh"
     path.write_text(script(scheduler, job(requeue=requeue, **keys)))
     assert subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False).stderr == ""
-    assert ("saved, resume me" in path.read_text()) == requeue
+    assert ("85: saved, resume me" in path.read_text()) == requeue
 
 
 @pytest.mark.parametrize("scheduler", DIALECTS)

@@ -28,9 +28,9 @@ export OMP_NUM_THREADS=1
 export CASE='it'"'"'s wet'
 
 # `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.
-# In a process group of its own (set -m) it hears the scheduler's signals only from this shell.
+# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.
 set +e -m
-shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005/"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
+shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
   -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
 launch=$!
 # PBS does not warn this shell alone before the walltime ends, so it warns itself.
@@ -50,7 +50,7 @@ while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
 done
 kill -- "-$timer" 2>/dev/null
 
-# 85 means: saved, resume me. PBS requeues a job for its operators only, so this one submits its script anew, at most 20 times.
+# 85: saved, resume me. PBS requeues a job for its operators only, so this one submits its script anew, at most 20 times.
 if [ "$code" -eq 85 ]; then
   if [ "$(touch "$log.requeues" && grep -c '^[0-9]' "$log.requeues")" -lt 20 ]; then
     cd "$PBS_O_WORKDIR" && qsub -v SHOAL_FIRST_JOB="$job_id" "$0" >>"$log.requeues" && exit 0

@@ -29,9 +29,9 @@ export OMP_NUM_THREADS=1
 export CASE='it'"'"'s wet'
 
 # `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.
-# In a process group of its own (set -m) it hears the scheduler's signals only from this shell.
+# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.
 set +e -m
-shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005/"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
+shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
   -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
 launch=$!
 set +m
@@ -46,7 +46,7 @@ while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
   code=$?
 done
 
-# 85 means: saved, resume me. Slurm puts the same job back into its queue, at most 20 times.
+# 85: saved, resume me. Slurm puts the same job back into its queue, at most 20 times.
 if [ "$code" -eq 85 ]; then
   if [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then
     scontrol requeue "$SLURM_JOB_ID" && exit 0
