@@ -26,6 +26,8 @@ COMMANDS = {
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "config": _Lazy("shoal.cli.config_command", "config", "Show every key there is, or check a file."),
+    "doctor": _Lazy("shoal.cli.doctor", "doctor", "Check what would break a cluster, here or on every host of a job."),
+    "cluster": _Lazy("shoal.cli.cluster_command", "cluster", "Write the file that starts a cluster on AWS."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
 }
 
