@@ -25,7 +25,7 @@ from shoal.errors import ClusterError, ConfigError
 from shoal.version import __version__
 
 INSTANCE_TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
-PLAIN_PATH = r"/[A-Za-z0-9._/+@-]*"
+PLAIN_PATH = r"/[A-Za-z0-9._/+@-]+"
 # After the generation's number a g stands for AWS's own ARM processors: m7g, c6gn, x2gd.
 ARM = re.compile(r"[a-z]+\d+[a-z]*g")
 
@@ -148,7 +148,7 @@ def make_folder(cluster: AwsCluster) -> Path:
 def check_with_ray(text: str) -> str:
     """Have Ray itself check the file, as `ray up` does before it asks AWS for anything; gives Ray's version."""
     import ray
-    from jsonschema import ValidationError
+    from jsonschema import ValidationError  # type: ignore[import-untyped]
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     try:

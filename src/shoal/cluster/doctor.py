@@ -46,7 +46,10 @@ class Row:
 
 
 def rows(all_facts: Mapping[str, Facts]) -> list[Row]:
-    """Every check over every host; a host whose facts are only an `error` has not answered."""
+    """Every check over every host; a host whose facts are only an `error` has not answered.
+
+    Who asked adds `asked_at` and `answered_at` by its own clock, and `reached_by`, the address that was used, if any.
+    """
     heard = {host: facts for host, facts in all_facts.items() if "error" not in facts}
     made = [Row(name, check(heard)) for name, check in CHECKS.items()]
     if len(heard) < len(all_facts):

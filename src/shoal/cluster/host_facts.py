@@ -5,7 +5,6 @@ Nothing is judged here: `doctor.py` does that, for one host or for many together
 
 from __future__ import annotations
 
-import getpass
 import locale
 import os
 import re
@@ -32,6 +31,7 @@ GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DE
 SHOWN_VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "LD_PRELOAD", "PYTHONHOME", "PYTHONPATH", "LC_ALL", "LANG")
 PROXY = re.compile(r"(http|https|all|grpc)_proxy", re.IGNORECASE)
 RAY_DAEMONS = ("raylet", "gcs_server")
+RAYS_PLACE = Path("/tmp/ray")
 RESOLVING_TIMEOUT_S = 0.5
 CGROUP = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
@@ -41,12 +41,12 @@ def facts(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """What this host is like, for this user and this process."""
     return {
         "hostname": socket.gethostname(),
-        "user": getpass.getuser(),
+        "user": environ.get("USER", str(os.getuid())),
         "time": time.time(),
         "python": _python(environ),
         "versions": {name: _version(name) for name in PACKAGES},
         "limits": {name: [_finite(limit) for limit in resource.getrlimit(key)] for name, key in LIMITS.items()},
-        "tasks": _tasks(),
+        "tasks": tasks(),
         "shm": _space("/dev/shm"),
         "memory": _memory(),
         "temp_folders": _temp_folders(environ),
@@ -62,7 +62,8 @@ def facts(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         # A proxy's address may hold a password before the @.
         "proxies": {name: environ[name].rpartition("@")[2] for name in sorted(environ) if PROXY.fullmatch(name)},
         "no_proxy": environ.get("no_proxy", environ.get("NO_PROXY", "")),
-        "tmp_ray": {name: _owner(Path("/tmp/ray") / name) for name in ("", "ray_current_cluster")},
+        # Where a bare ray.init() looks for a cluster.
+        "tmp_ray": {"folder": _owner(RAYS_PLACE), "pointer": _owner(RAYS_PLACE / "ray_current_cluster")},
         "selinux": _selinux(),
         "umask": _umask(),
         "encoding": locale.getpreferredencoding(False),
@@ -104,11 +105,11 @@ def _number(path: Path) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-def _tasks() -> dict[str, Any]:
+def tasks(proc: Path = PROC) -> dict[str, Any]:
     """Threads that run and how many there may be, since limits count these; and the daemons of Rays that run here."""
     me, mine, everybody = str(os.getuid()), 0, 0
     rays = {"ours": 0, "others": 0}
-    for status in PROC.glob("[0-9]*/status"):
+    for status in proc.glob("[0-9]*/status"):
         about = dict(re.findall(r"^(Name|Uid|Threads):\s+(\S+)", _read(status) or "", re.MULTILINE))
         if len(about) < 3:
             continue  # it has ended meanwhile
@@ -121,7 +122,7 @@ def _tasks() -> dict[str, Any]:
     return {
         "of_user": mine,
         "of_all": everybody,
-        "threads_max": _number(PROC / "sys/kernel/threads-max"),
+        "threads_max": _number(proc / "sys/kernel/threads-max"),
         "cgroup_room": min(rooms, default=None),
         "rays": rays,
     }

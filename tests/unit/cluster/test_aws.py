@@ -196,6 +196,7 @@ def test_a_shoal_from_a_package_index_is_installed_by_its_version(
         ({"spot": True, "nodes": 1}, "--spot: the head is never a spot machine"),
         ({"instance_type": "m7g.large"}, "choose both types alike"),
         ({"folder": Path("/no/such/folder")}, "--folder: there is no /no/such/folder"),
+        ({"folder": Path("/")}, "--folder: must be a path"),
         ({"folder": Path('/"')}, "--folder: must be a path without spaces and quotes"),
         ({"wheel": Path("/dist/shoal-0.0.1-py3-none-any.whl")}, f"--wheel: must be a wheel of shoal {__version__}"),
     ],

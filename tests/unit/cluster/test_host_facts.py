@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cluster.host_facts import cgroup_folders, facts, mount_of, parsed_mounts
+from shoal.cluster.host_facts import cgroup_folders, facts, mount_of, parsed_mounts, tasks
 
 MOUNTINFO = r"""
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -92,14 +91,17 @@ def test_a_folder_for_temporary_files_that_is_named_comes_first(tmp_path: Path) 
     assert first["space"]["writable"]
 
 
-def test_a_simulated_raylet_is_counted(tmp_path: Path) -> None:
-    cat = shutil.which("cat")
-    assert cat is not None
-    daemon = shutil.copy(cat, tmp_path / "raylet")
-    before = facts()["tasks"]["rays"]["ours"]
-    with subprocess.Popen([daemon], stdin=subprocess.PIPE) as process:
-        assert facts()["tasks"]["rays"]["ours"] == before + 1
-        process.communicate()
+def test_threads_and_daemons_of_a_simulated_proc(tmp_path: Path) -> None:
+    me = os.getuid()
+    for pid, name, uid, threads in [(1, "init", 0, 1), (7, "raylet", me, 28), (8, "gcs_server", me + 1, 26)]:
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\nThreads:\t{threads}\n")
+    (tmp_path / "9").mkdir()  # has just ended
+    told = tasks(tmp_path)
+    assert told["of_all"] == 55
+    assert told["of_user"] == (29 if me == 0 else 28)
+    assert told["rays"] == {"ours": 1, "others": 1}
+    assert told["threads_max"] is None
 
 
 @pytest.mark.parametrize(
