@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster.checks import CHECKS
@@ -252,6 +252,7 @@ def test_the_document_has_every_check() -> None:
     assert listed == ["check", "answer", *CHECKS]
 
 
+@settings(deadline=None)
 @given(st.sets(st.from_regex(r"(n|gpu-|r1n)0{0,2}[0-9]{1,3}(-ib)?(\.site1\.org)?", fullmatch=True)))
 def test_folded_names_unfold_to_the_same(names: set[str]) -> None:
     assert sorted(expand(folded(names)) if names else []) == sorted(names)
