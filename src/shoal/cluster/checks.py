@@ -191,7 +191,7 @@ def _address(facts: Facts, alone: bool) -> Finding:
         return Finding("ok", told)
     name = facts["hostname"]
     trap = f"{name} resolves to {', '.join(resolved)}" if resolved else f"{name} does not resolve"
-    remedy = f"nothing for shoal launch; for ray start by hand: --node-ip-address {next(iter(found))}"
+    remedy = "nothing for shoal launch; for ray start by hand add --node-ip-address with the address shown"
     return Finding("warn", f"{trap}; it has {told}", remedy)
 
 
