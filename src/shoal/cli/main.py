@@ -27,6 +27,8 @@ COMMANDS = {
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a Ray cluster of its own, on the hosts there are."),
     "config": _Lazy("shoal.cli.config_command", "config", "Show every key there is, or check a file."),
+    "doctor": _Lazy("shoal.cli.doctor", "doctor", "Check what would break a cluster, here or on every host of a job."),
+    "cluster": _Lazy("shoal.cli.cluster_command", "cluster", "Write the file that starts a cluster on AWS."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
 }
 
