@@ -13,8 +13,8 @@ from typing import Any
 
 from shoal.cluster.allocation import Host
 from shoal.cluster.head import Head, HeadPlan
-from shoal.cluster.job_folder import jobs_folder, make_job_folder, publish, withdraw
 from shoal.cluster.host_facts import facts
+from shoal.cluster.job_folder import jobs_folder, make_job_folder, publish, withdraw
 from shoal.cluster.launching import Surroundings, agent_words, is_this_host, start_agents, surroundings
 from shoal.cluster.starters import Starters
 
