@@ -33,6 +33,8 @@ def imported(desk: Any, *arguments: str) -> set[str]:
         ["train", "--help"],
         ["evaluate", "--help"],
         ["completion", "bash"],
+        ["doctor", "--help"],
+        ["cluster", "aws", "--help"],
         ["config", "show"],
         ["config", "show", "--json-schema"],
         ["config", "check", "fast.yml"],

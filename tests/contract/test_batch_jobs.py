@@ -253,7 +253,7 @@ def test_simulated_a_saved_job_is_requeued_at_most_so_often(desk: Desk) -> None:
     if desk.scheduler == "slurm":
         assert requeued[0] == "requeue 41"
     else:
-        assert len((desk.work / "ppo-41.log.requeues").read_text().splitlines()) == 2
+        assert len((desk.work / "ppo-41.log.requeues-41").read_text().splitlines()) == 2
     if desk.scheduler in ("pbs", "cobalt"):
         assert requeued[0].endswith(f"SHOAL_FIRST_JOB=41 {script}")
         assert "not requeued" in (desk.work / "ppo-41.log").read_text()

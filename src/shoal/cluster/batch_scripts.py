@@ -13,13 +13,14 @@ from shoal.cluster.exits import RESUME_ME
 from shoal.cluster.jobs import Job
 from shoal.errors import ConfigError
 
-REQUEUES = ".requeues"
-"""Added to a log's name: the file that counts requeues where the scheduler does not, with the job's id after each."""
+REQUEUES = ".requeues-"
+"""Between a log's name and the job's id: the file that counts requeues where nobody else does, by ids."""
 
 MARK = "# Written by `shoal submit`"
 """How a script that may be replaced is known."""
 
-_COUNTED = f'$(touch "$log{REQUEUES}" && grep -c \'^[0-9]\' "$log{REQUEUES}")'
+_COUNT = f'"$log{REQUEUES}$job_id"'
+_COUNTED = f"$(touch {_COUNT} && grep -c '^[0-9]' {_COUNT})"
 _OPERATORS_ONLY = "requeues a job for its operators only, so this one submits its script anew"
 
 
@@ -274,7 +275,7 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
                 f"job_id=${{SHOAL_FIRST_JOB:-${{PBS_JOBID%%.*}}}}\n{_OWN_LOG}"
             ),
             requeues=_OPERATORS_ONLY,
-            again=(f'cd "$PBS_O_WORKDIR" && qsub -v SHOAL_FIRST_JOB="$job_id" "$0" >>"$log{REQUEUES}" && exit 0'),
+            again=(f'cd "$PBS_O_WORKDIR" && qsub -v SHOAL_FIRST_JOB="$job_id" "$0" >>{_COUNT} && exit 0'),
             refused=_NO_PE,
             variables="-v",
         ),
@@ -288,7 +289,7 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
                 f"job_id=$LSB_JOBID\n{_OWN_LOG}"
             ),
             requeues="requeues a job that ends with 99 (-Q)",
-            again=f'echo "$job_id" >>"$log{REQUEUES}" && exit 99',
+            again=f'echo "$job_id" >>{_COUNT} && exit 99',
             requeue_code=99,
             warnings="USR1 USR2",  # USR2: the run limit is reached, ten minutes are left
             refused=_NO_PE,
@@ -303,7 +304,7 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
                 f"job_id=${{SHOAL_FIRST_JOB:-$COBALT_JOBID}}\nsubmitted_from=$PWD\n{_OWN_LOG}"
             ),
             requeues=_OPERATORS_ONLY,
-            again=(f'cd "$submitted_from" && qsub --env SHOAL_FIRST_JOB="$job_id" "$0" >>"$log{REQUEUES}" && exit 0'),
+            again=(f'cd "$submitted_from" && qsub --env SHOAL_FIRST_JOB="$job_id" "$0" >>{_COUNT} && exit 0'),
             refused={
                 **_NO_PE,
                 "cpus_per_node": _WHOLE_NODES,
@@ -319,7 +320,7 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
             directives=_sge,
             opening="job_id=$JOB_ID\nlog=@LOG@",
             requeues="requeues a job that ends with 99",
-            again=f'echo "$job_id" >>"$log{REQUEUES}" && exit 99',
+            again=f'echo "$job_id" >>{_COUNT} && exit 99',
             requeue_code=99,
             stops="TERM INT USR2",  # USR2 is what -notify announces the end by
             refused={

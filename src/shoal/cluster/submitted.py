@@ -39,7 +39,7 @@ class Submitted:
     def ids(self) -> list[str]:
         """Its id, and those it got where requeuing means submitting anew; the last is the present one."""
         try:
-            lines = Path(self.log + REQUEUES).read_text(errors="replace").split()
+            lines = Path(f"{self.log}{REQUEUES}{number(self.id)}").read_text(errors="replace").split()
         except OSError:
             lines = []
         return [self.id, *(line for line in lines if line[0].isdigit())]

@@ -28,7 +28,7 @@ def test_jobs_are_found_by_every_id_they_have_had(work: Path) -> None:
     first, second = submitted(work, "41"), submitted(work, "43.pbs01", "2026-11-15 21:30:06")
     assert first != second
     assert [folder for folder, _ in recorded()] == [second, first]
-    (work / "ppo-41.log.requeues").write_text("51.pbs01\n52.pbs01\n")
+    (work / "ppo-41.log.requeues-41").write_text("51.pbs01\n52.pbs01\n")
     for text in ("41", "51", "52", "52.pbs01", "41.other"):
         assert find(text)[0] == first
     assert find("41")[1].ids()[-1] == "52.pbs01"

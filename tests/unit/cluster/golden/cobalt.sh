@@ -48,8 +48,8 @@ kill -- "-$timer" 2>/dev/null
 
 # 85: saved, resume me. Cobalt requeues a job for its operators only, so this one submits its script anew, at most 20 times.
 if [ "$code" -eq 85 ]; then
-  if [ "$(touch "$log.requeues" && grep -c '^[0-9]' "$log.requeues")" -lt 20 ]; then
-    cd "$submitted_from" && qsub --env SHOAL_FIRST_JOB="$job_id" "$0" >>"$log.requeues" && exit 0
+  if [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
+    cd "$submitted_from" && qsub --env SHOAL_FIRST_JOB="$job_id" "$0" >>"$log.requeues-$job_id" && exit 0
   fi
   echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
 fi

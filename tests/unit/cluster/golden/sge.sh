@@ -52,8 +52,8 @@ kill -- "-$timer" 2>/dev/null
 
 # 85: saved, resume me. Grid Engine requeues a job that ends with 99, at most 20 times.
 if [ "$code" -eq 85 ]; then
-  if [ "$(touch "$log.requeues" && grep -c '^[0-9]' "$log.requeues")" -lt 20 ]; then
-    echo "$job_id" >>"$log.requeues" && exit 99
+  if [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
+    echo "$job_id" >>"$log.requeues-$job_id" && exit 99
   fi
   echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
 fi
