@@ -366,6 +366,6 @@ def test_a_mask_that_allows_nothing_is_told_with_environment_and_step(trainer_of
     assert result["env_failures_total"] > 0
     told = [record.getMessage() for record in caplog.records]
     assert any("environment 0 failed at step 7 of its episode" in line for line in told)
-    assert all("action_mask allows no action: all its flags are 0" in line for line in told)
+    assert "action_mask allows no action: all its flags are 0" in told[0]
     with pytest.raises(EnvError, match=r"failed at step 7 .*action_mask allows no action"):
         trainer_of("Stuck", train_batch_size=60, max_env_failures=0).train()
