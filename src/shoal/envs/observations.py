@@ -89,7 +89,7 @@ class ObsSpec:
                     continue
                 own[path] = len(parts)
                 # Wide integers and doubles carry no more for a network than single precision does.
-                dtype = np.uint8 if leaf.dtype == np.uint8 else np.float32
+                dtype = np.uint8 if kind == "image" and leaf.dtype == np.uint8 else np.float32
                 shape = tuple(leaf.shape or ())
                 if isinstance(leaf, spaces.Sequence):
                     items[path] = _items(path, leaf, max_len)
