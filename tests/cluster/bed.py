@@ -1,8 +1,8 @@
 """A cluster on one machine: nodes with a network, a host name, a process table, a /tmp and a /dev/shm of their own.
 
 Everything is in namespaces, and nothing on the machine's side but the processes that brought it there. The first
-process of a node reads a pipe that only this program can write to; when the pipe closes it ends, and the kernel ends all
-others of the node with it. So however the program ends, no process, link or mount is left.
+process of a node reads a pipe that only this program can write to; when the pipe closes it ends, and the kernel ends
+all others of the node with it. So however the program ends, no process, link or mount is left.
 """
 
 from __future__ import annotations
