@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from shoal.cluster.allocation import Host
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+SCHEDULERS = ["slurm", "pbs", "lsf", "cobalt", "sge", "none"]
+
+
+@click.command()
 @click.option("--hosts", metavar="A,B,C", help="Hosts to reach by ssh, e.g. n1,n2 or n[1-3].")
 @click.option("--hostfile", type=click.Path(path_type=Path), help="A file with a host on each line.")
 @click.option(
     "--scheduler",
-    type=click.Choice(["slurm", "pbs", "lsf", "cobalt", "sge", "none"]),
+    type=click.Choice(SCHEDULERS),
     help="Whose allocation this is, where it is not seen; none: this machine alone.",
 )
 @click.option("--num-ranks", type=click.IntRange(1), help="How many ranks were started, where the launcher hides it.")
@@ -84,12 +87,7 @@ def launch(
     """
     import asyncio
 
-    from shoal.config.durations import seconds
-
-    try:
-        timeout_s = seconds(timeout)
-    except ValueError as error:
-        raise ConfigError(f"--timeout: {error} (got {timeout!r})") from None
+    timeout_s = seconds_of("--timeout", timeout)
     if agent is not None:
         from shoal.cluster.job_folder import published
         from shoal.cluster.serving import serve, serve_by_pipe
@@ -104,16 +102,13 @@ def launch(
         raise ConfigError("what shall run? e.g. shoal launch -- shoal train CartPole-v1 --num-workers auto")
     if joined is not None and command:
         raise ConfigError("--join adds hosts to a job that has its command; it takes none of its own")
-    if hosts is not None and hostfile is not None:
-        raise ConfigError("say --hosts or --hostfile, not both")
-    from shoal.cluster.host_lists import host_names
     from shoal.cluster.launching import LaunchOptions, join
     from shoal.cluster.launching import launch as start
     from shoal.cluster.ports import port_range
 
     options = LaunchOptions(
         command=command,
-        hosts=tuple(host_names(hosts) if hosts is not None else _hosts_in(hostfile)),
+        hosts=named_hosts(hosts, hostfile),
         scheduler=scheduler,
         num_ranks=num_ranks,
         min_nodes=min_nodes,
@@ -133,15 +128,30 @@ def launch(
     raise SystemExit(start(options, os.environ, tell))
 
 
-def _hosts_in(path: Path | None) -> list[Host]:
-    from shoal.cluster.host_lists import host_file
+def named_hosts(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
+    """The hosts of --hosts or of --hostfile."""
+    from shoal.cluster.host_lists import host_file, host_names
 
-    if path is None:
-        return []
+    if hosts is not None and hostfile is not None:
+        raise ConfigError("say --hosts or --hostfile, not both")
+    if hosts is not None:
+        return tuple(host_names(hosts))
+    if hostfile is None:
+        return ()
     try:
-        return host_file(path.read_text(), str(path))
+        return tuple(host_file(hostfile.read_text(), str(hostfile)))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--hostfile: {path} cannot be read ({getattr(error, 'strerror', 'not text')})") from None
+        raise ConfigError(f"--hostfile: {hostfile} cannot be read ({getattr(error, 'strerror', 'not text')})") from None
+
+
+def seconds_of(option: str, text: str) -> float:
+    """The length of time that an option gives."""
+    from shoal.config.durations import seconds
+
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error} (got {text!r})") from None
 
 
 def _variable(text: str) -> tuple[str, str]:

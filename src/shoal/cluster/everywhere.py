@@ -13,27 +13,30 @@ from typing import Any
 
 from shoal.cluster.allocation import Host
 from shoal.cluster.head import Head, HeadPlan
+from shoal.cluster.host_facts import facts
 from shoal.cluster.job_folder import jobs_folder, make_job_folder, publish, withdraw
-from shoal.cluster.launching import agent_words, is_this_host, start_agents, surroundings
+from shoal.cluster.launching import Surroundings, agent_words, is_this_host, start_agents, surroundings
 from shoal.cluster.starters import Starters
 
 
 def facts_everywhere(
     hosts: tuple[Host, ...], scheduler: str | None, environ: Mapping[str, str], timeout_s: float
-) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """What each host tells of itself, and why those that tell nothing do not, by their names."""
-    return asyncio.run(_facts_everywhere(hosts, scheduler, environ, timeout_s))
+) -> dict[str, dict[str, Any]]:
+    """What each host tells of itself, by its name, or an `error` that says why it tells nothing."""
+    where = surroundings(hosts, scheduler, environ)
+    if not where.hosts:
+        here = facts(environ)
+        return {here["hostname"]: here}
+    return asyncio.run(_facts_everywhere(where, environ, timeout_s))
 
 
 async def _facts_everywhere(
-    hosts: tuple[Host, ...], scheduler: str | None, environ: Mapping[str, str], timeout_s: float
-) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    where = surroundings(hosts, scheduler, environ)
-    names = tuple(host.name for host in where.hosts) or (socket.gethostname(),)
+    where: Surroundings, environ: Mapping[str, str], timeout_s: float
+) -> dict[str, dict[str, Any]]:
+    names = tuple(host.name for host in where.hosts)
     make_job_folder(jobs_folder())
     folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=jobs_folder()))
     others = [host for host in where.hosts if not is_this_host(host.name)]
-    problems: dict[str, str] = {}
     plan = HeadPlan(
         job_folder=folder,
         secret=secrets.token_hex(32),
@@ -60,8 +63,8 @@ async def _facts_everywhere(
         here = {name.partition(".")[0] for name in found}
         for name in names:
             if name.partition(".")[0] not in here and not is_this_host(name):
-                problems[name] = head.start_failures.get(name, f"has not answered within {timeout_s:g} s")
-        return found, problems
+                found[name] = {"error": head.start_failures.get(name, f"no answer within {timeout_s:g} s")}
+        return found
     finally:
         withdraw(folder)
         await head.stop()

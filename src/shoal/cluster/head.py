@@ -249,7 +249,8 @@ class Head:
         elif kind == "leaving":
             self._lose(host, "left", "it was asked to leave")
         elif kind == "facts":
-            host.answer = {**message["facts"], "asked_at": host.asked_at, "answered_at": time()}
+            times = {"asked_at": host.asked_at, "answered_at": time()}
+            host.answer = {**message["facts"], **times, "reached_by": member.peer.remote_address}
         elif kind == "logs":
             with contextlib.suppress(OSError, tarfile.TarError, ValueError):
                 save_logs(base64.b64decode(message["archive"]), self._plan.job_folder / "logs" / host.name)

@@ -65,6 +65,8 @@ def host_file(text: str, where: str = "The host file") -> list[Host]:
             raise ClusterError(f"{place}: {names} has its CPUs twice; write `{names} slots=N`.")
         cpus = _count(counts[0], place) if counts else None
         found += [(name, cpus) for name in expand(names, place)]
+    if not found:
+        raise ClusterError(f"{where} names no host; write one on each line.")
     return _merged(found)
 
 

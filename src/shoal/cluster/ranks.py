@@ -72,12 +72,14 @@ def _is_hydra(environ: Mapping[str, str]) -> bool:
 def _is_task(environ: Mapping[str, str]) -> bool:
     # The shell of sbatch has SLURM_PROCID=0 too, but is in no step. The shells of `srun --pty bash` and of salloc
     # (where it starts an interactive step) are tasks of a step, but to their users they are shells in an allocation.
-    # SLURM_PTY_PORT tells them; an srun that is typed there inherits it, but gives its tasks no terminal. And of the
-    # three tasks of `srun -N3 --pty bash`, the first is the shell and the others end at once.
+    # SLURM_PTY_PORT tells them; an srun that is typed there inherits it, but gives its tasks no terminal. Of the three
+    # tasks of `srun -N3 --pty bash` the first is the shell, and we are not that task itself but typed into it.
     if not _in_step(environ):
         return False
-    is_shell = environ.get("SLURM_PTY_PORT") and (environ.get("SLURM_STEP_NUM_TASKS") == "1" or _has_terminal())
-    return not is_shell
+    if not environ.get("SLURM_PTY_PORT"):
+        return True
+    is_the_task = environ.get("SLURM_TASK_PID") == str(os.getpid())
+    return environ.get("SLURM_STEP_NUM_TASKS") != "1" and (is_the_task or not _has_terminal())
 
 
 def _has_terminal() -> bool:

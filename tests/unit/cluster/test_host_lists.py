@@ -130,6 +130,7 @@ def test_a_host_file_may_say_how_many_cpus() -> None:
         ("n1 slots=many", "hosts.txt, line 1: 'many' is no number of CPUs"),
         ("n1:2 slots=2", "hosts.txt, line 1: n1 has its CPUs twice"),
         ("n1\nn[1", "hosts.txt, line 2: a bracket that is never closed"),
+        ("# nothing yet\n", "hosts.txt names no host"),
     ],
 )
 def test_a_host_file_is_refused_with_the_line(text: str, problem: str) -> None:

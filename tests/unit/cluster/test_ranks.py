@@ -118,10 +118,12 @@ def test_an_interactive_shell_of_slurm_is_no_rank() -> None:
     assert inner == Rank("srun", 0, 3, "srun-12-1")  # an srun typed in that shell hands SLURM_PTY_PORT on
 
 
-def test_the_first_of_three_tasks_with_a_terminal_is_a_shell() -> None:
-    three = {**INTERACTIVE, "SLURM_STEP_NUM_TASKS": "3"}
-    in_a_terminal = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])", sys.executable, "-c", WHO]
-    assert answer(in_a_terminal, three) == [None]
+def test_what_is_typed_into_the_first_of_three_tasks_is_no_rank_but_the_task_itself_is() -> None:
+    three = {**INTERACTIVE, "SLURM_STEP_NUM_TASKS": "3", "SLURM_TASK_PID": "1"}
+    in_a_terminal = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
+    assert answer([*in_a_terminal, sys.executable, "-c", WHO], three) == [None]
+    itself = ["/bin/sh", "-c", 'SLURM_TASK_PID=$$ exec "$@"', "sh", sys.executable, "-c", WHO]
+    assert answer([*in_a_terminal, *itself], three) == [Rank("srun", 0, 3, "srun-12-4294967290")]
 
 
 def test_keys_are_short_safe_file_names() -> None:
