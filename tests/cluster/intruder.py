@@ -5,6 +5,7 @@ python intruder.py UID JOB_FOLDER TOKEN_FILE [TOKEN]   with a token, to see that
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  (before it becomes another user, who cannot read the interpreter's files)
 import http.client
 import json
 import os
