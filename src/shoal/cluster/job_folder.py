@@ -56,11 +56,11 @@ def make_job_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = folder.stat()
         if state.st_uid != os.getuid() or state.st_mode & 0o022:
-            raise ClusterError(f"{folder} can be written by others; choose another with --job-dir, or chmod go-w it")
+            raise ClusterError(f"{folder} can be written by others; chmod go-w it, or choose another (--job-dir)")
         folder.chmod(0o700)
     except OSError as error:
         raise ClusterError(
-            f"the job's folder {folder} cannot be made ({error.strerror}); name one with --job-dir"
+            f"the job's folder {folder} cannot be made ({error.strerror}); name one with --job-dir or SHOAL_JOBS_DIR"
         ) from error
 
 

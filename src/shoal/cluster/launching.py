@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import signal
@@ -40,6 +41,7 @@ from shoal.errors import ClusterError, ConfigError
 
 SAVING_S = 60.0  # for a command that is told to end because a host was lost
 LAST_GRACE_S = 1.0
+ECHO_S = 1.0  # schedulers tell every process of a job, and batch shells pass it on
 
 Tell = Callable[[str], None]
 
@@ -244,7 +246,7 @@ async def _run(command: Command, head: Head, signals: asyncio.Queue[int], on_nod
     """The command's exit code, or that of a loss that ended it."""
     waiting = asyncio.create_task(command.wait())
     hearing, losing = asyncio.create_task(signals.get()), asyncio.create_task(head.losses.get())
-    ending: list[int] = []
+    ending: dict[int, float] = {}  # when it was asked to end, by signal
     loss: int | None = None
     deadline: float | None = None
     loop = asyncio.get_running_loop()
@@ -258,12 +260,14 @@ async def _run(command: Command, head: Head, signals: asyncio.Queue[int], on_nod
             if hearing in done:
                 number = hearing.result()
                 hearing = asyncio.create_task(signals.get())
+                is_echo = loop.time() - ending.get(number, -math.inf) < ECHO_S
                 if number in ending:
-                    command.end()
+                    if not is_echo:
+                        command.end()
                 elif number != signal.SIGINT or not _is_from_terminal():
                     command.send(number)
                 if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    ending.append(number)
+                    ending.setdefault(number, loop.time())
             if losing in done:
                 host = losing.result()
                 losing = asyncio.create_task(head.losses.get())
