@@ -25,7 +25,7 @@ MOST_LAST_WORDS = 3  # lines
 RAYS_OWN = re.compile(
     r":job_id:|:actor_name:|\*\*\* |.*@ +0x|\[\d{4}-\d\d-\d\d .*\] \w+\.cc:"
 )  # lines of a worker's log
-LONGEST_TEMP_FOLDER = 25  # a socket's path may have 107 letters, and Ray wants 80 of them
+LONGEST_TEMP_FOLDER = 23  # a socket's path may have 107 letters, and Ray wants 80 of them
 
 
 class Session:
@@ -154,7 +154,7 @@ def _start_private(folder: str, num_cpus: int) -> Any:
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        _temp_dir=folder,
+        _temp_dir=os.path.join(folder, "r"),  # Ray lets everybody into its own (mode 0777)
         _node_ip_address="127.0.0.1",
     )
     return ray
