@@ -6,6 +6,7 @@ The nodes are the test bed's (tests/cluster/bed.py), with real Slurm; needs root
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from record import Bar, Record, console, show_bars, spread
 from rich.table import Table
 
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
-from bed import Bed, BedError, Node, Running
+from bed import Bed, Node, Running
 from daemons import start_slurm, wait_until_idle
 
 RAY_SCRIPT = Path(str(find_spec("ray").origin)).with_name("scripts") / "scripts.py"
@@ -161,15 +162,12 @@ def main() -> None:
         "ray symmetric-run": min(repeats, 3),  # more than a minute each
         "a node that fails": (repeats + 1) // 2,
     }
+    if os.geteuid() != 0:
+        raise SystemExit("the nodes are namespaces, which only root can make")
     record = Record("launch", ("shoal",), {"nodes": 3, "ranks": 6, "repeats": counts})
-    with tempfile.TemporaryDirectory(prefix="bed-") as folder:
-        try:
-            bed = Bed(Path(folder)).__enter__()
-        except (BedError, OSError) as error:
-            raise SystemExit(f"the test bed needs root and the packages in .ci/run: {error}") from None
-        with bed:
-            start_slurm(bed)
-            runs = measure(bed, counts)
+    with tempfile.TemporaryDirectory(prefix="bed-") as folder, Bed(Path(folder)) as bed:
+        start_slurm(bed)
+        runs = measure(bed, counts)
     found = {name: {key: spread([run[key] for run in figures]) for key in figures[0]} for name, figures in runs.items()}
     table = Table("what", "median (low..high)", title="Three nodes on one machine")
     for name, rows in found.items():

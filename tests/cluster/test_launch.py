@@ -76,6 +76,14 @@ def test_a_batch_shell_starts_its_agents(slurm: Bed, here: Path) -> None:
     wait_until_clean(slurm)
 
 
+def test_an_interactive_allocation_from_the_login_node(slurm: Bed) -> None:
+    done = slurm.login.run(["salloc", "-N2", *launch(command=[*PROBE, "-"])], within_s=120)
+    assert seen(done.out) == [{"here": "login", "nodes": ["login", "n1", "n2"], "cpus": 2}], done.told()
+    facts = slurm.login.run(["salloc", "-N2", "shoal", "doctor", "--json"], check=False).out
+    assert sorted(json.loads(facts)["facts"]) == ["login", "n1", "n2"], "the doctor asks every host of it, too"
+    wait_until_clean(slurm)
+
+
 def test_hosts_by_ssh_from_one_of_them_and_from_elsewhere(bed: Bed, here: Path) -> None:
     (here / "hosts").write_text("# two of three\nn1 slots=1\nn3 slots=1\n")
     inside = bed.nodes["n1"].run(launch("--hostfile", str(here / "hosts"), command=[*PROBE, "-"]), within_s=120)
