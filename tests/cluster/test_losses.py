@@ -142,6 +142,24 @@ def test_hosts_join_and_leave_again(bed: Bed, here: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by", ["ssh", "srun"])
+@pytest.mark.parametrize("stage", [("n3", "shoal"), ("n1", "gcs_server"), ("n3", "raylet")], ids=lambda stage: stage[1])
+def test_a_launcher_that_is_killed_in_bring_up_leaves_nothing(slurm: Bed, by: str, stage: tuple[str, str]) -> None:
+    node, program = slurm.nodes[stage[0]], stage[1]
+    if by == "ssh":
+        running = slurm.nodes["n1"].popen(launch(*HOSTS, command=["sleep", "1000"]))
+    else:
+        running = slurm.login.popen(["srun", "-N3", "-n6", *launch(command=["sleep", "1000"])])
+    wait_until(lambda: [p for p in node.processes() if any(program in w for w in _words(p))], READY_S, f"{stage} runs")
+    launchers = wait_until(
+        lambda: [running.process] if by == "ssh" else _leaders(slurm.nodes["n1"]), READY_S, "it leads"
+    )
+    launchers[0].kill()
+    assert running.wait() != 0
+    wait_until_clean(slurm, 15)
+
+
+@pytest.mark.slow
 def test_the_head_s_node_dies(brittle: Bed) -> None:
     n1 = brittle.nodes["n1"]
     running = n1.popen(launch(*HOSTS, command=["sleep", "1000"]))
