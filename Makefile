@@ -40,6 +40,7 @@ bench: setup
 	$(BIN)/python benchmarks/trpo.py
 	$(BIN)/python benchmarks/workers.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/launch.py
 
 clean:
 	rm -rf .venv .venvs

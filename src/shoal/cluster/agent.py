@@ -203,7 +203,7 @@ class Agent:
 
 def archived_logs(folder: Path) -> bytes:
     """The logs below a private folder as a compressed archive, newest first, as far as they fit."""
-    found = [*folder.glob("session_2*/logs/*"), *folder.glob("*.log")]
+    found = [*folder.glob("*/session_2*/logs/*"), *folder.glob("*.log")]
     files = sorted(
         (path for path in found if path.is_file() and not path.is_symlink()), key=lambda p: -p.stat().st_mtime
     )

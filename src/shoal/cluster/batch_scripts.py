@@ -119,8 +119,8 @@ def _wait(dialect: Dialect) -> list[str]:
     return [
         f"# The walltime ends soon: save, and end with {RESUME_ME}. Cancelled: save, and end.",
         f"""trap 'told=yes; kill -USR1 "$launch" 2>/dev/null' {dialect.warnings}""",
-        f"""trap 'told=yes; trap "" {dialect.stops}; kill -TERM "$launch" 2>/dev/null' {dialect.stops}""",
-        "told=yes",
+        f"""trap 'told=yes; stopped=yes; trap "" {dialect.stops}; kill -TERM "$launch" 2>/dev/null' {dialect.stops}""",
+        "told=yes stopped=",
         'while [ -n "$told" ]; do # a signal ends `wait` before the command has ended',
         "  told=",
         '  wait "$launch"',
@@ -136,7 +136,7 @@ def _end(job: Job, scheduler: str, dialect: Dialect) -> list[str]:
         lines += [
             f"# {RESUME_ME}: saved, resume me. {dialect.title} {dialect.requeues}, at most {job.max_requeues} times.",
             f'if [ "$code" -eq {RESUME_ME} ]; then',
-            f'  if [ "{dialect.requeue_count}" -lt {job.max_requeues} ]; then',
+            f'  if [ -z "$stopped" ] && [ "{dialect.requeue_count}" -lt {job.max_requeues} ]; then',
             f"    {dialect.again}",
             "  fi",
             '  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2',

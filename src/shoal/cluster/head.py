@@ -40,6 +40,7 @@ class HeadPlan:
     ports: PortRange | None
     dashboard: bool
     environment: Mapping[str, str]  # for every host
+    host_cpus: Mapping[str, int] = field(default_factory=dict)  # what the user grants of a host, by its short name
 
 
 @dataclass
@@ -207,9 +208,9 @@ class Head:
         """Tell a host to start its node."""
         is_head = head_address is None
         hellos = [member.hello for member in host.members]
-        host.num_cpus = usable_cpus(
-            {cpu for hello in hellos for cpu in hello["cpus"]}, hellos[0]["cgroup_cpus"], hellos[0]["scheduler_cpus"]
-        )
+        granted = hellos[0]["scheduler_cpus"] or self._plan.host_cpus.get(_short(host.name))
+        affinity = {cpu for hello in hellos for cpu in hello["cpus"]}
+        host.num_cpus = usable_cpus(affinity, hellos[0]["cgroup_cpus"], granted)
         host.num_gpus = max(hello["num_gpus"] for hello in hellos)
         if is_head and not self._plan.gives_cpus:
             host.num_cpus = host.num_gpus = 0

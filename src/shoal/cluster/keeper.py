@@ -115,7 +115,7 @@ def _clean_up(folder: str, rescue: str) -> None:
 
 def copy_logs(folder: Path, target: Path) -> None:
     """Copy what Ray and we have logged below a private folder."""
-    for logs in [*folder.glob("session_2*/logs"), *folder.glob("*.log")]:
+    for logs in [*folder.glob("*/session_2*/logs"), *folder.glob("*.log")]:
         if logs.is_dir():
             shutil.copytree(logs, target, dirs_exist_ok=True)
         else:

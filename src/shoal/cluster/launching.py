@@ -201,6 +201,7 @@ def _head_plan(options: LaunchOptions, where: Surroundings, folder: Path, enviro
         ports=options.ports,
         dashboard=options.dashboard,
         environment={**passed_on, **(options.environment or {})},
+        host_cpus={host.name.partition(".")[0].lower(): host.num_cpus for host in options.hosts if host.num_cpus},
     )
 
 

@@ -36,6 +36,7 @@ class PrivateFolder:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place(environ)))
+        self.ray = self.path / "r"  # a folder of its own, since Ray lets everybody into its --temp-dir (mode 0777)
         # Whoever inherits this descriptor holds the lock too; it ends with the last of them, however they end.
         self.lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
@@ -90,7 +91,7 @@ def _place(environ: Mapping[str, str]) -> str:
         if not place:
             continue
         kind = file_system(Path(place))
-        if len(os.fsencode(place)) + len(PREFIX) + 9 > MOST_BYTES:
+        if len(os.fsencode(place)) + len(PREFIX) + 11 > MOST_BYTES:
             problems.append(f"{place} is too long for Ray's sockets")
         elif kind.startswith(SHARED_TYPES):
             problems.append(f"{place} is shared between hosts ({kind})")

@@ -113,7 +113,7 @@ class RayNode:
                 *keeper,
                 str(self._rescue or ""),
                 "--",
-                *ray_command(self._plan, self.folder.path),
+                *ray_command(self._plan, self.folder.ray),
                 env=env,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
@@ -138,7 +138,7 @@ class RayNode:
                 if match := DASHBOARD.search(text):
                     self.dashboard = match[1]
                 if "will now block forever" in text:  # said when the node is registered and its address written down
-                    self.address = (self.folder.path / "ray_current_cluster").read_text().strip()
+                    self.address = (self.folder.ray / "ray_current_cluster").read_text().strip()
                     self._up.set()
 
     def _tell(self, word: bytes) -> None:

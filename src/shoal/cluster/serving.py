@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from shoal.cluster.agent import Agent, found_head, hello
+from shoal.cluster.exits import HEAD_FAILED
 from shoal.cluster.job_folder import Notice, notice_of
+
+T = TypeVar("T")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -24,7 +28,10 @@ async def serve(
     ends: asyncio.Event | None = None,
 ) -> int:
     """Be an agent until the head ends it, or `ends` is set; the exit code of this rank."""
-    peer, reached, notice = await found_head(look, timeout_s)
+    found = await _unless_ended(found_head(look, timeout_s), ends)
+    if found is None:
+        return HEAD_FAILED
+    peer, reached, notice = found
     peer.send("hello", **hello(environ, rank, reached, is_joining))
     agent = Agent(peer, notice.ray_token, environ, folder)
     asked: list[int] = []
@@ -49,7 +56,10 @@ async def serve_by_pipe(environ: Mapping[str, str], timeout_s: float, rank: int 
     """Be an agent whose starter writes the notice to its standard input, and closes that to end it."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    notice = notice_of((await reader.readline()).decode())
+    line = await reader.readline()
+    if not line:  # the starter is gone already
+        return HEAD_FAILED
+    notice = notice_of(line.decode())
     ends = asyncio.Event()
 
     async def watch() -> None:
@@ -61,6 +71,18 @@ async def serve_by_pipe(environ: Mapping[str, str], timeout_s: float, rank: int 
         return await serve(lambda: notice, environ, timeout_s, rank, None, is_joining, ends)
     finally:
         watching.cancel()
+
+
+async def _unless_ended(work: Coroutine[Any, Any, T], ends: asyncio.Event | None) -> T | None:
+    """What the work comes to; None if it is to end before."""
+    working = asyncio.create_task(work)
+    ending = asyncio.create_task((ends or asyncio.Event()).wait())
+    await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+    ending.cancel()
+    if working.done():
+        return working.result()
+    working.cancel()
+    return None
 
 
 async def _leave_at(ends: asyncio.Event, agent: Agent) -> None:

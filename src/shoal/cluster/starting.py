@@ -120,7 +120,10 @@ def _qrsh(hosts: Sequence[str], words: Command, environ: Mapping[str, str]) -> l
 
 
 def _ssh(hosts: Sequence[str], words: Command, environ: Mapping[str, str]) -> list[Command]:
-    ssh = [*_ssh_words(environ), "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+    ssh = [*_ssh_words(environ), "-T"]
+    # A host that loses its power does not hang up: it is asked whether it is there, and given up after 15 s.
+    for option in ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"):
+        ssh += ["-o", option]
     line = shlex.join(_in_this_folder(words, environ))  # the remote shell takes it apart again
     return [[*ssh, host, line] for host in hosts]
 

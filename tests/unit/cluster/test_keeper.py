@@ -35,8 +35,8 @@ class Kept:
 
     def __init__(self, folder: Path, seconds: float = 1000.0, code: int = 0) -> None:
         self.pid_file, self.kept = folder / "pid", folder / "kept"
-        (self.kept / "session_2026" / "logs").mkdir(parents=True)
-        (self.kept / "session_2026" / "logs" / "raylet.out").write_text("said\n")
+        (self.kept / "r" / "session_2026" / "logs").mkdir(parents=True)
+        (self.kept / "r" / "session_2026" / "logs" / "raylet.out").write_text("said\n")
         readable, self.control = os.pipe()
         os.set_inheritable(readable, True)
         words = [

@@ -43,9 +43,24 @@ def node_file(tmp_path: Path) -> str:
         ("cobalt", "mpiexec.hydra", 1, "-n 2 -ppn 1 -hosts n1,n2 -disable-auto-cleanup"),
         ("sge", "qrsh", 2, "-inherit -nostdin -noshell -V n2"),
         ("slurm", "srun", 1, "--nodes=2 --ntasks=2 --ntasks-per-node=1 --nodelist=n1,n2"),
-        ("ssh", "ssh", 2, "-T -o BatchMode=yes -o ConnectTimeout=10 n2"),
-        ("none", "ssh", 2, "-T -o BatchMode=yes -o ConnectTimeout=10 n2"),
-        ("pbs", "ssh", 2, "-T -o BatchMode=yes -o ConnectTimeout=10 n2"),
+        (
+            "ssh",
+            "ssh",
+            2,
+            "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 n2",
+        ),
+        (
+            "none",
+            "ssh",
+            2,
+            "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 n2",
+        ),
+        (
+            "pbs",
+            "ssh",
+            2,
+            "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 n2",
+        ),
     ],
 )
 def test_a_simulated_launcher_runs_the_words_in_this_folder(

@@ -37,8 +37,8 @@ set +m
 
 # The walltime ends soon: save, and end with 85. Cancelled: save, and end.
 trap 'told=yes; kill -USR1 "$launch" 2>/dev/null' USR1
-trap 'told=yes; trap "" TERM INT; kill -TERM "$launch" 2>/dev/null' TERM INT
-told=yes
+trap 'told=yes; stopped=yes; trap "" TERM INT; kill -TERM "$launch" 2>/dev/null' TERM INT
+told=yes stopped=
 while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
   told=
   wait "$launch"
@@ -48,7 +48,7 @@ kill -- "-$timer" 2>/dev/null
 
 # 85: saved, resume me. Cobalt requeues a job for its operators only, so this one submits its script anew, at most 20 times.
 if [ "$code" -eq 85 ]; then
-  if [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
+  if [ -z "$stopped" ] && [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
     cd "$submitted_from" && qsub --env SHOAL_FIRST_JOB="$job_id" "$0" >>"$log.requeues-$job_id" && exit 0
   fi
   echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2

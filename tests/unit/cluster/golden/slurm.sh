@@ -38,8 +38,8 @@ set +m
 
 # The walltime ends soon: save, and end with 85. Cancelled: save, and end.
 trap 'told=yes; kill -USR1 "$launch" 2>/dev/null' USR1
-trap 'told=yes; trap "" TERM INT; kill -TERM "$launch" 2>/dev/null' TERM INT
-told=yes
+trap 'told=yes; stopped=yes; trap "" TERM INT; kill -TERM "$launch" 2>/dev/null' TERM INT
+told=yes stopped=
 while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
   told=
   wait "$launch"
@@ -48,7 +48,7 @@ done
 
 # 85: saved, resume me. Slurm puts the same job back into its queue, at most 20 times.
 if [ "$code" -eq 85 ]; then
-  if [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then
+  if [ -z "$stopped" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then
     scontrol requeue "$SLURM_JOB_ID" && exit 0
   fi
   echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
