@@ -17,13 +17,23 @@ from shoal.version import __version__
 if TYPE_CHECKING:
     from shoal.envs.context import EnvContext
     from shoal.envs.registry import register_env
-    from shoal.errors import CheckpointError, ClusterError, ConfigError, EnvError, ShoalError, WorkerError
+    from shoal.envs.tasks import TaskSettableEnv
+    from shoal.errors import (
+        CallbackError,
+        CheckpointError,
+        ClusterError,
+        ConfigError,
+        EnvError,
+        ShoalError,
+        WorkerError,
+    )
     from shoal.models.catalog import ModelCatalog, register_custom_model
     from shoal.models.policy import Policy
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
     from shoal.runs.trainer import DQN, PPO, TRPO, Trainer
+    from shoal.sampling.callbacks import DefaultCallbacks
 
 _HOMES = {
     "DQN": "runs.trainer",
@@ -34,6 +44,8 @@ _HOMES = {
     "pretty_print": "runs.printing",
     "register_env": "envs.registry",
     "EnvContext": "envs.context",
+    "TaskSettableEnv": "envs.tasks",
+    "DefaultCallbacks": "sampling.callbacks",
     "ModelCatalog": "models.catalog",
     "register_custom_model": "models.catalog",
     "TorchModelV2": "models.torch_models",
@@ -43,6 +55,7 @@ _HOMES = {
     "ConfigError": "errors",
     "EnvError": "errors",
     "CheckpointError": "errors",
+    "CallbackError": "errors",
     "WorkerError": "errors",
     "ClusterError": "errors",
 }
@@ -51,15 +64,18 @@ __all__ = [
     "DQN",
     "PPO",
     "TRPO",
+    "CallbackError",
     "CheckpointError",
     "ClusterError",
     "ConfigError",
+    "DefaultCallbacks",
     "EnvContext",
     "EnvError",
     "FullyConnectedNetwork",
     "ModelCatalog",
     "Policy",
     "ShoalError",
+    "TaskSettableEnv",
     "TorchModelV2",
     "Trainer",
     "WorkerError",
