@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "examples/README.md"]
-DOCUMENTS += ["benchmarks/README.md"]
+DOCUMENTS += ["benchmarks/README.md", "docs/curriculum.md"]
 MOST_STEPS = 3000
 FURTHER_STEPS = 6000
 
