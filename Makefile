@@ -37,6 +37,7 @@ bench: setup
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/dqn.py
+	$(BIN)/python benchmarks/curriculum.py
 	$(BIN)/python benchmarks/trpo.py
 	$(BIN)/python benchmarks/workers.py
 	$(BIN)/python benchmarks/scaling.py

@@ -8,6 +8,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from shoal import TaskSettableEnv
+
 
 class CustomEnv(gym.Env):
     """Thrust back, none or ahead; closer to the station and slower is better, and docking ends the episode."""
@@ -35,3 +37,27 @@ class CustomEnv(gym.Env):
 
     def _seen(self) -> Any:
         return np.array([self.position, self.velocity], np.float32)
+
+
+class CurriculumEnv(CustomEnv, TaskSettableEnv):
+    """The same craft, which starts the farther from the station the higher the difficulty is."""
+
+    def __init__(self, config: dict[str, Any] | None = None) -> None:
+        super().__init__(config)
+        self.difficulty = 0
+
+    def get_task(self) -> int:
+        return self.difficulty
+
+    def set_task(self, task: int) -> None:
+        if task < 0:
+            raise ValueError(f"difficulty {task}")
+        self.difficulty = task
+
+    def sample_tasks(self, n_tasks: int) -> list[int]:
+        return self.np_random.integers(0, 10, n_tasks).tolist()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.position *= min(0.1 * (1 + self.difficulty), 1.0)
+        return self._seen(), {}

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from shoal.envs.context import EnvContext
     from shoal.envs.registry import register_env
     from shoal.envs.repeated import Repeated
-    from shoal.errors import CheckpointError, ClusterError, ConfigError, EnvError, ShoalError, WorkerError
+    from shoal.envs.tasks import TaskSettableEnv
+    from shoal.errors import (
+        CallbackError,
+        CheckpointError,
+        ClusterError,
+        ConfigError,
+        EnvError,
+        ShoalError,
+        WorkerError,
+    )
     from shoal.models.catalog import ModelCatalog, register_custom_action_dist, register_custom_model
     from shoal.models.policy import Policy
     from shoal.models.torch_distributions import TorchDistributionWrapper
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
     from shoal.runs.trainer import DQN, PPO, TRPO, Trainer
+    from shoal.sampling.callbacks import DefaultCallbacks
 
 _HOMES = {
     "DQN": "runs.trainer",
@@ -37,6 +47,8 @@ _HOMES = {
     "register_env": "envs.registry",
     "EnvContext": "envs.context",
     "Repeated": "envs.repeated",
+    "TaskSettableEnv": "envs.tasks",
+    "DefaultCallbacks": "sampling.callbacks",
     "ModelCatalog": "models.catalog",
     "register_custom_action_dist": "models.catalog",
     "register_custom_model": "models.catalog",
@@ -48,6 +60,7 @@ _HOMES = {
     "ConfigError": "errors",
     "EnvError": "errors",
     "CheckpointError": "errors",
+    "CallbackError": "errors",
     "WorkerError": "errors",
     "ClusterError": "errors",
 }
@@ -56,9 +69,11 @@ __all__ = [
     "DQN",
     "PPO",
     "TRPO",
+    "CallbackError",
     "CheckpointError",
     "ClusterError",
     "ConfigError",
+    "DefaultCallbacks",
     "EnvContext",
     "EnvError",
     "FullyConnectedNetwork",
@@ -66,6 +81,7 @@ __all__ = [
     "Policy",
     "Repeated",
     "ShoalError",
+    "TaskSettableEnv",
     "TorchDistributionWrapper",
     "TorchModelV2",
     "Trainer",

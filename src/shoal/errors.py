@@ -4,6 +4,7 @@ ShoalError
 ├── ConfigError        something the user said is wrong; all problems are listed at once
 ├── EnvError           an environment cannot be made, or failed too often
 ├── CheckpointError    a checkpoint cannot be written, read or trusted
+├── CallbackError      a hook of the user's, or their env_task_fn, failed
 ├── WorkerError        a worker process is lost or cannot be started
 └── ClusterError       hosts, launchers, Ray itself
 
@@ -37,6 +38,10 @@ class EnvError(ShoalError):
 
 class CheckpointError(ShoalError):
     """A checkpoint cannot be written, read or trusted."""
+
+
+class CallbackError(ShoalError):
+    """A hook of the user's, or their `env_task_fn`, failed."""
 
 
 class WorkerError(ShoalError):

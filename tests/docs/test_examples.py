@@ -64,6 +64,19 @@ def test_train_ppo_leaves_a_checkpoint(folder: Path) -> None:
     assert "training_iteration: 10" in printed
 
 
+def test_curriculum_rises_by_one_every_thousand_steps(folder: Path) -> None:
+    printed = run([sys.executable, "curriculum.py"], folder)
+    assert [int(n) for n in re.findall(r"Current difficulty: (\d+)", printed)] == [1, 2, 3, 4]
+    assert re.search(r"^5\d\d\d steps, task 4 return", printed, re.MULTILINE)
+
+
+def test_the_maze_is_learned_in_stages(folder: Path) -> None:
+    run([*SHOAL, "train", "-f", "maze.yml"], folder)
+    (results,) = (folder.parent / "home" / "shoal_results" / "maze").glob("*/result.json")
+    last = json.loads(results.read_text().splitlines()[-1])
+    assert last["stages_passed"] == 14
+
+
 def test_learning_ray_goes_through_the_whole_api(folder: Path) -> None:
     printed = run([sys.executable, "learning_ray.py"], folder)
     assert "training_iteration: 10" in printed

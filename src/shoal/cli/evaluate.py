@@ -62,6 +62,7 @@ def evaluate(
     )
     try:
         trainer.get_policy().set_state(part_of(checkpoint.state, "policy"))
+        trainer.curriculum.set_state(part_of(checkpoint.state, "curriculum"))
         found = run_episodes(
             trainer,
             episodes=episodes,

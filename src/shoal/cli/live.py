@@ -131,6 +131,8 @@ def plain_line(history: History) -> str:
         f"  return {_number(last.get('episode_reward_mean')):>7}  len {_number(last.get('episode_len_mean')):>5}"
         f"  {rate(last.get('timesteps_per_s', 0.0))} steps/s"
     )
+    if "task" in last:
+        line += f"  task {short(last['task'])}"
     if failures := last.get("env_failures_total"):
         line += f"  failures {failures}"
     if "evaluation/episode_reward_mean" in last:
@@ -187,7 +189,8 @@ def live_lines(history: History, title: str, folder: Path, elapsed_s: float, wid
         lines.append(Text(f"length {_number(last.get('episode_len_mean')):>8}   {episodes}   {_shares(last)}"))
         steps = f"{last.get('timesteps_total', 0):,}"
         speed = f"{rate(last.get('timesteps_per_s', 0.0))} steps/s"
-        lines.append(Text(f"steps  {steps:>8}   {speed}   iteration {last.get('training_iteration', 0)}"))
+        task = f"   task {short(last['task'])}" if "task" in last else ""
+        lines.append(Text(f"steps  {steps:>8}   {speed}   iteration {last.get('training_iteration', 0)}{task}"))
         if "evaluation/episode_reward_mean" in last:
             lines.append(Text(f"evaluation {_number(last['evaluation/episode_reward_mean']):>4}"))
         if failures := last.get("env_failures_total"):

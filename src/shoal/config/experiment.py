@@ -76,6 +76,11 @@ class Experiment(BaseModel):
             silent = [name for name in experiment.stop if name.startswith("evaluation/")]
             if silent:
                 raise ConfigError(f"stop.{silent[0]}: there is no evaluation; set config.evaluation_interval too")
+        if not experiment.config.curriculum.stages:
+            nobody_sets = {"stages_passed"} if experiment.config.env_task_fn is not None else {"stages_passed", "task"}
+            silent = [name for name in experiment.stop if name in nobody_sets]
+            if silent:
+                raise ConfigError(f"stop.{silent[0]}: there is no curriculum; set config.curriculum too")
         return experiment
 
 
@@ -124,8 +129,9 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
         config = algorithm_config(body.get("run", "PPO"), keys)
     except ConfigError as error:
         problems += error.problems
-        # A stand-in, so that the other keys are checked too; evaluation is on so that no stop name is refused for it.
-        config = ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig)(evaluation_interval=1)
+        # A stand-in, so that the other keys are checked too; it has all that a stop name may be refused for.
+        kind = ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig)
+        config = kind.model_validate({"evaluation_interval": 1, "curriculum": {"stages": [{"task": 1}]}})
     problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
     try:
         experiment = Experiment.model_validate({**{str(key): value for key, value in body.items()}, "config": config})

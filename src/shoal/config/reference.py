@@ -54,7 +54,7 @@ def stop_rows() -> list[Row]:
     """Every name that may stand under `stop`."""
     known = {**RESULT_NAMES, **EVALUATION_NAMES}
     rows = [Row(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
-    own = "mean of a number that your environment reports in its last info"
+    own = "a number of your own: NAME_mean, NAME_min or NAME_max of what the last info of episodes, or a hook, holds"
     return [*rows, *(Row(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
 
 

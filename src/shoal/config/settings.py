@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from shoal.config.episodes import ClassSource, EnvConfigSamplers, FunctionSource, OptionSamplers, Stages, Task
 from shoal.config.fields import (
     BelowOne,
     ConvLayers,
@@ -31,6 +32,7 @@ from shoal.config.fields import (
     Size,
     Sizes,
     StochasticSampling,
+    Text,
     WorkerCount,
 )
 from shoal.config.problems import sentences
@@ -117,6 +119,39 @@ class EvaluationConfig(BaseModel):
     """Seed of the evaluation environments; null: derived from the training seed."""
     horizon: Size | None = None
     """Longest evaluation episode in steps; null: as in training."""
+    task: Task = None
+    """Task of the evaluation environments; null: that of training at the time."""
+    randomize: Flag = True
+    """Whether evaluation draws what randomize says, as training does, from seeds of its own."""
+
+
+class CurriculumConfig(BaseModel):
+    """Tasks of rising difficulty, one after another."""
+
+    model_config = STRICT
+
+    stages: Stages = ()
+    """Tasks in their order as [{task: 1, until: {episode_reward_mean: 0.8}}, {task: 2}]; []: no curriculum.
+
+    The environments get a stage's task (by set_task) at their next reset. A stage ends as soon as any result in until
+    reaches its limit; "<= 20" instead of 20 means at most that. Statistics over episodes are those of its own task."""
+    min_episodes: Size = 20
+    """Episodes that must have ended at a stage's task before a statistic over episodes may end the stage."""
+
+
+class RandomizeConfig(BaseModel):
+    """Values that are drawn anew for every episode, by each environment from a stream of its own."""
+
+    model_config = STRICT
+
+    options: OptionSamplers = {}
+    """What the environment gets as reset(options=...), drawn, e.g. {wind: {uniform: [0, 10]}}.
+
+    Samplers: uniform [low, high], loguniform [low, high], normal [mean, std], choice [a, b, ...]."""
+    env_config: EnvConfigSamplers = {}
+    """Entries of env_config, drawn, by the same samplers; the environment is made anew for every episode."""
+    cases: Text | None = None
+    """A CSV file; every episode gets one row of it: columns env_config.NAME go there, all others to reset's options."""
 
 
 class AlgorithmConfig(BaseModel):
@@ -132,6 +167,17 @@ class AlgorithmConfig(BaseModel):
     """How many failures of environments a run survives in all; one more ends it, saved, with the cause; null: any."""
     horizon: Size | None = None
     """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
+    env_task_fn: FunctionSource = None
+    """A function (train_results, task_settable_env, env_ctx) of yours that gives the next task; null: none.
+
+    Called in the driver before every iteration but the first, with an environment of its own (env_index -1) that is
+    never stepped; every environment gets the task at its next reset. Also as module.function or file.py:function."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """Tasks of rising difficulty without a function of your own."""
+    randomize: RandomizeConfig = RandomizeConfig()
+    """Values that are drawn anew for every episode."""
+    callbacks: ClassSource = None
+    """Your subclass of shoal.DefaultCallbacks, as a class, module.Class or file.py:Class; null: none."""
 
     num_workers: WorkerCount = 0
     """Processes that sample experience; 0: everything in this process, without Ray; auto: as many as there are cores.
@@ -245,6 +291,7 @@ class AlgorithmConfig(BaseModel):
         if self.squash_actions and not self.normalize_actions:
             found.append("config.squash_actions: a tanh gives -1..1; say normalize_actions: true, or leave it out")
         found += self._layout_conflicts()
+        found += self._curriculum_conflicts()
         if self.evaluation_num_workers:
             found.append("config.evaluation_num_workers: evaluation runs in the driver's process only; leave it at 0")
         return found
@@ -267,6 +314,23 @@ class AlgorithmConfig(BaseModel):
         found += self._unread("num_cpus_per_learner", self.num_learners == 1, "the one learner is in the driver")
         for key in ("ignore_worker_failures", "max_worker_restarts"):
             found += self._unread(key, self.num_workers == 0, "there are no workers")
+        return found
+
+    def _curriculum_conflicts(self) -> list[str]:
+        """What a curriculum waits for that never comes."""
+        found: list[str] = []
+        given = self.curriculum
+        if given.stages and self.env_task_fn is not None:
+            found.append("config.env_task_fn: curriculum.stages choose the task already; leave one of them out")
+        if not given.stages and given.min_episodes != CurriculumConfig.model_fields["min_episodes"].default:
+            found.append("config.curriculum.min_episodes: nothing reads it without stages; leave it out")
+        if self.evaluation_interval is None:
+            found += [
+                f"config.curriculum.stages[{k}].until.{name}: there is no evaluation; set evaluation_interval too"
+                for k, stage in enumerate(given.stages)
+                for name in stage["until"]
+                if name.startswith("evaluation/")
+            ]
         return found
 
     def _unread(self, key: str, unread: bool, why: str) -> list[str]:

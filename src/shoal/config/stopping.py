@@ -27,6 +27,8 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "time_total_s": 'seconds of training; here a length of time such as "90m" may stand too',
         "time_this_iter_s": "seconds of this iteration",
         "timesteps_per_s": "environment steps per second in this iteration",
+        "task": "task of the environments in this iteration, where it is a number (curriculum, env_task_fn)",
+        "stages_passed": "stages of the curriculum whose rule was met",
         "env_failures_total": "failures of environments since the run began",
         "timers/env_s": "seconds of this iteration spent in environments",
         "timers/policy_s": "seconds of this iteration spent on choosing actions",
@@ -89,10 +91,10 @@ def stop_criteria(value: Any) -> dict[str, float]:
     for key, limit in value.items():
         name = printable(str(key))
         if not is_result_name(name):
-            problems.append(f"stop.{name}: no result has this name{_hint(name)}")
+            problems.append(f"stop.{name}: no result has this name{result_hint(name)}")
             continue
         try:
-            limits[name] = _limit(name, limit)
+            limits[name] = limit_of(name, limit)
         except ValueError as error:
             problems.append(f"stop.{name}: {error} {got(limit)}")
     if problems:
@@ -106,13 +108,15 @@ def is_result_name(name: str) -> bool:
     return own or name in RESULT_NAMES or name in EVALUATION_NAMES
 
 
-def _limit(name: str, limit: Any) -> float:
+def limit_of(name: str, limit: Any) -> float:
+    """A limit as a number; that of `time_total_s` may be a length of time."""
     if name == "time_total_s" and isinstance(limit, str):
         return seconds(limit)
     return number(limit)
 
 
-def _hint(name: str) -> str:
+def result_hint(name: str) -> str:
+    """What to type instead of a name that no result has, as the end of a sentence."""
     foreign = FOREIGN_RESULTS.get(name.strip().lower())
     close = foreign or nearest(name, (*RESULT_NAMES, *EVALUATION_NAMES))
     if close is None:

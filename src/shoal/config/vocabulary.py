@@ -83,6 +83,11 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "tensorboard_log": "results_dir",
         "max_episode_steps": "config.horizon",
         "max_steps": "config.horizon",
+        "callback": "config.callbacks",
+        "callbacks_class": "config.callbacks",
+        "curriculum_fn": "config.env_task_fn",
+        "task_fn": "config.env_task_fn",
+        "domain_randomization": "config.randomize",
         # TRPO in modular_rl, Spinning Up, Baselines and sb3-contrib
         "timesteps_per_batch": "config.train_batch_size",
         "steps_per_epoch": "config.train_batch_size",

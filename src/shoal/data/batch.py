@@ -92,7 +92,8 @@ class Episode:
     env_index: int
     reward: float
     length: int
-    metrics: dict[str, float] = field(default_factory=dict)  # numbers found in the last `info`
+    metrics: dict[str, float] = field(default_factory=dict)  # numbers of the last `info`, and of hooks
+    task: Any = None  # that it was played at, if one was set
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ class Incident:
     cause: str  # one line
     traceback: str
     host: str = ""  # where it happened, if that is another process
+    settings: str = ""  # task and drawn values of the episode, if there are any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,17 +21,25 @@ class EpisodeWindow:
         self.total = 0
         self._recent: deque[Episode] = deque(maxlen=WINDOW)
 
-    def add(self, episodes: list[Episode]) -> dict[str, Any]:
-        """Take in the episodes of one iteration and give the statistics; None where no episode has finished yet."""
+    def add(self, episodes: list[Episode], counted: list[Episode] | None = None) -> dict[str, Any]:
+        """Take in the episodes of one iteration and give the statistics; None where no episode has finished yet.
+
+        `counted` are those of them that statistics are about, where these are not all.
+        """
         self.total += len(episodes)
-        self._recent.extend(episodes)
-        shown = episodes if len(episodes) > WINDOW else list(self._recent)
+        counted = episodes if counted is None else counted
+        self._recent.extend(counted)
+        shown = counted if len(counted) > WINDOW else list(self._recent)
         return {
             "episodes_total": self.total,
             "episodes_this_iter": len(episodes),
             **episode_statistics(shown),
             "custom_metrics": custom_metrics(shown),
         }
+
+    def clear(self) -> None:
+        """Forget the episodes: the statistics of the next ones are theirs alone."""
+        self._recent.clear()
 
     def get_state(self) -> State:
         """The window's rewards, lengths and metrics."""
@@ -57,9 +65,13 @@ def episode_statistics(episodes: Iterable[Episode]) -> dict[str, float | None]:
 
 
 def custom_metrics(episodes: Iterable[Episode]) -> dict[str, float]:
-    """The mean of each number that environments put into the last `info` of their episodes."""
+    """`NAME_mean`, `NAME_min` and `NAME_max` of each number that the last `info` of an episode, or a hook, holds."""
     found: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode.metrics.items():
             found.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in sorted(found.items())}
+    return {
+        f"{name}_{kind}": float(statistic(values))
+        for name, values in sorted(found.items())
+        for kind, statistic in (("mean", np.mean), ("min", min), ("max", max))
+    }

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
+from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, Env, adapt_legacy, strip
 from shoal.envs.masks import MaskSpec
 from shoal.envs.observations import ObsSpec
@@ -41,24 +42,29 @@ class CheckReport:
     warnings: tuple[str, ...]
 
 
-def check_first_steps(make: Callable[[], AnyEnv]) -> CheckReport:
-    """Make one environment, reset it and step it once; raise what can never work, report what looks wrong."""
+def check_first_steps(make: Callable[[], AnyEnv], options: dict[str, Any] | None = None) -> CheckReport:
+    """Make one environment, reset it and step it once; raise what can never work, report what looks wrong.
+
+    `options` are given to its reset, where there are any.
+    """
     env = make()
     try:
         if isinstance(env, VectorEnv):
             return CheckReport(env, False, tuple(dict.fromkeys(_check_vector(env))))
-        legacy, warnings = _check_single(env)
+        legacy, warnings = _check_single(env, options)
     except BaseException:
         env.close()
         raise
     return CheckReport(adapt_legacy(env) if legacy else env, legacy, tuple(dict.fromkeys(warnings)))
 
 
-def _check_single(env: Env) -> tuple[bool, list[str]]:
+def _check_single(env: Env, options: dict[str, Any] | None) -> tuple[bool, list[str]]:
     bare, _ = strip(env)
     spec, actions = _check_spaces(bare.observation_space, bare.action_space)
     warnings: list[str] = []
-    legacy, obs = _check_reset(bare, warnings)
+    if options and not takes_options(bare):
+        raise ConfigError("config.randomize: the environment's reset() takes no options; give it an options=None")
+    legacy, obs = _check_reset(bare, options, warnings)
     action = _first_action(bare.action_space) if spec.mask is None else _allowed_actions(spec.mask, actions, [obs])[0]
     try:
         result: Any = bare.step(action)
@@ -84,10 +90,10 @@ def _check_single(env: Env) -> tuple[bool, list[str]]:
     return legacy, warnings
 
 
-def _check_reset(env: Env, warnings: list[str]) -> tuple[bool, Any]:
+def _check_reset(env: Env, options: dict[str, Any] | None, warnings: list[str]) -> tuple[bool, Any]:
     """Reset once and look at the observation; whether the result has the form of old Gym, and the observation."""
     try:
-        result: Any = env.reset(seed=_SEED)
+        result: Any = env.reset(seed=_SEED, options=options) if options else env.reset(seed=_SEED)
     except Exception as error:
         raise start_error(f"its first reset() failed: {own_words(error)}") from error
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):

@@ -79,7 +79,7 @@ def load_module(name: str, search_path: Sequence[str]) -> ModuleType:
 
 def load_file(text: str, search_path: Sequence[str]) -> ModuleType:
     """Run a Python file as a module whose name depends on its path alone, once per process."""
-    path = _find_file(text, search_path)
+    path = find_file(text, search_path)
     name = f"shoal_env_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -124,6 +124,25 @@ def load_dotted(text: str, search_path: Sequence[str]) -> Any:
     raise missing
 
 
+def load_named(key: str, text: str, search_path: Sequence[str]) -> Any:
+    """The object behind `my_module.name`, `my_module:name` or `my_file.py:name`; `key` is where the text stands."""
+    try:
+        return _named(text, search_path)
+    except ConfigError as error:
+        raise ConfigError(f"{key} {text!r}: {error}") from error
+
+
+def _named(text: str, search_path: Sequence[str]) -> Any:
+    place, colon, name = text.rpartition(":")
+    if "<" in text:
+        raise ConfigError("a function inside a program; start from that program")
+    if not colon and "." in text and not text.endswith(".py"):
+        return load_dotted(text, search_path)
+    if not place or not name:
+        raise ConfigError("type my_module.name or my_file.py:name")
+    return attribute(load_file(place, search_path) if place.endswith(".py") else load_module(place, search_path), name)
+
+
 def _after_standard_library() -> int:
     stdlib = os.path.dirname(os.__file__)
     own = (stdlib, os.path.join(stdlib, "lib-dynload"))
@@ -142,7 +161,8 @@ def _same_file(module: ModuleType | None, file: str) -> bool:
     return found is not None and os.path.realpath(found) == os.path.realpath(file)
 
 
-def _find_file(text: str, search_path: Sequence[str]) -> Path:
+def find_file(text: str, search_path: Sequence[str]) -> Path:
+    """The file that a path means, looked for in these folders, else in the working folder."""
     path = Path(text).expanduser()
     folders = list(search_path) or [os.getcwd()]
     # An absolute path swallows the folder before it.

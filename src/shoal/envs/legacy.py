@@ -88,6 +88,12 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
             gymnasium.Env.reset(inner, seed=seed)
 
 
+def takes_options(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether `reset(options=...)` reaches the environment."""
+    bare = env.unwrapped
+    return bare._takes_options if isinstance(bare, LegacyGymEnv) else _takes(bare.reset, "options")
+
+
 def gymnasium_space(space: Any) -> spaces.Space[Any]:
     """The Gymnasium space that equals an old Gym one, recognised by its class name and attributes."""
     if isinstance(space, spaces.Space):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.data.batch import Episode, Incident, Parts
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
-from shoal.envs.vector import Steps, reset_seed
+from shoal.envs.vector import Steps, plain_numbers, reset_seed
 from shoal.errors import EnvError
 
 
@@ -76,8 +76,8 @@ class NativeVector:
             return
         self._hand_over_finals(steps, infos)
         for row in np.flatnonzero(ended).tolist():
-            index = self._first_index + row
-            self.episodes.append(Episode(index, float(self._rewards[row]), int(self._lengths[row])))
+            index, reward, length = self._first_index + row, float(self._rewards[row]), int(self._lengths[row])
+            self.episodes.append(Episode(index, reward, length, self._metrics(row, infos)))
         self._rewards[ended], self._lengths[ended] = 0, 0
         if self._mode == AutoresetMode.NEXT_STEP:
             self._resetting = ended
@@ -126,6 +126,19 @@ class NativeVector:
                 self._obs_spec.put(finals[row], room, 0, ended=True)
                 last = tuple(part[0] for part in room)
             steps.finals.append((row, last))
+
+    def _metrics(self, row: int, infos: dict[str, Any]) -> dict[str, float]:
+        """The numbers of an episode's last info: arrays over the rows, each with a mask of who has it."""
+        if self._mode == AutoresetMode.SAME_STEP:
+            infos = infos.get("final_info", {})
+        own = {}
+        for name, values in infos.items():
+            is_mask = name.startswith("_") and name[1:] in infos
+            if isinstance(values, np.ndarray) and values.shape == (self.num_envs,) and not is_mask:
+                mask = infos.get(f"_{name}")
+                if mask is None or mask[row]:
+                    own[name] = values[row]
+        return plain_numbers(own)
 
     def _put(self, batched: Any, obs: Parts, *ended: NDArray[np.bool_]) -> None:
         leaf = self._obs_spec.leaves[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
 from shoal.envs.observations import ObsSpec
+from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.spaces import ActionSpec
-from shoal.errors import EnvError
+from shoal.envs.tasks import set_task
+from shoal.errors import CallbackError, EnvError
 
 MOST_FAILURES_IN_A_ROW = 10
 STEPS_BETWEEN_SEEDS = 100
@@ -89,13 +91,17 @@ class PythonVector:
     a resumed run can follow it from there by its actions, rarely enough to cost nothing (making a generator takes as
     long as some steps). For Atari games, whose seeds cost far more, it is every 5000 steps.
 
-    `make(row)` gives an environment with gymnasium's checking and ordering wrappers taken off, and its time limit.
-    A failing environment (it raises, or gives what no network may see) is rebuilt alone; `max_failures` ends the run.
+    `make(row)` gives an environment with gymnasium's checking and ordering wrappers taken off, and its time limit;
+    `make(row, env_config)` one with other entries there, where a randomizer draws them. A failing environment (it
+    raises, or gives what no network may see) is rebuilt alone; `max_failures` ends the run.
+
+    `task` is given to each environment before its next reset (None: none is), and a reset to a new task has a seed: so
+    all episodes since a seed have one task, and can be followed again.
     """
 
     def __init__(
         self,
-        make: Callable[[int], tuple[gym.Env[Any, Any], int | None]],
+        make: Callable[..., tuple[gym.Env[Any, Any], int | None]],
         num_envs: int,
         obs_spec: ObsSpec,
         action_spec: ActionSpec,
@@ -104,14 +110,21 @@ class PythonVector:
         first_index: int = 0,
         worker_index: int = 0,
         max_failures: int | None = None,
+        randomizer: Randomizer | None = None,
     ) -> None:
+        self.task: Any = None
         self.num_envs = num_envs
         self.can_replay = True
         self.episodes: list[Episode] = []
         self.incidents: list[Incident] = []
         self._make, self._obs_spec, self._action_spec = make, obs_spec, action_spec
         self._seed, self._first_index, self._worker_index = seed, first_index, worker_index
-        self._max_failures = max_failures
+        self._max_failures, self._randomizer = max_failures, randomizer
+        self._tasks: list[Any] = [None] * num_envs  # what each environment was given
+        self._tasks_then: list[Any] = [None] * num_envs  # those of a saved state, for the episodes that are followed
+        self._resets = [0] * num_envs  # since the last seed
+        self._drawn = [Drawn()] * num_envs
+        self._made_for = [0] * num_envs  # the seeding that an environment's drawn env_config is for
         self._failures = 0
         self._failures_in_a_row = [0] * num_envs
         self._seedings = [0] * num_envs
@@ -124,7 +137,7 @@ class PythonVector:
         self.envs: list[gym.Env[Any, Any]] = [None] * num_envs  # type: ignore[list-item]
         self._steps: list[Callable[[Any], Any]] = [None] * num_envs  # type: ignore[list-item]
         for row in range(num_envs):
-            self._build(row)
+            self._build(row, 1)
         is_atari = type(getattr(self.envs[0], "unwrapped", None)).__module__.startswith("ale_py.")
         self._steps_between_seeds = STEPS_BETWEEN_ATARI_SEEDS if is_atari else STEPS_BETWEEN_SEEDS
 
@@ -167,11 +180,7 @@ class PythonVector:
             steps.terminated[failed] = True
             steps.truncated[failed] = False
             ended[failed] = False
-        for row in ended.nonzero()[0].tolist():
-            self._end(row, steps)
-        for row in failed:
-            self._begin(row, steps.obs, seeded=True)
-            steps.seeded.append(row)
+        self._go_on(steps, ended, active, decoded)
 
     def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
         """See `Vector`."""
@@ -179,12 +188,21 @@ class PythonVector:
 
     def get_state(self) -> dict[str, Any]:
         """See `Vector`."""
-        return {"seedings": list(self._seedings), "failures": self._failures}
+        return {
+            "seedings": list(self._seedings),
+            "failures": self._failures,
+            "task": self.task,
+            "tasks": list(self._tasks),
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """See `Vector`."""
         self._seedings = [int(n) for n in state["seedings"]]
         self._failures = int(state["failures"])
+        self.task, self._tasks_then = state["task"], list(state["tasks"])
+        for row, task in enumerate(self._tasks_then):
+            if task is None and self._tasks[row] is not None:
+                self._rebuild(row)  # nobody can take a task back
 
     def close(self) -> None:
         """See `Vector`."""
@@ -223,41 +241,77 @@ class PythonVector:
             if row in steps.failed:
                 steps.rewards[row] = 0.0
 
+    def _go_on(
+        self, steps: Steps, ended: NDArray[np.bool_], active: NDArray[np.bool_] | None, decoded: Sequence[Any]
+    ) -> None:
+        """Begin the next episode where one has ended, or was cut by a failure."""
+        del active, decoded
+        for row in ended.nonzero()[0].tolist():
+            self._end(row, steps)
+        for row in steps.failed:
+            self._begin(row, steps.obs, seeded=True)
+            steps.seeded.append(row)
+
     def _end(self, row: int, steps: Steps) -> None:
         """Record a finished episode and begin the next."""
         if steps.truncated[row]:
             steps.finals.append((row, tuple(part[row].copy() for part in steps.obs)))
-        info = self._columns[4][row]
-        metrics = _metrics(info) if isinstance(info, dict) else {}
-        index = self._first_index + row
-        self.episodes.append(Episode(index, float(self._rewards[row]), int(self._lengths[row]), metrics))
+        index, reward, length = self._first_index + row, float(self._rewards[row]), int(self._lengths[row])
+        self.episodes.append(Episode(index, reward, length, self._metrics(row), self._tasks[row]))
         self._failures_in_a_row[row] = 0
         if self._begin(row, steps.obs, seeded=self._since_seed[row] >= self._steps_between_seeds):
             steps.seeded.append(row)
 
+    def _metrics(self, row: int) -> dict[str, float]:
+        """The numbers of a finished episode that its results show."""
+        info = self._columns[4][row]
+        return plain_numbers(info) if isinstance(info, dict) else {}
+
     def _begin(self, row: int, obs: Parts, seeded: bool) -> bool:
         """Start the next episode, rebuilding the environment as often as its failures are forgiven.
 
-        Returns whether it began with a seed: as asked for, or because the environment is a new one.
+        Returns whether it began with a seed: as asked for, or because the environment or its task is a new one.
         """
+        makes_anew = self._randomizer is not None and self._randomizer.has_env_config
         while True:
             self._lengths[row], self._rewards[row] = 0, 0.0
+            seeded = seeded or makes_anew or self.task != self._tasks[row]
             if seeded:
                 self._seedings[row] += 1
                 self._since_seed[row] = 0
             try:
-                first, _ = self.envs[row].reset(seed=self._reset_seed(row)) if seeded else self.envs[row].reset()
-                self._obs_spec.put(first, obs, row)
+                self._obs_spec.put(self._reset(row, seeded, self.task), obs, row)
                 return seeded
+            except CallbackError:
+                raise
             except (Exception, SystemExit) as error:
                 self._fail(row, error, None)
                 seeded = True
+
+    def _reset(self, row: int, seeded: bool, task: Any) -> Any:
+        """The first observation of an episode at a task, with what is drawn for it."""
+        keywords: dict[str, Any] = {"seed": self._reset_seed(row)} if seeded else {}
+        self._resets[row] = 0 if seeded else self._resets[row] + 1
+        if self._randomizer is not None:
+            if self._randomizer.has_env_config and self._made_for[row] != self._seedings[row]:
+                _close(self.envs[row])
+                self._build(row, self._seedings[row])
+            self._drawn[row] = self._draw(row, self._seedings[row], self._resets[row])
+            if self._randomizer.has_options:
+                keywords["options"] = dict(self._drawn[row].options)
+        if task is not None and task != self._tasks[row]:
+            set_task(self.envs[row], task)
+            self._tasks[row] = task
+        first, _ = self.envs[row].reset(**keywords)
+        return first
 
     def _replay(self, row: int, history: NDArray[Any] | None, obs: Parts) -> bool:
         if history is not None:
             try:
                 self._follow(row, history, obs)
                 return True
+            except CallbackError:
+                raise
             except (Exception, SystemExit):
                 # That the episode does not come back is no failure of a run: the next one begins.
                 self._rebuild(row)
@@ -266,24 +320,39 @@ class PythonVector:
 
     def _follow(self, row: int, history: NDArray[Any], obs: Parts) -> None:
         """From the last seed, take the recorded actions through however many episodes they made."""
-        env = self.envs[row]
+        task = self._tasks_then[row]
         self._lengths[row], self._rewards[row], self._since_seed[row] = 0, 0.0, len(history)
-        last, _ = env.reset(seed=self._reset_seed(row))
+        last = self._reset(row, True, task)
+        step = self.envs[row].step
         for action in self._action_spec.decode(history) if len(history) else ():
-            last, reward, terminated, truncated, _ = env.step(action)
+            result = step(action)
+            last, reward, terminated, truncated, _ = result
             self._lengths[row] += 1
             self._rewards[row] += np.float32(_number(reward))
+            self._followed(row, action, result)
             if terminated or truncated or self._lengths[row] >= self._limits[row]:
-                last, _ = env.reset()
                 self._lengths[row], self._rewards[row] = 0, 0.0
+                last = self._reset(row, False, task)
         self._obs_spec.put(last, obs, row)
+
+    def _followed(self, row: int, action: Any, result: tuple[Any, ...]) -> None:
+        """Take note of a step that is taken again."""
 
     def _reset_seed(self, row: int) -> int:
         return reset_seed(self._seed, self._first_index + row, self._seedings[row])
 
-    def _build(self, row: int) -> None:
-        env, limit = self._make(row)
+    def _draw(self, row: int, seeding: int, reset: int) -> Drawn:
+        assert self._randomizer is not None
+        return self._randomizer.draw(self._first_index + row, seeding, reset)
+
+    def _build(self, row: int, seeding: int) -> None:
+        """Make an environment whose next reset has the `seeding`-th seed."""
+        if self._randomizer is None or not self._randomizer.has_env_config:
+            env, limit = self._make(row)
+        else:
+            env, limit = self._make(row, self._draw(row, seeding, 0).env_config)
         self.envs[row], self._steps[row] = env, env.step
+        self._tasks[row], self._made_for[row] = None, seeding
         self._limits[row] = np.iinfo(np.int64).max if limit is None else limit
 
     def _fail(self, row: int, error: BaseException, action: Any) -> None:
@@ -297,6 +366,7 @@ class PythonVector:
             action="none, in reset" if action is None else _short(action),
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
             traceback="".join(traceback.format_exception(error)),
+            settings=self._settings(row),
         )
         self.incidents.append(incident)
         self._failures += 1
@@ -316,9 +386,15 @@ class PythonVector:
         _close(self.envs[row])
         self._lengths[row] = 0
         try:
-            self._build(row)
+            self._build(row, self._seedings[row] + 1)
         except Exception as error:
             self._fail(row, error, None)
+
+    def _settings(self, row: int) -> str:
+        """What an episode was given beside its seed, in words."""
+        drawn = self._drawn[row]
+        given = {"task": self._tasks[row], "options": drawn.options, "env_config": drawn.env_config}
+        return ", ".join(f"{name} {_short(value)}" for name, value in given.items() if value not in (None, {}))
 
 
 def describe(incident: Incident) -> str:
@@ -326,7 +402,8 @@ def describe(incident: Incident) -> str:
     place = f" on {incident.host}" if incident.host else ""
     return (
         f"environment {incident.env_index}{place} failed at step {incident.step} of its episode "
-        f"(seed {incident.seed} set {incident.steps_since_seed} steps before, action {incident.action}): "
+        f"(seed {incident.seed} set {incident.steps_since_seed} steps before, action {incident.action}"
+        f"{', ' if incident.settings else ''}{incident.settings}): "
         f"{incident.cause}"
     )
 
@@ -343,18 +420,22 @@ def _number(reward: Any) -> float:
     return number
 
 
-def _metrics(info: dict[str, Any]) -> dict[str, float]:
-    """The plain numbers of an info, which become the run's custom metrics."""
+def plain_numbers(info: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of an info, which become the run's custom metrics."""
     plain: tuple[type[Any], ...] = (int, float, np.integer, np.floating, np.bool_)
     return {
         str(key): float(value)
         for key, value in info.items()
-        if isinstance(value, plain) and abs(value) < LARGEST_METRIC
+        if (isinstance(value, plain) or _is_scalar_array(value)) and abs(value) < LARGEST_METRIC
     }
 
 
-def _short(action: Any) -> str:
-    text = " ".join(str(action).split())
+def _is_scalar_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
     return text if len(text) <= 200 else text[:197] + "..."
 
 

@@ -70,6 +70,7 @@ class RayWorkers:
     def __init__(self, config: AlgorithmConfig, maker: EnvMaker, session: Session) -> None:
         self._config, self._maker, self.session = config, maker, session
         self._ray = session.ray
+        self.task: Any = None
         self._seats: list[Seat] = []
         self._restarts = 0
         self._ahead: Round | None = None
@@ -182,7 +183,7 @@ class RayWorkers:
         asked = Round()
         for seat in self._seats:
             if seat.starting is None:
-                told, batch = seat.actor.sample.options(num_returns=2).remote(steps, weights)
+                told, batch = seat.actor.sample.options(num_returns=2).remote(steps, weights, self.task)
                 asked.references[told] = seat, seat.generation, batch
         return asked
 

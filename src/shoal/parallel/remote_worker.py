@@ -50,9 +50,10 @@ class RemoteWorker:
         place = Place(socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id())
         return place, self.worker.observation_space, self.worker.action_space
 
-    def sample(self, steps: int, policy_state: State) -> tuple[tuple[int, Summary, State], Batch]:
+    def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, Summary, State], Batch]:
         """One fragment with the given weights and filter; who made it, what it holds, and the worker's state after."""
         self.worker.policy.set_state(policy_state)
+        self.worker.set_task(task)
         sample = self.worker.sample(steps)
         return (self._generation, sample.summary, self.worker.get_state()), sample.batch
 

@@ -30,6 +30,7 @@ class Workers(Protocol):
     """Samples with the learner's policy, wherever the environments are."""
 
     policy: Policy  # the learner's
+    task: Any  # which every environment gets at its next reset; None: none
 
     @property
     def health(self) -> Health:
@@ -77,10 +78,12 @@ class LocalWorkers:
     def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
         self.worker = Worker(config, maker)
         self.policy = self.worker.policy
+        self.task: Any = None
         self.health = Health(num_healthy_workers=0)
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""
+        self.worker.set_task(self.task)
         return self.worker.sample(steps)
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.config.settings import AlgorithmConfig
+from shoal.config.settings import AlgorithmConfig, EvaluationConfig, RandomizeConfig
 from shoal.data.batch import Episode
 from shoal.data.metrics import custom_metrics, episode_statistics
 from shoal.envs.vector import PythonVector
@@ -45,6 +45,8 @@ def evaluate(
     worker = Worker(
         config, trainer.env_maker, policy=trainer.get_policy(), any_size=True, index_offset=trainer.config.num_envs
     )
+    own_task = config.evaluation_config.task
+    worker.set_task(trainer.curriculum.task if own_task is None else own_task)
     try:
         if steps is not None:
             found, taken = _over_steps(worker, steps, explore)
@@ -55,7 +57,7 @@ def evaluate(
     finally:
         worker.stop()
     rewards = [e.reward for e in found]
-    return {
+    metrics = {
         **episode_statistics(found),
         "episode_reward_std": float(np.std(rewards)) if rewards else None,
         "episodes_this_iter": len(found),
@@ -67,6 +69,8 @@ def evaluate(
         "explore": explore,
         "seed": config.seed,
     }
+    trainer.call_hook("on_evaluate_end", evaluation_metrics=metrics)
+    return metrics
 
 
 def _evaluation_config(config: AlgorithmConfig, num_envs: int, seed: int | None) -> AlgorithmConfig:
@@ -78,10 +82,19 @@ def _evaluation_config(config: AlgorithmConfig, num_envs: int, seed: int | None)
             "seed": seed,
             "horizon": config.horizon if own.horizon is None else own.horizon,
             "env_config": {**config.env_config, **own.env_config},
+            "randomize": _evaluation_randomize(config.randomize, own),
             "num_workers": 0,
             "num_envs_per_worker": num_envs,
         }
     )
+
+
+def _evaluation_randomize(asked: RandomizeConfig, own: EvaluationConfig) -> RandomizeConfig:
+    """What is drawn in evaluation: nothing, or all but what has a fixed value there."""
+    if not own.randomize:
+        return RandomizeConfig()
+    drawn = {name: sampler for name, sampler in asked.env_config.items() if name not in own.env_config}
+    return asked.model_copy(update={"env_config": drawn})
 
 
 def _over_episodes(worker: Worker, episodes: int, explore: bool) -> tuple[list[Episode], int]:

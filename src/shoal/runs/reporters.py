@@ -84,7 +84,7 @@ class ResultJson:
 
     def report(self, result: Mapping[str, Any]) -> None:
         """Append one line."""
-        self._file.append(json.dumps(_plain(result), allow_nan=False, ensure_ascii=False).encode() + b"\n")
+        self._file.append(json.dumps(plain_json(result), allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
         """Close the file."""
@@ -184,14 +184,14 @@ class Events:
         self._file.close()
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """The value in JSON's types."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): plain_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain_json(item) for item in value]
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return plain_json(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import logging
 import os
 import signal
 import weakref
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.config.experiment import Experiment, as_tree, experiment_from, experiment_yaml
 from shoal.data.state import State
 from shoal.envs.making import env_maker
-from shoal.errors import CheckpointError, ConfigError, ShoalError
+from shoal.errors import CallbackError, CheckpointError, ConfigError, ShoalError
 from shoal.runs.checkpoints import (
     Checkpoint,
     checkpoint_folder,
@@ -81,6 +82,7 @@ class Run:
         self.last_checkpoint = self.resumed_from
         self._last: tuple[dict[str, float], State] | None = None
         self._saved_iteration = 0
+        self._tell_checkpoint: Callable[..., None] = lambda **_: None
 
     @classmethod
     def open(cls, experiment: Experiment, new: bool = False, search_path: Sequence[str | Path] = ()) -> Run:
@@ -149,6 +151,7 @@ class Run:
                         self.folder.parent.rmdir()
                 raise
             stack.callback(trainer.stop)
+            self._tell_checkpoint = functools.partial(trainer.call_hook, "on_checkpoint")
             interrupts.install()  # Ray takes the handlers when it starts
             timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0
             with _told(self.folder):
@@ -182,7 +185,10 @@ class Run:
             self.outcome = Outcome("failed", f"{type(error).__name__}: {error}")
             logger.info("The run fails: %s", self.outcome.sentence)  # who catches the error shows it
             if not isinstance(error, CheckpointError):
-                self._try_to_save(lease)
+                try:
+                    self._save(lease)
+                except ShoalError as another:
+                    logger.error("%s", another)
             raise
 
     def _iterate(self, trainer: Trainer, interrupts: Interrupts) -> Result | None:
@@ -192,13 +198,13 @@ class Run:
                 result = trainer.train()
         except Interrupted:
             return None
-        state = trainer.get_state()
-        self._last = numbers(result), state
+        self._last = numbers(result), trainer.get_state()
         interval = self.experiment.config.evaluation_interval
         if interval is not None and result["training_iteration"] % interval == 0:
             with suppress(Interrupted), interrupts.cutting():
                 result["evaluation"] = trainer.evaluate()
-            self._last = numbers(result), state
+            # The next task may depend on it.
+            self._last = numbers(result), trainer.get_state()
         return result
 
     def _note_signal(self, interrupts: Interrupts) -> None:
@@ -211,13 +217,12 @@ class Run:
         if self._last is None or not self.experiment.checkpoint_freq:
             return
         if int(self._last[0]["training_iteration"]) % self.experiment.checkpoint_freq == 0:
-            self._try_to_save(lease)
-
-    def _try_to_save(self, lease: Lease) -> None:
-        try:
-            self._save(lease)
-        except ShoalError as error:
-            logger.error("%s", error)
+            try:
+                self._save(lease)
+            except CallbackError:
+                raise
+            except ShoalError as error:
+                logger.error("%s", error)
 
     def _save(self, lease: Lease) -> None:
         """Save the last finished iteration unless it is saved."""
@@ -230,6 +235,7 @@ class Run:
             self.last_checkpoint = write_checkpoint(self.folder, state, self._tree(), summary)
             self._saved_iteration = iteration
             prune(self.folder, self.experiment.keep_checkpoints_num)
+            self._tell_checkpoint(checkpoint=str(self.last_checkpoint))
 
     def _start(self) -> Checkpoint | None:
         """The checkpoint to go on from."""
@@ -307,8 +313,16 @@ def make_trainer(experiment: Experiment, search_path: Sequence[str], start: Chec
 
 
 def checked(experiment: Experiment, search_path: Sequence[str | Path] = ()) -> tuple[Experiment, tuple[str, ...]]:
-    """The experiment as it will run, after a look whether its environment exists, and what to tell about it."""
-    env_maker(experiment.config.env, _places(search_path))
+    """The experiment as it will run, after a look whether its environment and hooks exist, and what to tell of it."""
+    maker, config = env_maker(experiment.config.env, _places(search_path)), experiment.config
+    if config.callbacks is not None:
+        from shoal.sampling.callbacks import callbacks_class
+
+        callbacks_class(config.callbacks, maker.search_path)
+    if config.env_task_fn is not None:
+        from shoal.runs.curriculum import load_task_fn
+
+        load_task_fn(config, maker.search_path)
     return _with_stop(experiment)
 
 

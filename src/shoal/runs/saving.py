@@ -26,7 +26,9 @@ def save(trainer: Trainer, folder: str | Path | None = None) -> Path:
         folder = trainer.folder
     folder = Path(folder).expanduser()
     summary = {"training_iteration": trainer.iteration, "timesteps_total": trainer.timesteps_total}
-    return write_checkpoint(folder, trainer.get_state(), tree_of(experiment, trainer.search_path), summary)
+    path = write_checkpoint(folder, trainer.get_state(), tree_of(experiment, trainer.search_path), summary)
+    trainer.call_hook("on_checkpoint", checkpoint=str(path))
+    return path
 
 
 def restore(trainer: Trainer, path: str | Path) -> None:

@@ -31,6 +31,8 @@ from shoal.models.policy import Policy
 from shoal.parallel.group import Group
 from shoal.parallel.start import start_learner, start_workers, with_worker_count
 from shoal.parallel.workers import Workers
+from shoal.runs.curriculum import Curriculum
+from shoal.sampling.callbacks import call_hook, load_callbacks
 
 log = logging.getLogger("shoal")
 
@@ -52,11 +54,15 @@ class Trainer:
         self.search_path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
         self.env_maker = env_maker(self.config.env, self.search_path)
         self._thread_pools = ThreadpoolController()
-        config = with_registered_model(self.config)
+        # The function stays here: it need not be fit for a journey to other processes.
+        config = with_registered_model(self.config).model_copy(update={"env_task_fn": None})
         self._closing = ExitStack()
-        self.workers: Workers = start_workers(config, self.env_maker)
-        self._closing.callback(self.workers.stop)
+        self.callbacks = load_callbacks(self.config.callbacks, self.env_maker.search_path)
+        self.curriculum = Curriculum(self.config, self.env_maker)
+        self._closing.callback(self.curriculum.close)
         try:
+            self.workers: Workers = start_workers(config, self.env_maker)
+            self._closing.callback(self.workers.stop)
             self.learner = start_learner(config, self.workers, self.env_maker.search_path, make_learner, self._closing)
         except BaseException:  # a signal may come here
             self.stop()
@@ -71,6 +77,9 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """One iteration: sample, learn, report."""
         start = perf_counter()
+        if self.curriculum.advance():
+            self._window.clear()
+        self.workers.task = self.curriculum.task
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
             step = self.learner.training_step(self.workers, self.timesteps_total)
@@ -79,11 +88,11 @@ class Trainer:
         self._report(step.incidents)
         elapsed = perf_counter() - start
         self.time_total_s += elapsed
-        return {
+        result = {
             "training_iteration": self.iteration,
             "timesteps_total": self.timesteps_total,
             "timesteps_this_iter": step.timesteps,
-            **self._window.add(step.episodes),
+            **self._window.add(step.episodes, self.curriculum.counted(step.episodes)),
             "time_this_iter_s": elapsed,
             "time_total_s": self.time_total_s,
             "timesteps_per_s": step.timesteps / elapsed,
@@ -92,6 +101,9 @@ class Trainer:
             "timers": _timers(elapsed, step.timers),
             "learner": step.stats,
         }
+        self.curriculum.report(result)
+        self.call_hook("on_train_result", result=result)
+        return result
 
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint into `folder` (default: a new run folder) and return its path."""
@@ -135,6 +147,11 @@ class Trainer:
         """The policy that learns."""
         return self.workers.policy
 
+    def call_hook(self, name: str, **given: Any) -> None:
+        """Call one of the driver's hooks, if there are any."""
+        if self.callbacks is not None:
+            call_hook(self.callbacks, name, trainer=self, **given)
+
     def get_config(self) -> dict[str, Any]:
         """The resolved configuration as a plain dict."""
         return config_tree(self.config)
@@ -149,6 +166,7 @@ class Trainer:
             "time_total_s": self.time_total_s,
             "env_failures_total": self.env_failures_total,
             "episodes": self._window.get_state().values,
+            "curriculum": self.curriculum.get_state().values,
         }
         parts = {"policy": self.get_policy().get_state(), "learner": self.learner.get_state()}
         parts |= {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
@@ -169,6 +187,7 @@ class Trainer:
         self.time_total_s = float(values["time_total_s"])
         self.env_failures_total = int(values["env_failures_total"])
         self._window.set_state(State(values["episodes"]))
+        self.curriculum.set_state(State(values["curriculum"]))
         workers = [part_of(state, name) for name in values if name.startswith("worker")]
         saved = [len(worker.values["history_lengths"]) for worker in workers]
         if saved != [self.config.num_envs_per_worker] * max(self.config.worker_count, 1):

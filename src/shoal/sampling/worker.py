@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,11 +18,14 @@ from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
 from shoal.envs.making import EnvMaker, strip
 from shoal.envs.native import NativeVector
+from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.vector import PythonVector, Vector
 from shoal.errors import ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
+from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
 from shoal.sampling.sampler import Sampler
+from shoal.sampling.watched import WatchedVector
 
 T = TypeVar("T")
 log = logging.getLogger("shoal")
@@ -45,10 +49,13 @@ class Worker:
         index_offset: int = 0,
     ) -> None:
         self.config, self.worker_index = config, worker_index
+        self.callbacks = load_callbacks(config.callbacks, maker.search_path)
+        self._randomizer = Randomizer.of(config, maker.search_path)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
         self._first_index = max(worker_index - 1, 0) * config.num_envs_per_worker
-        report = check_first_steps(lambda: maker.make(self._context(0)))
+        drawn = Drawn() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
+        report = check_first_steps(lambda: maker.make(self._context(0, drawn.env_config)), drawn.options)
         if worker_index <= 1 and policy is None:  # evaluation has nothing new to say
             for warning in report.warnings:
                 log.warning("%s", warning)
@@ -71,6 +78,12 @@ class Worker:
         """One fragment of at least `steps` steps per environment."""
         return self.sampler.sample(steps, self.config.explore, self.config.batch_mode == "complete_episodes")
 
+    def set_task(self, task: Any) -> None:
+        """Give every environment a task, each at its next reset; None leaves the task as it is."""
+        if task is not None:
+            assert isinstance(self.vector, PythonVector)
+            self.vector.task = task
+
     def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
         """The result of `fn` for every environment, without gymnasium's outermost wrappers."""
         envs = self.vector.envs if isinstance(self.vector, PythonVector) else [getattr(self.vector, "env", None)]
@@ -90,9 +103,19 @@ class Worker:
 
     def _vector(self, first: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Vector:
         config, policy = self.config, self.policy
+        episode_hooks = [] if self.callbacks is None else sorted({*overridden(self.callbacks)} & {*EPISODE_HOOKS})
         if isinstance(first, VectorEnv):
             if config.horizon is not None:
                 raise ConfigError("config.horizon: a native vector environment limits its own episodes; set it there")
+            if episode_hooks:
+                raise ConfigError(
+                    "config.callbacks: a native vector environment begins and ends its own episodes, so "
+                    f"{episode_hooks[0]} cannot be called"
+                )
+            if self._randomizer is not None:
+                raise ConfigError(
+                    "config.randomize: a native vector environment resets by itself; draw the values there"
+                )
             if config.batch_mode == "complete_episodes":
                 raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
             if config.num_envs_per_worker != first.num_envs and not self._any_size:
@@ -103,14 +126,19 @@ class Worker:
             return NativeVector(first, policy.obs_spec, policy.action_spec, config.seed, self._first_index)
         waiting: list[gym.Env[Any, Any]] = [first]
 
-        def make(row: int) -> tuple[gym.Env[Any, Any], int | None]:
-            env = waiting.pop() if waiting else self._maker.make(self._context(row))
+        def make(row: int, drawn: Mapping[str, Any] | None = None) -> tuple[gym.Env[Any, Any], int | None]:
+            env = waiting.pop() if waiting else self._maker.make(self._context(row, drawn))
             assert not isinstance(env, VectorEnv)
+            if drawn and (env.observation_space, env.action_space) != (self.observation_space, self.action_space):
+                raise ConfigError(f"config.randomize.env_config: with {dict(drawn)} the environment has other spaces")
             bare, limit = strip(env)
             limits = [n for n in (limit, config.horizon) if n is not None]
             return bare, min(limits, default=None)
 
-        return PythonVector(
+        build: Callable[..., Vector] = PythonVector
+        if self.callbacks is not None and episode_hooks:
+            build = functools.partial(WatchedVector, self.callbacks, self)
+        return build(
             make,
             config.num_envs_per_worker,
             policy.obs_spec,
@@ -119,11 +147,12 @@ class Worker:
             first_index=self._first_index,
             worker_index=self.worker_index,
             max_failures=config.max_env_failures,
+            randomizer=self._randomizer,
         )
 
-    def _context(self, row: int) -> EnvContext:
+    def _context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
         return EnvContext(
-            self.config.env_config,
+            {**self.config.env_config, **(drawn or {})},
             worker_index=self.worker_index,
             vector_index=row,
             env_index=self._index_offset + self._first_index + row,

@@ -8,10 +8,12 @@ from shoal.config.experiment import ALGORITHMS, Experiment, as_tree, experiment_
 from shoal.config.ppo import PPOConfig
 from shoal.config.reference import config_rows, experiment_rows, file_schema, meanings, stop_rows
 from shoal.config.settings import (
+    CurriculumConfig,
     EvaluationConfig,
     ExplorationConfig,
     ModelConfig,
     OptimizerConfig,
+    RandomizeConfig,
     key_paths,
 )
 
@@ -28,6 +30,8 @@ from shoal.config.settings import (
         EpsilonGreedyConfig,
         ReplayConfig,
         EvaluationConfig,
+        CurriculumConfig,
+        RandomizeConfig,
         Experiment,
     ],
 )
@@ -51,7 +55,13 @@ def test_rows_are_all_the_keys() -> None:
 def test_the_schema_accepts_what_we_accept() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = file_schema("PPO")
-    tree = as_tree(experiment_from({"env": "X-v0", "stop": {"timesteps_total": 3, "custom_metrics/a": 1}}))
+    own = {
+        "curriculum": {"stages": [{"task": 1, "until": {"episode_len_mean": "<= 3"}}, {"task": [True, {"a": "b"}]}]},
+        "randomize": {"options": {"a": {"uniform": [0, 1]}}, "cases": "a.csv"},
+        "evaluation_config": {"task": 3},
+    }
+    stop = {"timesteps_total": 3, "custom_metrics/a": 1}
+    tree = as_tree(experiment_from({"env": "X-v0", "stop": stop, "config": own}))
     seed = {"env": "custom_env.CustomEnv", "run": "PPO", "checkpoint_freq": 1, "stop": {"timesteps_total": 10000}}
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate({tree.pop("name"): tree, "custom_env": seed}, schema)

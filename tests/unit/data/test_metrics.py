@@ -42,8 +42,18 @@ def test_lengths_and_custom_metrics() -> None:
     window = EpisodeWindow()
     window.add(episodes([1], drag=2.0))
     result = window.add(episodes([1], drag=4.0, lift=1.0))
-    assert result["custom_metrics"] == {"drag": 3.0, "lift": 1.0}
+    drag = {"drag_mean": 3.0, "drag_min": 2.0, "drag_max": 4.0}
+    assert result["custom_metrics"] == {**drag, "lift_mean": 1.0, "lift_min": 1.0, "lift_max": 1.0}
     assert result["episode_len_mean"] == 10
+
+
+def test_statistics_may_be_about_some_episodes_only() -> None:
+    window = EpisodeWindow()
+    window.add(episodes([1, 2]))
+    new = episodes([3, 4, 5])
+    window.clear()
+    result = window.add(new, new[1:])
+    assert (result["episodes_total"], result["episodes_this_iter"], result["episode_reward_mean"]) == (5, 3, 4.5)
 
 
 def test_state_goes_through_json_and_back() -> None:

@@ -39,7 +39,8 @@ class Clock(gym.Env):
         self.steps += 1
         over = self.steps >= 2 + self.number
         odd = self.number % 2 == 1
-        return self.look(), 10.0 * self.steps + action, over and odd, over and not odd, {}
+        info = {"last": self.steps, "note": "over"} if over else {"halfway": 0.5}
+        return self.look(), 10.0 * self.steps + action, over and odd, over and not odd, info
 
 
 class Nested(Clock):
@@ -104,8 +105,9 @@ def test_every_way_to_reset_gives_the_same_transitions(mode, kind) -> None:
         assert count >= 25
         assert got[row][:count] == wanted[row][:count]
     for row in range(N):
-        mine_ended = [(e.reward, e.length) for e in mine.episodes if e.env_index == row]
-        wanted_ended = [(e.reward, e.length) for e in theirs.episodes if e.env_index == row]
+        mine_ended = [(e.reward, e.length, e.metrics) for e in mine.episodes if e.env_index == row]
+        wanted_ended = [(e.reward, e.length, e.metrics) for e in theirs.episodes if e.env_index == row]
+        assert wanted_ended[0][2] == {"last": 2.0 + row}
         count = min(len(mine_ended), len(wanted_ended))
         assert count >= 5
         assert mine_ended[:count] == wanted_ended[:count]

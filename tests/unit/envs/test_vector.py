@@ -324,7 +324,10 @@ def test_a_constructor_that_fails_at_the_start_raises_its_own_error() -> None:
         Bench(1, probes={0: {"broken": True}}, cls=Slippery)
 
 
-@pytest.mark.parametrize("info", [None, {}, ["a"], {"big": 10**400, "nan": np.nan, "flag": True, 3: np.float32(2)}])
+ODD_NUMBERS = {"big": 10**400, "nan": np.nan, "many": np.zeros(1), "flag": True, 3: np.array(2)}
+
+
+@pytest.mark.parametrize("info", [None, {}, ["a"], ODD_NUMBERS])
 def test_odd_infos_do_no_harm(info) -> None:
     bench = Bench(1, probes={0: {"faults": {1: lambda o, r, d, t, i: (o, r, True, t, info)}}})
     bench.step()

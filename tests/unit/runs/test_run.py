@@ -46,6 +46,9 @@ class Counter:
     def evaluate(self) -> dict[str, Any]:
         return {"episode_reward_mean": 1000.0 + self.iteration}
 
+    def call_hook(self, name: str, **given: Any) -> None:
+        pass
+
     def get_state(self) -> State:
         return State({"iteration": self.iteration})
 
