@@ -8,21 +8,26 @@ from importlib.util import find_spec
 import numpy as np
 
 from shoal.config.dqn import DQNConfig
-from shoal.config.settings import AlgorithmConfig, ModelConfig
+from shoal.config.settings import AlgorithmConfig, ModelConfig, NoiseConfig, OnPolicyConfig
 from shoal.data.filters import MeanStdFilter
+from shoal.data.returns import scheduled
 from shoal.envs.spaces import ActionSpec, ObsSpec, Space, is_image, leaves_of
 from shoal.errors import ConfigError
 from shoal.models.catalog import with_model_class
-from shoal.models.distributions import Distribution, distribution_for, log_std_inputs
+from shoal.models.distributions import Distribution, distribution_for, gaussian_noise, log_std_inputs
 from shoal.models.encoder import Encoder
-from shoal.models.exploration import epsilon_greedy_for
+from shoal.models.exploration import OrnsteinUhlenbeck, acting_by_value
 from shoal.models.mlp import MLP
 from shoal.models.network import Network
 from shoal.models.policy import Policy
 
 
 def build_policy(
-    obs_space: Space, action_space: Space, config: AlgorithmConfig, search_path: Sequence[str] = ()
+    obs_space: Space,
+    action_space: Space,
+    config: AlgorithmConfig,
+    search_path: Sequence[str] = (),
+    kind: type[Policy] = Policy,
 ) -> Policy:
     """A fresh policy for these spaces, initialised from the config's seed.
 
@@ -38,9 +43,9 @@ def build_policy(
     action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions)
     distribution: Distribution
     if isinstance(config, DQNConfig):
-        distribution = epsilon_greedy_for(action_spec, config.exploration_config, config.num_envs)
+        distribution = acting_by_value(action_spec, config.exploration_config, config.num_envs)
     else:
-        distribution = distribution_for(action_spec)
+        distribution = distribution_for(action_spec, learned_spread=config.exploration_config.type != "GaussianNoise")
     encoder = Encoder(obs_spec)
     if config.observation_filter == "MeanStdFilter":
         if not encoder.measured.any():
@@ -52,7 +57,10 @@ def build_policy(
     network = (_numpy_network if reason is None else _torch_network)(
         obs_spec, encoder, distribution, config, action_space, seed
     )
-    return Policy(obs_spec, action_spec, network, distribution, encoder, config.seed)
+    policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed)
+    if isinstance(config, OnPolicyConfig):
+        _set_noise(policy, config.exploration_config)
+    return policy
 
 
 def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
@@ -83,6 +91,22 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
         for key in own
         if getattr(model, key) != fields[key].default
     ]
+
+
+def _set_noise(policy: Policy, noise: NoiseConfig) -> None:
+    """What is different from plain sampling in how continuous actions are tried out."""
+    if noise.type == "StochasticSampling":
+        return
+    columns = gaussian_noise(policy.distribution)
+    if not len(columns):
+        raise ConfigError(
+            f"config.exploration_config.type: {noise.type} is noise on continuous numbers, and this action_space has "
+            f"none: {policy.action_spec.space}; leave it out"
+        )
+    if noise.type == "GaussianNoise":
+        policy.set_stddev(scheduled(noise.stddev, noise.stddev_schedule, 0))
+    else:
+        policy.ou = OrnsteinUhlenbeck(noise.ou_theta, columns)
 
 
 def _numpy_network(

@@ -11,6 +11,7 @@ from shoal.config.settings import (
     EvaluationConfig,
     ExplorationConfig,
     ModelConfig,
+    NoiseConfig,
     OptimizerConfig,
     key_paths,
 )
@@ -25,6 +26,7 @@ from shoal.config.settings import (
         OptimizerConfig,
         QOptimizerConfig,
         ExplorationConfig,
+        NoiseConfig,
         EpsilonGreedyConfig,
         ReplayConfig,
         EvaluationConfig,
