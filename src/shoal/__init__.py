@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from shoal.envs.registry import register_env
     from shoal.errors import CheckpointError, ClusterError, ConfigError, EnvError, ShoalError, WorkerError
     from shoal.models.catalog import ModelCatalog, register_custom_model
-    from shoal.models.policy import Policy
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
+    from shoal.runs.policies import Policy
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
     from shoal.runs.trainer import DQN, PPO, TRPO, Trainer
@@ -38,7 +38,7 @@ _HOMES = {
     "register_custom_model": "models.catalog",
     "TorchModelV2": "models.torch_models",
     "FullyConnectedNetwork": "models.torch_models",
-    "Policy": "models.policy",
+    "Policy": "runs.policies",
     "ShoalError": "errors",
     "ConfigError": "errors",
     "EnvError": "errors",

@@ -25,6 +25,7 @@ COMMANDS = {
     "train": _Lazy("shoal.cli.train", "train", "Train an agent on an environment, or the experiments of a file."),
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
+    "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
     "config": _Lazy("shoal.cli.config_command", "config", "Show every key there is, or check a file."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
 }

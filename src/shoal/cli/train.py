@@ -32,7 +32,7 @@ class Workers(click.ParamType[int | str]):
 @click.command()
 @click.argument("env", required=False)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
-@click.option("--run", "run_name", metavar="ALGORITHM", help="Algorithm: PPO or TRPO.")
+@click.option("--run", "run_name", metavar="ALGORITHM", help="Algorithm: PPO, TRPO or DQN.")
 @click.option("--env", "env_option", metavar="ENV", help="The environment; the same as the argument.")
 @click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
 @click.option("--num-cpus", type=click.IntRange(1), help="Cores to use in all.")
@@ -226,19 +226,20 @@ def _with_workers(experiment: Experiment, num_cpus: int | None) -> Experiment:
     config = experiment.config
     if num_cpus is None or config.num_workers != "auto":
         return experiment
-    count = max(1, int((num_cpus - 1) / max(config.num_cpus_per_worker, 1e-3)))
+    count = max(1, int((num_cpus - 1) / max(config.num_cpus_per_worker, 1e-3)) - config.evaluation_num_workers)
     return experiment.model_copy(update={"config": config.model_copy(update={"num_workers": count})})
 
 
 def _check_resources(experiment: Experiment, num_cpus: int | None, ray_address: str | None) -> None:
     config = experiment.config
-    if ray_address is not None and config.num_workers == 0:
+    if ray_address is not None and config.num_workers == 0 and not config.evaluation_num_workers:
         raise ConfigError("--ray-address: nothing runs on Ray without workers; add --num-workers N, or leave it out")
     if num_cpus is None:
         return
-    needed = config.worker_count * config.num_cpus_per_worker + 1
+    needed = (config.worker_count + config.evaluation_num_workers) * config.num_cpus_per_worker + 1
     if needed > num_cpus:
         most = int((num_cpus - 1) / config.num_cpus_per_worker) if config.num_cpus_per_worker else num_cpus
+        most = max(most - config.evaluation_num_workers, 0)
         raise ConfigError(
             f"--num-cpus: {config.num_workers} workers of {config.num_cpus_per_worker:g} cores and the learner need "
             f"{needed:g} (got {num_cpus}); give more, or --num-workers {most}"

@@ -15,7 +15,8 @@ from shoal.data.batch import Sample
 from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
-from shoal.envs.making import EnvMaker, strip
+from shoal.envs.filming import made_to_show
+from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
 from shoal.envs.vector import PythonVector, Vector
 from shoal.errors import ConfigError
@@ -32,7 +33,8 @@ class Worker:
 
     Worker 0 lives in the driver's process and has the learner's own policy; workers from 1 on have a copy. With
     `any_size`, a native vector environment may have more or fewer environments than the config says; `index_offset`
-    sets the `env_index` of environments apart that live beside those of training.
+    sets the `env_index` of environments apart that live beside those of training, and `first_index` says which of all
+    the first one here is, where that does not follow from `worker_index`.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class Worker:
         policy: Policy | None = None,
         any_size: bool = False,
         index_offset: int = 0,
+        first_index: int | None = None,
     ) -> None:
         self.config, self.worker_index = config, worker_index
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
-        self._first_index = max(worker_index - 1, 0) * config.num_envs_per_worker
-        report = check_first_steps(lambda: maker.make(self._context(0)))
+        by_worker = max(worker_index - 1, 0) * config.num_envs_per_worker
+        self._first_index = by_worker if first_index is None else first_index
+        report = check_first_steps(lambda: self._make(0))
         if worker_index <= 1 and policy is None:  # evaluation has nothing new to say
             for warning in report.warnings:
                 log.warning("%s", warning)
@@ -104,7 +108,7 @@ class Worker:
         waiting: list[gym.Env[Any, Any]] = [first]
 
         def make(row: int) -> tuple[gym.Env[Any, Any], int | None]:
-            env = waiting.pop() if waiting else self._maker.make(self._context(row))
+            env = waiting.pop() if waiting else self._make(row)
             assert not isinstance(env, VectorEnv)
             bare, limit = strip(env)
             limits = [n for n in (limit, config.horizon) if n is not None]
@@ -120,6 +124,11 @@ class Worker:
             worker_index=self.worker_index,
             max_failures=config.max_env_failures,
         )
+
+    def _make(self, row: int) -> AnyEnv:
+        ctx = self._context(row)
+        shown = self.config.render_env and ctx.env_index == 0
+        return made_to_show(self._maker, ctx) if shown else self._maker.make(ctx)
 
     def _context(self, row: int) -> EnvContext:
         return EnvContext(
