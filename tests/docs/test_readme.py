@@ -15,7 +15,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "examples/README.md"]
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/architecture.md",
+    "docs/evaluation.md",
+    "examples/README.md",
+]
 DOCUMENTS += ["benchmarks/README.md"]
 MOST_STEPS = 3000
 FURTHER_STEPS = 6000
@@ -92,7 +99,7 @@ def shortened(command: str) -> str:
 def test_every_shoal_command_ends_well(desk: Desk) -> None:
     """In README's order, since some go on from what others leave."""
     commands = typed("shoal")
-    assert {shlex.split(command)[1] for command in commands} == {"train", "evaluate", "resume", "config"}
+    assert {shlex.split(command)[1] for command in commands} == {"train", "evaluate", "model", "resume", "config"}
     run = ""
     for command in commands:
         short = re.sub(r"\bRUN\b", shlex.quote(run), shortened(command))

@@ -136,10 +136,10 @@ def table(found: dict[str, Any]) -> str:
     """The evaluation as a few aligned lines."""
     rewards = found.get("episode_rewards", [])
     low, high = found.get("episode_reward_ci_low"), found.get("episode_reward_ci_high")
-    interval = f"   95 % interval {_number(low)} to {_number(high)}" if low is not None else ""
     rows = [
         ("episodes", f"{len(rewards)}, {found.get('timesteps_this_iter', 0)} steps"),
-        ("return mean", _number(found.get("episode_reward_mean")) + interval),
+        ("return mean", _number(found.get("episode_reward_mean"))),
+        ("mean within", "-" if low is None else f"{_number(low)} to {_number(high)} (95 %, bootstrap)"),
         ("return std", _number(found.get("episode_reward_std"))),
         ("return min", _number(found.get("episode_reward_min"))),
         ("return max", _number(found.get("episode_reward_max"))),
