@@ -265,16 +265,21 @@ def test_the_first_environment_shows_itself(trainer_of, monkeypatch) -> None:
     trainer.evaluate(episodes=1)
 
 
-def test_a_policy_acts_without_its_environment_without_ray_and_torch(run, tmp_path) -> None:
+def test_a_policy_acts_without_its_environment_without_ray_and_torch(tmp_path) -> None:
+    file = tmp_path / "gone.py"
+    file.write_text(ENVS.read_text())
+    with shoal.PPO(env=f"{file}:Falling", config=SMALL) as trainer:
+        path = trainer.save(tmp_path)
+    file.unlink()
     program = f"""
 import sys
 import numpy as np
 import shoal
-policy = shoal.Policy.load({str(run)!r})
+policy = shoal.Policy.load({path!r})
 print(policy.compute_single_action(np.array([3.0, 1.0], np.float32), explore=False))
 print(policy.compute_actions({{"a": [3.0, 1.0], "b": [4.0, 1.0]}}, explore=False))
 print(policy.compute_actions(np.ones((3, 2), np.float32)))
-print(type(policy).__name__, sorted({{"ray", "torch", "evaluation_env"}} & set(sys.modules)))
+print(type(policy).__name__, sorted({{"ray", "torch"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -308,7 +313,7 @@ def test_a_loaded_policy_acts_as_the_trainer_does(tmp_path, algorithm, framework
             policy.set_weights({"nobody": np.zeros(1)})
 
 
-def test_a_checkpoint_without_spaces_is_refused(run, tmp_path) -> None:
+def test_a_checkpoint_without_spaces_needs_its_environment(run, tmp_path) -> None:
     from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
 
     old = read_checkpoint(run)
@@ -316,6 +321,8 @@ def test_a_checkpoint_without_spaces_is_refused(run, tmp_path) -> None:
     path = write_checkpoint(tmp_path, old.state, old.experiment_tree, old.summary)
     with pytest.raises(CheckpointError, match="does not tell the spaces of its environment"):
         shoal.Policy.load(path)
+    done = typed("evaluate", str(path), "--episodes", "1")
+    assert done.exit_code == 0, done.output
 
 
 def test_the_model_of_a_run_is_shown(run) -> None:

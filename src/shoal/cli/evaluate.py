@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.config.settings import AlgorithmConfig
+    from shoal.envs.making import EnvMaker
     from shoal.runs.evaluation import Agent
     from shoal.runs.policies import Policy
 
@@ -65,6 +65,7 @@ def evaluate(
     if video is not None and num_workers:
         raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
     _check_files(output, trajectories, video)
+    from shoal.envs.making import env_maker
     from shoal.envs.watching import Film
     from shoal.runs.evaluation import Watch, evaluate_cases
     from shoal.runs.evaluation import evaluate as run_episodes
@@ -83,9 +84,10 @@ def evaluate(
         file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
-    policy = Policy.of(checkpoint)
+    maker = env_maker(experiment.config.env, search_path)
+    policy = Policy.of(checkpoint, maker)
     with ExitStack() as closing:
-        agent = _agent(experiment.config, policy, search_path, num_workers, closing)
+        agent = _agent(experiment.config, maker, policy, num_workers, closing)
         if file is None:
             found, traces = run_episodes(
                 agent, episodes=episodes, steps=steps, explore=explore or None, seed=seed, watch=watch
@@ -117,16 +119,12 @@ def evaluate(
     click.echo(f"written to {_write(place, json.dumps(report, indent=1, default=str) + chr(10))}")
 
 
-def _agent(
-    config: AlgorithmConfig, policy: Policy, search_path: Sequence[str], num_workers: int, closing: ExitStack
-) -> Agent:
+def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack) -> Agent:
     """The policy with its environment, and no more processes than are asked for here."""
-    from shoal.envs.making import env_maker
     from shoal.parallel.ray_workers import without_gpu
     from shoal.parallel.start import start_evaluators
     from shoal.runs.evaluation import Agent
 
-    maker = env_maker(config.env, search_path)
     less = {"num_workers": 0, "num_learners": 1, "evaluation_num_workers": num_workers}
     config = without_gpu(config).model_copy(update=less)
     return Agent(config, maker, policy, start_evaluators(config, policy, maker.search_path, None, closing))

@@ -192,8 +192,13 @@ def _tell_end(run: Run) -> None:
         why = "checkpoints are switched off" if run.outcome.kind == "stopped" else "no iteration was finished"
         click.echo(f"  nothing is saved, because {why}")
         return
+    from shoal.runs.checkpoints import best_checkpoint
+
     folder = shlex.quote(str(run.folder))
     click.echo(f"  saved     {run.last_checkpoint.name}")
+    score = run.experiment.checkpoint_score_attr
+    if score is not None and (best := best_checkpoint(run.folder, score)) is not None:
+        click.echo(f"  best      {best.name} by {score}")
     click.echo(f"  evaluate  shoal evaluate {folder}")
     click.echo(f"  go on     {_further(run) if run.outcome.kind == 'stopped' else f'shoal resume {folder}'}")
 

@@ -30,6 +30,9 @@ def space_tree(space: Space) -> dict[str, Any] | None:
         return {"type": "MultiDiscrete", "dtype": np.dtype(space.dtype).name, **nvec}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
+    if isinstance(space, spaces.Sequence):
+        child = space_tree(space.feature_space)
+        return None if child is None else {"type": "Sequence", "space": child, "stack": bool(space.stack)}
     return None
 
 
@@ -50,6 +53,8 @@ def space_from(tree: dict[str, Any]) -> Space:
         return spaces.MultiDiscrete(
             np.array(tree["nvec"]), dtype=np.dtype(tree["dtype"]).type, start=np.array(tree["start"])
         )
+    if kind == "Sequence":
+        return spaces.Sequence(space_from(tree["space"]), stack=tree["stack"])
     return spaces.MultiBinary(tree["n"])
 
 

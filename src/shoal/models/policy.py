@@ -172,7 +172,7 @@ class Policy:
         self.network.params[:] = state.arrays["params"]
         self.network.sync()
         self._rng.bit_generator.state = state.values["rng"]
-        if isinstance(self.distribution, EpsilonGreedy):
+        if isinstance(self.distribution, EpsilonGreedy) and "epsilon" in state.values:
             self.distribution.epsilon = float(state.values["epsilon"])
         if self.filter is not None:
             arrays = {name: state.arrays[f"filter.{name}"] for name in ("mean", "m2")}

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gymnasium.vector import VectorEnv
+
+from shoal.envs.context import EnvContext
+from shoal.envs.making import EnvMaker
 from shoal.envs.space_trees import space_from
+from shoal.envs.spaces import Space
 from shoal.errors import CheckpointError
 from shoal.models import policy
 from shoal.models.build import build_policy
@@ -32,20 +37,34 @@ class Policy(policy.Policy):
         return cls.of(find_checkpoint(path, best))
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Policy:
-        """The policy of a checkpoint that is read already."""
-        trees = checkpoint.state.values.get("spaces")
-        if not trees or None in trees:
+    def of(cls, checkpoint: Checkpoint, maker: EnvMaker | None = None) -> Policy:
+        """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
+        experiment, search_path = experiment_of(checkpoint.experiment_tree)
+        trees = checkpoint.state.values.get("spaces") or [None]
+        if None not in trees:
+            observations, actions = map(space_from, trees)
+        elif maker is not None:
+            observations, actions = spaces_of(maker, experiment.config.env_config)
+        else:
             raise CheckpointError(
                 f"{checkpoint.path} does not tell the spaces of its environment; "
                 "make a trainer with that environment, and restore the checkpoint into it."
             )
-        experiment, search_path = experiment_of(checkpoint.experiment_tree)
-        observations, actions = map(space_from, trees)
         loaded = build_policy(observations, actions, without_gpu(experiment.config), search_path, kind=cls)
         assert isinstance(loaded, cls)
         loaded.set_state(part_of(checkpoint.state, "policy"))
         return loaded
+
+
+def spaces_of(maker: EnvMaker, env_config: Mapping[str, Any]) -> tuple[Space, Space]:
+    """The spaces of an environment, which is made and closed for that."""
+    env = maker.make(EnvContext(env_config))
+    try:
+        if isinstance(env, VectorEnv):
+            return env.single_observation_space, env.single_action_space
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
 
 
 def find_checkpoint(path: str | Path, best: bool = False) -> Checkpoint:

@@ -254,13 +254,12 @@ class Trainer:
         return Watch(film=film_of(self, iteration)) if self.config.record_env else Watch()
 
     def _set_stddev(self) -> dict[str, float]:
-        """Let a spread of actions that is not learned follow its schedule; what results say of it."""
+        """Set a spread of actions that is not learned, whatever a restored policy had; what results say of it."""
         noise = self.config.exploration_config
         if not isinstance(noise, NoiseConfig) or noise.type != "GaussianNoise":
             return {}
         stddev = scheduled(noise.stddev, noise.stddev_schedule, self.timesteps_total)
-        if noise.stddev_schedule is not None:
-            self.get_policy().set_stddev(stddev)
+        self.get_policy().set_stddev(stddev)
         return {"cur_stddev": stddev}
 
     def _layout(self, step: Step, elapsed: float) -> dict[str, Any]:

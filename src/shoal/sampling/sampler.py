@@ -166,7 +166,7 @@ class Sampler:
         """Take over a saved state; returns how many unfinished episodes could not be brought back and begin anew."""
         for rng, saved in zip(self._noise, state.values["noise"], strict=True):
             rng.bit_generator.state = saved
-        if self.policy.ou is not None:
+        if "last_noise" in state.arrays and self.policy.ou is not None:
             self._last_noise[:] = state.arrays["last_noise"]
         self._started = bool(state.values["started"])
         self.vector.set_state(state.values["vector"])

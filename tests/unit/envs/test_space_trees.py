@@ -20,6 +20,7 @@ SPACES = [
     spaces.MultiDiscrete([[2, 5], [4, 4]], start=[[1, 0], [0, 2]]),
     spaces.MultiBinary(4),
     spaces.MultiBinary([2, 3]),
+    spaces.Sequence(spaces.Discrete(3), stack=True),
     spaces.Dict([("z", spaces.Discrete(2)), ("a", spaces.Tuple([spaces.Box(0, 1, (2,)), spaces.MultiBinary(1)]))]),
 ]
 
@@ -37,6 +38,6 @@ def test_the_bounds_of_an_image_are_short() -> None:
     assert len(json.dumps(space_tree(SPACES[3]))) < 100
 
 
-@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict(a=spaces.Text(3)), spaces.Tuple([spaces.Text(3)])])
+@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict(a=spaces.Text(3)), spaces.Sequence(spaces.Text(3))])
 def test_what_is_not_known_is_nothing(space: spaces.Space) -> None:
     assert space_tree(space) is None
