@@ -15,7 +15,9 @@ from click.testing import CliRunner, Result
 
 import shoal
 from shoal.cli.main import main
+from shoal.envs.watching import Case
 from shoal.errors import CheckpointError, ConfigError
+from shoal.runs.evaluation import Agent, Watch, evaluate, evaluate_cases
 
 ENVS = Path(__file__).with_name("evaluation_env.py")
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
@@ -80,9 +82,25 @@ def test_evaluation_config_changes_the_environment(trainer_of) -> None:
 
 
 def test_an_environment_of_another_form_is_refused(trainer_of) -> None:
-    trainer = trainer_of("Wide", evaluation_config={"env_config": {"width": 3}})
-    with pytest.raises(ConfigError, match="has other observations than the policy was trained on"):
+    other, words = {"env_config": {"width": 3}}, "has other observations than the policy was trained on"
+    trainer = trainer_of("Wide", evaluation_config=other)
+    with pytest.raises(ConfigError, match=words):
         trainer.evaluate()
+    with pytest.raises(ConfigError, match=words):
+        trainer_of("Wide", evaluation_config=other, evaluation_interval=10)
+
+
+def test_an_environment_of_old_gym_has_traces_and_cases(trainer_of) -> None:
+    old = Path(__file__).parents[1] / "unit" / "envs" / "old_gym.py"
+    with shoal.PPO(env=f"{old}:my_environment", config={**SMALL, "env_config": {"Scalar": 2}}) as trainer:
+        agent = Agent(trainer.config, trainer.env_maker, trainer.get_policy(), trainer.evaluators)
+        result, traces = evaluate(agent, episodes=5, watch=Watch(trace=True))
+        assert [len(trace.obs) for trace in traces] == [length + 1 for length in result["episode_lengths"]]
+        _, found = evaluate_cases(agent, [Case({"Scalar": 2}, seed=1), Case({"Scalar": 5})], watch=Watch(trace=True))
+        assert [len(trace.actions) for trace in found.traces] == [4, 4]
+        assert found.episodes[0].reward != found.episodes[1].reward
+        with pytest.raises(ConfigError, match="its reset takes no options"):
+            evaluate_cases(agent, [Case(options={"height": 1})])
 
 
 def test_the_best_checkpoint_is_found(tmp_path) -> None:

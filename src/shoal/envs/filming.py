@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,8 +37,13 @@ def check_video(path: Path) -> None:
     """Refuse a video that cannot be written."""
     if path.suffix.lower() not in CODECS:
         raise ConfigError(f"{path}: a video's name must end in {' or '.join(CODECS)}")
+    check_videos(str(path))
+
+
+def check_videos(what: str) -> None:
+    """Refuse the videos that `what` asks for if there is nothing to write them with."""
     if find_spec("av") is None:
-        raise ConfigError(f"{path}: videos need PyAV, which is not installed; type: pip install 'shoal[video]'")
+        raise ConfigError(f"{what}: videos need PyAV, which is not installed; type: pip install 'shoal[video]'")
 
 
 def made_to_draw(maker: EnvMaker, ctx: EnvContext, mode: str) -> AnyEnv:
@@ -126,14 +132,15 @@ class Video:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
         codec, self._pixels = CODECS[path.suffix.lower()]
-        self._to_frame = av.VideoFrame.from_ndarray
+        self._to_frame: Callable[..., Any] = av.VideoFrame.from_ndarray
         self._file = av.open(str(self._temporary), "w")
-        self._stream = self._file.add_stream(codec, rate=max(round(fps), 1))
+        stream: Any = self._file.add_stream(codec, rate=max(round(fps), 1))
         if codec == "gif":
-            self._stream.options = {"gifflags": "-transdiff-offsetting"}  # they compare places, and palettes differ
+            stream.options = {"gifflags": "-transdiff-offsetting"}  # they compare places, and palettes differ
         # The usual codec halves the resolution of colours, so that sides must be even.
         self._height, self._width = (side // 2 * 2 for side in shape[:2])
-        self._stream.height, self._stream.width, self._stream.pix_fmt = self._height, self._width, self._pixels
+        stream.height, stream.width, stream.pix_fmt = self._height, self._width, self._pixels
+        self._stream = stream
 
     def add(self, frame: NDArray[np.uint8]) -> None:
         """One picture more."""

@@ -12,11 +12,11 @@ import numpy as np
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.metrics import custom_metrics, episode_statistics, mean_interval
-from shoal.envs.making import EnvMaker
+from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.watching import Case, Film, Trace
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators
-from shoal.sampling.episodes import Found, Share
+from shoal.sampling.episodes import Found, Share, check_same_form
 
 SEED_SHIFT = 1_000_003  # evaluation must not meet the episodes of training
 SHARES_PER_WORKER = 4  # of cases: who gets the short ones takes more of them
@@ -103,6 +103,13 @@ def evaluate_cases(
         [trace for part in found for trace in part.traces],
     )
     return statistics([together], whole), together
+
+
+def check_environment(config: AlgorithmConfig, maker: EnvMaker, policy: Policy) -> None:
+    """Refuse an environment of evaluation that the policy does not fit, before anything is trained."""
+    own = config.evaluation_config.env_config
+    if config.evaluation_interval is not None and own:
+        check_same_form(policy, *spaces_of(maker, {**config.env_config, **own}))
 
 
 def statistics(found: Sequence[Found], whole: Share) -> dict[str, Any]:

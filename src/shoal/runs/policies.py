@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gymnasium.vector import VectorEnv
-
-from shoal.envs.context import EnvContext
-from shoal.envs.making import EnvMaker
+from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.space_trees import space_from
-from shoal.envs.spaces import Space
 from shoal.errors import CheckpointError
 from shoal.models import policy
 from shoal.models.build import build_policy
@@ -54,17 +50,6 @@ class Policy(policy.Policy):
         assert isinstance(loaded, cls)
         loaded.set_state(part_of(checkpoint.state, "policy"))
         return loaded
-
-
-def spaces_of(maker: EnvMaker, env_config: Mapping[str, Any]) -> tuple[Space, Space]:
-    """The spaces of an environment, which is made and closed for that."""
-    env = maker.make(EnvContext(env_config))
-    try:
-        if isinstance(env, VectorEnv):
-            return env.single_observation_space, env.single_action_space
-        return env.observation_space, env.action_space
-    finally:
-        env.close()
 
 
 def find_checkpoint(path: str | Path, best: bool = False) -> Checkpoint:

@@ -33,7 +33,7 @@ from shoal.models.policy import Policy
 from shoal.parallel.group import Group
 from shoal.parallel.start import start_evaluators, start_learner, start_workers, with_worker_count
 from shoal.parallel.workers import Workers
-from shoal.runs.evaluation import Agent, Watch, begin, evaluate
+from shoal.runs.evaluation import Agent, Watch, begin, check_environment, evaluate
 from shoal.runs.videos import check_pictures, film_of
 
 log = logging.getLogger("shoal")
@@ -63,6 +63,7 @@ class Trainer:
         self._closing.callback(self.workers.stop)
         try:
             self.learner = start_learner(config, self.workers, self.env_maker.search_path, make_learner, self._closing)
+            check_environment(config, self.env_maker, self.workers.policy)
             self.evaluators = start_evaluators(
                 config, self.workers.policy, self.env_maker.search_path, self.workers, self._closing
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs.context import EnvContext
-from shoal.envs.filming import check_video, has_screen, made_to_be_filmed
+from shoal.envs.filming import check_videos, has_screen, made_to_be_filmed
 from shoal.envs.making import EnvMaker
 from shoal.envs.watching import Film
 from shoal.errors import ConfigError
@@ -23,7 +23,7 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
             "config.render_env: there is no screen here (DISPLAY is not set); for videos say record_env: true instead"
         )
     if config.record_env:
-        check_video(Path("record_env.mp4"))
+        check_videos("config.record_env")
         env_config = {**config.env_config, **config.evaluation_config.env_config}
         made_to_be_filmed(maker, EnvContext(env_config, env_index=config.num_envs)).close()
 
