@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -126,19 +126,18 @@ class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @dataclass(frozen=True)
 class WatchedMaker(EnvMaker):
-    """Makes environments that are watched; `cases` are those of its environments in their order."""
+    """Makes environments that are watched, and begin as a case says."""
 
     recorder: Recorder = field(default_factory=Recorder, compare=False)
-    cases: Sequence[Case] = ()
+    case: Case = Case()
 
     def make(self, ctx: EnvContext) -> AnyEnv:
         """See `EnvMaker`."""
-        row = ctx.vector_index
-        case = self.cases[row] if self.cases else Case()
+        case = self.case
         if case.env_config is not None:
             ctx = ctx.with_config(case.env_config)
         plain = EnvMaker(**{f.name: getattr(self, f.name) for f in fields(EnvMaker)})
-        filmed = self.recorder.film is not None and row == 0
+        filmed = self.recorder.film is not None and ctx.vector_index == 0
         env = made_to_be_filmed(plain, ctx) if filmed else plain.make(ctx)
         if isinstance(env, VectorEnv):
             env.close()
@@ -150,8 +149,7 @@ class WatchedMaker(EnvMaker):
         return Watched(env, self.recorder, ctx.env_index, case, filmed)
 
 
-def watched(maker: EnvMaker, recorder: Recorder, cases: Sequence[Case] = ()) -> WatchedMaker:
+def watched(maker: EnvMaker, recorder: Recorder, case: Case | None = None) -> WatchedMaker:
     """The same environments, watched."""
-    return WatchedMaker(
-        **{f.name: getattr(maker, f.name) for f in fields(EnvMaker)}, recorder=recorder, cases=tuple(cases)
-    )
+    same = {f.name: getattr(maker, f.name) for f in fields(EnvMaker)}
+    return WatchedMaker(**same, recorder=recorder, case=case or Case())

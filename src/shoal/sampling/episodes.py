@@ -155,7 +155,7 @@ def _cases(share: Share, policy: Policy, recorder: Recorder) -> Found:
 def _case(share: Share, place: int, policy: Policy, recorder: Recorder) -> Episode:
     """The episode of one case; if the environment fails in it, that is its result."""
     config, index = share.config, share.first_index + place
-    maker = watched(share.maker, recorder, share.cases[place : place + 1])
+    maker = watched(share.maker, recorder, share.cases[place])
 
     def make(_row: int) -> tuple[gym.Env[Any, Any], int | None]:
         env = maker.make(_context(share, place))
