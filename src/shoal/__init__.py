@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from shoal.models.catalog import ModelCatalog, register_custom_action_dist, register_custom_model
-    from shoal.models.policy import Policy
     from shoal.models.torch_distributions import TorchDistributionWrapper
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
+    from shoal.runs.policies import Policy
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
     from shoal.runs.trainer import DQN, PPO, TRPO, Trainer
@@ -55,7 +55,7 @@ _HOMES = {
     "TorchDistributionWrapper": "models.torch_distributions",
     "TorchModelV2": "models.torch_models",
     "FullyConnectedNetwork": "models.torch_models",
-    "Policy": "models.policy",
+    "Policy": "runs.policies",
     "ShoalError": "errors",
     "ConfigError": "errors",
     "EnvError": "errors",

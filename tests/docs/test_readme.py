@@ -95,7 +95,7 @@ def shortened(command: str) -> str:
 def test_every_shoal_command_ends_well(desk: Desk) -> None:
     """In README's order, since some go on from what others leave."""
     commands = typed("shoal")
-    assert {shlex.split(command)[1] for command in commands} == {"train", "evaluate", "resume", "config"}
+    assert {shlex.split(command)[1] for command in commands} == {"train", "evaluate", "model", "resume", "config"}
     run = ""
     for command in commands:
         short = re.sub(r"\bRUN\b", shlex.quote(run), shortened(command))

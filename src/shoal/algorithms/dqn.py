@@ -44,9 +44,9 @@ class DQN:
 
     def __init__(self, config: DQNConfig, policy: Policy, group: Group | None = None) -> None:
         assert (group or Alone()).size == 1
-        assert isinstance(policy.distribution, EpsilonGreedy)
-        self.config, self.policy, self.exploration = config, policy, policy.distribution
+        self.config, self.policy = config, policy
         self.masked = policy.obs_spec.mask is not None
+        self.exploration = policy.distribution if isinstance(policy.distribution, EpsilonGreedy) else None
         self.optimizer = Adam(len(policy.network.params), config.optimizer.betas, config.optimizer.eps)
         self.replay = _replay(config, policy)
         self.target = policy.network.params.copy()
@@ -63,7 +63,7 @@ class DQN:
         timesteps = timesteps_total
         before = policy.network.params.copy(), self.target.copy(), self.optimizer.get_state()
         for _ in range(c.rounds_per_iteration):
-            if not self.exploration.per_env:
+            if self.exploration is not None and not self.exploration.per_env:
                 self.exploration.epsilon = scheduled(1.0, self.exploration.schedule, timesteps)
             sample = workers.sample(c.fragment_length)
             start = perf_counter()
@@ -89,10 +89,11 @@ class DQN:
             log.warning("learning went out of bounds: the weights of the iteration before are kept")
         stats = totals.means() | {
             "cur_lr": scheduled(c.lr, c.lr_schedule, timesteps),
-            "cur_epsilon": self.exploration.epsilon,
             "num_target_updates": float(self.num_target_updates),
             "replay_size": float(len(self.replay)),
         }
+        if self.exploration is not None:
+            stats["cur_epsilon"] = self.exploration.epsilon
         return Step.of(samples, stats, learn_time)
 
     def learn(self, updates: int, timesteps: int, totals: Totals) -> None:

@@ -47,6 +47,7 @@ class PPO:
         c, policy, network, group = self.config, self.policy, self.policy.network, self.group
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
         entropy_coeff = scheduled(c.entropy_coeff, c.entropy_coeff_schedule, timesteps_total)
+        clip_param = scheduled(c.clip_param, c.clip_param_schedule, timesteps_total)
 
         inputs = encoded(policy, batch)
         values, advantages = values_and_advantages(policy, batch, inputs, c)
@@ -83,7 +84,7 @@ class PPO:
                 ratio = np.exp(np.minimum(log_ratio, 20))  # finite, however far the policy went
                 advantage = epoch_advantages[part]
                 gain = ratio * advantage
-                clipped = np.minimum(np.maximum(ratio, 1 - c.clip_param), 1 + c.clip_param) * advantage
+                clipped = np.minimum(np.maximum(ratio, 1 - clip_param), 1 + clip_param) * advantage
                 d_log_prob = gain * (gain <= clipped) * -size
 
                 error = predicted - epoch_targets[part] if c.use_critic else np.zeros_like(predicted)
@@ -130,7 +131,7 @@ class PPO:
         )
         valid = batch.valid.reshape(-1)
         stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], targets[valid], group)
-        stats |= {"cur_lr": lr, "cur_kl_coeff": self.kl_coeff, "entropy_coeff": entropy_coeff}
+        stats |= {"cur_lr": lr, "cur_kl_coeff": self.kl_coeff, "entropy_coeff": entropy_coeff, "clip_param": clip_param}
         self._adapt_kl_coeff(stats["kl"])
         policy.learn_filter(batch, group.sum)
         return stats

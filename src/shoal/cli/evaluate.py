@@ -2,89 +2,144 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import os
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.errors import ConfigError
 
+if TYPE_CHECKING:
+    from shoal.config.settings import AlgorithmConfig
+    from shoal.envs.making import EnvMaker
+    from shoal.runs.evaluation import Agent
+    from shoal.runs.policies import Policy
+
 SHOWN = 10
+FILE = click.Path(path_type=Path)
 
 
 @click.command()
 @click.argument("path", metavar="RUN_OR_CHECKPOINT")
-@click.option("--episodes", type=click.IntRange(1), help="Whole episodes to run; 10 if neither is given.")
+@click.option("--best", is_flag=True, help="The best checkpoint of a run, by its checkpoint_score_attr or its return.")
+@click.option("--episodes", type=click.IntRange(1), help="Whole episodes to run; if left out, evaluation_duration.")
 @click.option("--steps", type=click.IntRange(1), help="Environment steps to take instead.")
+@click.option("--cases", type=FILE, metavar="CSV", help="One episode per row of what it begins with instead.")
+@click.option("--output", type=FILE, metavar="CSV", help="Results of the cases; if left out, in the run's folder.")
+@click.option("--trajectories", type=FILE, metavar="PARQUET", help="Every observation, action and reward.")
+@click.option("--video", type=FILE, metavar="MP4|GIF", help="What the environment draws, one episode after another.")
+@click.option("--num-workers", type=click.IntRange(0), default=0, help="Processes that evaluate; 0: none but this one.")
 @click.option("--explore", is_flag=True, help="Sample actions rather than take the most likely.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the evaluation environments.")
 @click.option("--run", "run_name", metavar="ALGORITHM", help="Checked against the checkpoint.")
 @click.option("--env", help="Checked against the checkpoint.")
 def evaluate(
     path: str,
+    best: bool,
     episodes: int | None,
     steps: int | None,
+    cases: Path | None,
+    output: Path | None,
+    trajectories: Path | None,
+    video: Path | None,
+    num_workers: int,
     explore: bool,
     seed: int | None,
     run_name: str | None,
     env: str | None,
 ) -> None:
-    """Run a trained agent without learning; algorithm, environment and settings are those of the checkpoint."""
-    if episodes is not None and steps is not None:
-        raise click.UsageError("Give --episodes or --steps, not both.")
-    from shoal.runs.checkpoints import checkpoint_folder, read_checkpoint
-    from shoal.runs.folders import find_run
+    """Run a trained agent without learning; algorithm, environment and settings are those of the checkpoint.
+
+    A file of cases has a header: env_config.NAME is a value of the environment's env_config, options.NAME one of
+    reset(options=...), seed the seed of the reset, and case a name of your own.
+    """
+    if sum(given is not None for given in (episodes, steps, cases)) > 1:
+        raise click.UsageError("Give one of --episodes, --steps and --cases.")
+    if output is not None and cases is None:
+        raise click.UsageError("--output is for the results of --cases; leave it out.")
+    if video is not None and num_workers:
+        raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
+    _check_files(output, trajectories, video)
+    from shoal.envs.making import env_maker
+    from shoal.envs.watching import Film
+    from shoal.runs.evaluation import Watch, evaluate_cases
+    from shoal.runs.evaluation import evaluate as run_episodes
+    from shoal.runs.policies import Policy, find_checkpoint, score_of
     from shoal.runs.resuming import experiment_of
 
-    given = Path(os.path.abspath(os.path.expanduser(path)))
-    checkpoint = read_checkpoint(given if checkpoint_folder(given) is not None else find_run(given))
+    checkpoint = find_checkpoint(path, best)
     experiment, search_path = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", run_name, experiment.run)
     _check_same("--env", env, str(experiment.config.env))
+    file = None
+    if cases is not None:
+        from shoal.runs.cases import read_cases
 
-    from shoal.runs.evaluation import evaluate as run_episodes
-    from shoal.runs.run import make_trainer
-    from shoal.runs.trainer import part_of
-
-    # The training environments and their unfinished episodes are of no use here, nor is a GPU.
-    less: dict[str, Any] = {"num_workers": 0, "num_envs_per_worker": 1}
-    if experiment.config.num_gpus:
-        less |= {"num_gpus": 0, "framework": "torch"}
-    replay = getattr(experiment.config, "replay_buffer_config", None)
-    if replay is not None:
-        # Nothing is remembered here, and the memory of a login node may be small.
-        less["replay_buffer_config"] = replay.model_copy(update={"capacity": 1})
-    trainer = make_trainer(
-        experiment.model_copy(update={"config": experiment.config.model_copy(update=less)}), search_path
-    )
-    try:
-        trainer.get_policy().set_state(part_of(checkpoint.state, "policy"))
-        trainer.curriculum.set_state(part_of(checkpoint.state, "curriculum"))
-        found = run_episodes(
-            trainer,
-            episodes=episodes,
-            steps=steps,
-            explore=explore or None,
-            seed=seed,
-            num_envs=experiment.config.num_envs_per_worker,
-        )
-    finally:
-        trainer.stop()
+        own = experiment.config
+        file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})
+    shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
+    watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
+    maker = env_maker(experiment.config.env, search_path)
+    policy = Policy.of(checkpoint, maker)
+    with ExitStack() as closing:
+        agent = _agent(experiment.config, maker, policy, num_workers, closing)
+        agent = replace(agent, task=checkpoint.state.values["curriculum"]["task"])
+        if file is None:
+            found, traces = run_episodes(
+                agent, episodes=episodes, steps=steps, explore=explore or None, seed=seed, watch=watch
+            )
+        else:
+            found, each = evaluate_cases(agent, file.cases, explore or None, seed, watch)
+            traces = each.traces
     click.echo(f"{experiment.run} {experiment.config.env}  {checkpoint.path}")
-    click.echo(table(found))
+    if best:
+        score = score_of(checkpoint.experiment_tree)
+        click.echo(f"best by {score} {_number(checkpoint.summary[score.removeprefix('min-')])}")
     report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **found}
-    click.echo(f"written to {_write(checkpoint.path.parent, report)}")
+    place = checkpoint.path.parent / f"evaluation_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+    if file is None:
+        click.echo(table(found))
+    else:
+        from shoal.runs.cases import case_rows, summary_of
+
+        report["cases"], report["failed"] = summary_of(each), {str(at + 1): why for at, why in each.failed.items()}
+        click.echo(case_table(report["cases"], len(file.rows), each.failed))
+        click.echo(f"cases in {_write(place.with_suffix('.csv'), _csv(*case_rows(file, each)), output)}")
+    if trajectories is not None:
+        from shoal.runs.trajectories import write_trajectories
+
+        write_trajectories(trajectories, traces, policy.obs_spec.space, policy.action_spec.space)
+        click.echo(f"trajectories in {trajectories}")
+    if video is not None:
+        click.echo(f"video in {video}")
+    click.echo(f"written to {_write(place, json.dumps(report, indent=1, default=str) + chr(10))}")
+
+
+def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack) -> Agent:
+    """The policy with its environment, and no more processes than are asked for here."""
+    from shoal.parallel.ray_workers import without_gpu
+    from shoal.parallel.start import start_evaluators
+    from shoal.runs.evaluation import Agent
+
+    less = {"num_workers": 0, "num_learners": 1, "evaluation_num_workers": num_workers}
+    config = without_gpu(config).model_copy(update=less)
+    return Agent(config, maker, policy, start_evaluators(config, policy, maker.search_path, None, closing))
 
 
 def table(found: dict[str, Any]) -> str:
     """The evaluation as a few aligned lines."""
     rewards = found.get("episode_rewards", [])
+    low, high = found.get("episode_reward_ci_low"), found.get("episode_reward_ci_high")
     rows = [
         ("episodes", f"{len(rewards)}, {found.get('timesteps_this_iter', 0)} steps"),
         ("return mean", _number(found.get("episode_reward_mean"))),
+        ("mean within", "-" if low is None else f"{_number(low)} to {_number(high)} (95 %, bootstrap)"),
         ("return std", _number(found.get("episode_reward_std"))),
         ("return min", _number(found.get("episode_reward_min"))),
         ("return max", _number(found.get("episode_reward_max"))),
@@ -98,6 +153,22 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)
 
 
+def case_table(summary: dict[str, dict[str, Any]], count: int, failed: dict[int, str]) -> str:
+    """The cases as a few aligned lines: how many, and each number's mean, its interval and its range."""
+    lines = [["", "mean", "95 % interval", "min", "max"]]
+    for name, row in summary.items():
+        interval = f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
+        lines.append([name, _number(row["mean"]), interval, _number(row["min"]), _number(row["max"])])
+    widths = [max(len(line[column]) for line in lines) for column in range(5)]
+    text = [f"  {count} cases, {len(failed)} failed"]
+    text += [f"  case {place + 1}: {why}" for place, why in list(failed.items())[:SHOWN]]
+    text += [
+        "  " + "  ".join(f"{cell:<{w}}" if not at else f"{cell:>{w}}" for at, (cell, w) in enumerate(zip(line, widths)))
+        for line in lines
+    ]
+    return "\n".join(text)
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}".removesuffix(".00")
 
@@ -108,16 +179,37 @@ def _check_same(flag: str, asked: str | None, stored: str) -> None:
         raise ConfigError(f"{flag}: the checkpoint is of {stored} (got {asked}); leave {flag} out or give its own")
 
 
-def _write(folder: Path, report: dict[str, Any]) -> Path:
-    """Keep the report in the run's folder, or here if that cannot be written."""
-    name = f"evaluation_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
-    content = json.dumps(report, indent=1, default=str) + "\n"
-    for place in (folder, Path.cwd()):
+def _check_files(output: Path | None, trajectories: Path | None, video: Path | None) -> None:
+    """Refuse what could not be written after hours of episodes."""
+    if trajectories is not None:
+        from shoal.runs.trajectories import check_trajectories
+
+        check_trajectories(trajectories)
+    if video is not None:
+        from shoal.envs.filming import check_video
+
+        check_video(video)
+    for path in (output, trajectories, video):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; make it first")
+
+
+def _csv(header: list[str], rows: list[list[Any]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
+def _write(place: Path, content: str, asked: Path | None = None) -> Path:
+    """Write where it is asked for; else in the run's folder, or here if that cannot be written."""
+    refused: OSError | None = None
+    for path in [asked] if asked is not None else [place, Path.cwd() / place.name]:
         try:
-            (place / name).write_text(content)
-            return place / name
+            path.write_text(content)
+            return path
         except OSError as error:
             refused = error
+    assert refused is not None
     raise ConfigError(
-        f"{folder / name} cannot be written: {refused.strerror}; go to a folder that can be, and try again"
+        f"{asked or place} cannot be written: {refused.strerror}; go to a folder that can be, and try again"
     )

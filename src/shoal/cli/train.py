@@ -194,8 +194,13 @@ def _tell_end(run: Run) -> None:
         why = "checkpoints are switched off" if run.outcome.kind == "stopped" else "no iteration was finished"
         click.echo(f"  nothing is saved, because {why}")
         return
+    from shoal.runs.checkpoints import best_checkpoint
+
     folder = shlex.quote(str(run.folder))
     click.echo(f"  saved     {run.last_checkpoint.name}")
+    score = run.experiment.checkpoint_score_attr
+    if score is not None and (best := best_checkpoint(run.folder, score)) is not None:
+        click.echo(f"  best      {best.name} by {score}")
     click.echo(f"  evaluate  shoal evaluate {folder}")
     click.echo(f"  go on     {_further(run) if run.outcome.kind == 'stopped' else f'shoal resume {folder}'}")
 
@@ -228,19 +233,20 @@ def _with_workers(experiment: Experiment, num_cpus: int | None) -> Experiment:
     config = experiment.config
     if num_cpus is None or config.num_workers != "auto":
         return experiment
-    count = max(1, int((num_cpus - 1) / max(config.num_cpus_per_worker, 1e-3)))
+    count = max(1, int((num_cpus - 1) / max(config.num_cpus_per_worker, 1e-3)) - config.evaluation_num_workers)
     return experiment.model_copy(update={"config": config.model_copy(update={"num_workers": count})})
 
 
 def _check_resources(experiment: Experiment, num_cpus: int | None, ray_address: str | None) -> None:
     config = experiment.config
-    if ray_address is not None and config.num_workers == 0:
+    if ray_address is not None and config.num_workers == 0 and not config.evaluation_num_workers:
         raise ConfigError("--ray-address: nothing runs on Ray without workers; add --num-workers N, or leave it out")
     if num_cpus is None:
         return
-    needed = config.worker_count * config.num_cpus_per_worker + 1
+    needed = (config.worker_count + config.evaluation_num_workers) * config.num_cpus_per_worker + 1
     if needed > num_cpus:
         most = int((num_cpus - 1) / config.num_cpus_per_worker) if config.num_cpus_per_worker else num_cpus
+        most = max(most - config.evaluation_num_workers, 0)
         raise ConfigError(
             f"--num-cpus: {config.num_workers} workers of {config.num_cpus_per_worker:g} cores and the learner need "
             f"{needed:g} (got {num_cpus}); give more, or --num-workers {most}"

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel
 
-from shoal.config.fields import Count, Flag, Fraction, FragmentLength, NonNegative, Positive, Size
+from shoal.config.fields import (
+    Count,
+    Flag,
+    Fraction,
+    FragmentLength,
+    NonNegative,
+    Positive,
+    Size,
+    refused_exploration,
+)
+from shoal.config.schedules import Schedule, levels
 from shoal.config.settings import STRICT, Activation, AlgorithmConfig, ExplorationConfig, ModelConfig, OptimizerConfig
 
 
@@ -30,17 +40,33 @@ class QOptimizerConfig(OptimizerConfig):
 class EpsilonGreedyConfig(ExplorationConfig):
     """How actions are tried out in training."""
 
-    type: Literal["EpsilonGreedy", "PerWorkerEpsilonGreedy"] = "EpsilonGreedy"
+    type: Annotated[
+        Literal["EpsilonGreedy", "PerWorkerEpsilonGreedy", "SoftQ"],
+        refused_exploration(
+            (
+                ("StochasticSampling",),
+                "needs probabilities, and DQN has values of actions; say SoftQ, which draws by those",
+            ),
+            (
+                ("GaussianNoise", "OrnsteinUhlenbeckNoise"),
+                "is noise on continuous actions, and DQN chooses among discrete ones; say EpsilonGreedy or SoftQ",
+            ),
+        ),
+    ] = "EpsilonGreedy"
     """EpsilonGreedy: one share of random actions for all environments, falling over time.
 
     PerWorkerEpsilonGreedy: each environment has a share of its own for good, 0.4^(1 + 7 i / (N - 1)) for environment i
-    of N (Horgan et al. 2018), whichever worker has it."""
+    of N (Horgan et al. 2018), whichever worker has it. SoftQ: actions are drawn by the softmax of their values."""
     initial_epsilon: Fraction = 1.0
     """Share of random actions at the start."""
     final_epsilon: Fraction = 0.02
     """Share of random actions after epsilon_timesteps."""
     epsilon_timesteps: Size = 10_000
     """Environment steps over which the share falls, linearly."""
+    epsilon_schedule: Schedule = None
+    """Share of random actions over timesteps, as lr_schedule; it replaces the three keys above."""
+    temperature: Positive = 1.0
+    """What SoftQ divides the values by: near 0 the best action is taken, with much more than their size any."""
 
 
 class ReplayConfig(BaseModel):
@@ -129,19 +155,8 @@ class DQNConfig(AlgorithmConfig):
             found += self._unread(key, True, "DQN acts in discrete spaces alone")
         if self.model.custom_action_dist is not None:
             found.append("config.model.custom_action_dist: nothing reads it, for DQN acts by values; leave it out")
-        exploration, replay = self.exploration_config, self.replay_buffer_config
-        if exploration.type == "PerWorkerEpsilonGreedy":
-            found += [
-                f"config.exploration_config.{key}: nothing reads it, for PerWorkerEpsilonGreedy has epsilons of its "
-                "own; leave it out"
-                for key in ("initial_epsilon", "final_epsilon", "epsilon_timesteps")
-                if getattr(exploration, key) != EpsilonGreedyConfig.model_fields[key].default
-            ]
-        elif exploration.final_epsilon > exploration.initial_epsilon:
-            found.append(
-                f"config.exploration_config.final_epsilon: {exploration.final_epsilon:g} is more than initial_epsilon "
-                f"{exploration.initial_epsilon:g}; epsilon falls over time"
-            )
+        replay = self.replay_buffer_config
+        found += self._exploration_conflicts()
         if not replay.prioritized_replay:
             found += [
                 f"config.replay_buffer_config.{key}: nothing reads it; say prioritized_replay: true, or leave it out"
@@ -155,4 +170,31 @@ class DQNConfig(AlgorithmConfig):
             )
         if not self.dueling and not self.model.vf_share_layers and self.model.custom_model is None:
             found.append("config.model.vf_share_layers: nothing reads it, for dueling is false; leave it out")
+        return found
+
+    def _exploration_conflicts(self) -> list[str]:
+        """What is said of an exploration that is not the one in use, and epsilons that cannot be."""
+        said, path = self.exploration_config, "config.exploration_config"
+        falling = ("initial_epsilon", "final_epsilon", "epsilon_timesteps")
+        unread: dict[str, str] = {} if said.type == "SoftQ" else {"temperature": f"{said.type} has no temperature"}
+        if said.type == "PerWorkerEpsilonGreedy":
+            unread |= dict.fromkeys((*falling, "epsilon_schedule"), "PerWorkerEpsilonGreedy has epsilons of its own")
+        elif said.type == "SoftQ":
+            unread |= dict.fromkeys((*falling, "epsilon_schedule"), "SoftQ has no epsilon")
+        elif said.epsilon_schedule is not None:
+            unread |= dict.fromkeys(falling, "epsilon_schedule replaces it")
+        found = [
+            f"{path}.{key}: nothing reads it, for {why}; leave it out"
+            for key, why in unread.items()
+            if getattr(said, key) != EpsilonGreedyConfig.model_fields[key].default
+        ]
+        if found:
+            return found
+        if said.epsilon_schedule is not None and max(levels(said.epsilon_schedule)) > 1:
+            found.append(f"{path}.epsilon_schedule: its values are shares of all actions, and must be at most 1")
+        elif said.epsilon_schedule is None and said.final_epsilon > said.initial_epsilon:
+            found.append(
+                f"{path}.final_epsilon: {said.final_epsilon:g} is more than initial_epsilon "
+                f"{said.initial_epsilon:g}; epsilon falls over time"
+            )
         return found

@@ -24,7 +24,7 @@ from shoal.config.overrides import Override, set_in
 from shoal.config.ppo import PPOConfig
 from shoal.config.problems import got, printable, sentences
 from shoal.config.settings import STRICT, AlgorithmConfig, key_paths
-from shoal.config.stopping import stop_criteria
+from shoal.config.stopping import ScoreAttr, stop_criteria
 from shoal.config.trpo import TRPOConfig
 from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, nearest
 from shoal.errors import ConfigError
@@ -57,6 +57,10 @@ class Experiment(BaseModel):
     """Whether the end of a run is a checkpoint (classic RLlib: false)."""
     keep_checkpoints_num: Size | None = None
     """How many of the newest checkpoints are kept; null: all."""
+    checkpoint_score_attr: ScoreAttr = None
+    """The result by which a checkpoint is the best and kept: the largest, or with min- before its name the smallest.
+
+    `shoal evaluate RUN --best` finds it; null: none is kept for being the best."""
     results_dir: Text = "~/shoal_results"
     """Where runs are written, as results_dir/name/run; ~ and $VAR are expanded."""
     config: InstanceOf[AlgorithmConfig]
@@ -72,16 +76,40 @@ class Experiment(BaseModel):
             config = data.get("config") if isinstance(data, Mapping) else None
             kind = type(config) if isinstance(config, AlgorithmConfig) else AlgorithmConfig
             raise ConfigError(sentences(error, [], _known(kind))) from None
-        if experiment.config.evaluation_interval is None:
-            silent = [name for name in experiment.stop if name.startswith("evaluation/")]
-            if silent:
-                raise ConfigError(f"stop.{silent[0]}: there is no evaluation; set config.evaluation_interval too")
-        if not experiment.config.curriculum.stages:
-            nobody_sets = {"stages_passed"} if experiment.config.env_task_fn is not None else {"stages_passed", "task"}
-            silent = [name for name in experiment.stop if name in nobody_sets]
-            if silent:
-                raise ConfigError(f"stop.{silent[0]}: there is no curriculum; set config.curriculum too")
+        problems = experiment.conflicts()
+        if problems:
+            raise ConfigError(problems)
         return experiment
+
+    def conflicts(self) -> list[str]:
+        """Keys that are right by themselves but not together."""
+        interval, found = self.config.evaluation_interval, []
+        score = (self.checkpoint_score_attr or "").removeprefix("min-")
+        is_evaluated = score.startswith("evaluation/")
+        asking = [f"stop.{name}" for name in self.stop if name.startswith("evaluation/")]
+        asking += ["checkpoint_score_attr"] * is_evaluated
+        if asking and interval is None:
+            found.append(f"{asking[0]}: there is no evaluation; set config.evaluation_interval too")
+        if score and not self.checkpoint_freq:
+            found.append("checkpoint_score_attr: there is nothing to choose from; set checkpoint_freq above 0")
+        elif is_evaluated and interval is not None and self.checkpoint_freq % interval:
+            found.append(
+                f"checkpoint_score_attr: there is a checkpoint every {self.checkpoint_freq} iterations and an "
+                f"evaluation every {interval}, so that not every checkpoint has one; "
+                f"say checkpoint_freq: {interval}, or a multiple"
+            )
+        if is_evaluated and self.config.evaluation_parallel_to_training:
+            found.append(
+                "checkpoint_score_attr: with evaluation_parallel_to_training an evaluation is of the iteration before "
+                "the checkpoint; leave one of them out"
+            )
+        if not self.config.curriculum.stages:
+            nobody_sets = {"stages_passed"} if self.config.env_task_fn is not None else {"stages_passed", "task"}
+            asking = [f"stop.{name}" for name in self.stop if name in nobody_sets]
+            asking += ["checkpoint_score_attr"] * (score in nobody_sets)
+            if asking:
+                found.append(f"{asking[0]}: there is no curriculum; set config.curriculum too")
+        return found
 
 
 def algorithm_class(run: Any) -> type[AlgorithmConfig]:

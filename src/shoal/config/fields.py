@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 MAX_SIZE = 2**31 - 1
 MAX_DEPTH = 50
@@ -57,22 +56,6 @@ def text(value: Any) -> str:
     if not value.isprintable():
         raise ValueError("must be one line of printable text")
     return value
-
-
-def schedule(value: Any) -> tuple[tuple[int, float], ...] | None:
-    """`[[step, value], ...]` with steps ascending from 0."""
-    if value is None:
-        return None
-    try:
-        points = tuple((whole(step), number(level)) for step, level in value)
-    except (TypeError, ValueError):
-        raise ValueError("must be a list of [step, value] pairs, e.g. [[0, 3e-4], [1000000, 0]]") from None
-    steps = [step for step, _ in points]
-    if not steps or steps[0] != 0 or any(a >= b for a, b in pairwise(steps)):
-        raise ValueError("its steps must start at 0 and ascend, e.g. [[0, 3e-4], [1000000, 0]]")
-    if any(level < 0 for _, level in points):
-        raise ValueError("its values must be at least 0")
-    return points
 
 
 def fragment_length(value: Any) -> int | Literal["auto"]:
@@ -135,6 +118,15 @@ def env_source(value: Any) -> str | Callable[..., Any] | None:
     raise ValueError("must be an environment's id (CartPole-v1), module:Class, file.py:Class, a class or a callable")
 
 
+def record_env(value: Any) -> bool | str:
+    """True, false, or a folder."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return text(value)
+    raise ValueError("must be true, false, or a folder for the videos")
+
+
 def model_source(value: Any) -> str | type | None:
     """A registered name, `module:Class`, or a class."""
     if value is None or isinstance(value, type):
@@ -177,14 +169,10 @@ Seed = Annotated[int, Field(ge=0, le=2**63 - 1), BeforeValidator(whole)]
 NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
 Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]
+PositiveFraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(number)]
 BelowOne = Annotated[float, Field(ge=0, lt=1), BeforeValidator(number)]
 
 Sizes = Annotated[tuple[Size, ...], Field(max_length=100)]
-Schedule = Annotated[
-    tuple[tuple[int, float], ...] | None,
-    PlainValidator(schedule),
-    WithJsonSchema({"type": ["array", "null"], "items": {"type": "array", "items": {"type": "number"}}}),
-]
 FragmentLength = Annotated[
     int | Literal["auto"],
     PlainValidator(fragment_length),
@@ -206,6 +194,7 @@ ConvLayers = Annotated[
     WithJsonSchema({"type": ["array", "null"], "items": {"type": "array", "minItems": 3, "maxItems": 3}}),
 ]
 FreeMapping = Annotated[dict[str, Any], PlainValidator(free_mapping), WithJsonSchema({"type": "object"})]
+RecordEnv = Annotated[bool | str, PlainValidator(record_env), WithJsonSchema({"type": ["boolean", "string"]})]
 EnvSource = Annotated[
     str | Callable[..., Any] | None, PlainValidator(env_source), WithJsonSchema({"type": ["string", "null"]})
 ]
@@ -222,14 +211,13 @@ def refuse_tensorflow(value: Any) -> Any:
 Framework = Annotated[Literal["auto", "numpy", "torch"], BeforeValidator(refuse_tensorflow)]
 
 
-def only_stochastic_sampling(value: str) -> str:
-    """Refuse the explorations that need a value function over actions."""
-    if value != "StochasticSampling":
-        raise ValueError(
-            "this algorithm explores by sampling from its own action distribution; "
-            "leave exploration_config out, or write {type: StochasticSampling}"
-        )
-    return value
+def refused_exploration(*reasons: tuple[tuple[str, ...], str]) -> BeforeValidator:
+    """Say why the explorations of other algorithms do not apply."""
 
+    def refuse(value: Any) -> Any:
+        for names, reason in reasons:
+            if value in names:
+                raise ValueError(reason)
+        return value
 
-StochasticSampling = Annotated[Text, AfterValidator(only_stochastic_sampling)]
+    return BeforeValidator(refuse)

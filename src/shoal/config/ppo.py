@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.config.fields import Flag, NonNegative, Positive, Schedule, Size
+from shoal.config.fields import Flag, NonNegative, Positive, Size
+from shoal.config.schedules import Schedule
 from shoal.config.settings import OnPolicyConfig
 
 
@@ -22,17 +23,21 @@ class PPOConfig(OnPolicyConfig):
     entropy_coeff: NonNegative = 0.0
     """Weight of the entropy bonus."""
     entropy_coeff_schedule: Schedule = None
-    """Entropy weight over timesteps, linear between [[timestep, value], ...]; it replaces entropy_coeff."""
+    """Entropy weight over timesteps, as lr_schedule; it replaces entropy_coeff."""
     clip_param: Positive = 0.2
     """How far the probability ratio may move from 1 (classic RLlib: 0.3)."""
+    clip_param_schedule: Schedule = None
+    """How far the ratio may move over timesteps, as lr_schedule; it replaces clip_param."""
     vf_clip_param: Positive | None = None
     """Largest squared error of a value that still teaches; null: any (classic RLlib: 10.0, low for large returns)."""
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
-        if self.entropy_coeff_schedule is not None:
-            found += self._scheduled("entropy_coeff", self.entropy_coeff_schedule[0][1])
+        for key in ("entropy_coeff", "clip_param"):
+            schedule = getattr(self, f"{key}_schedule")
+            if schedule is not None:
+                found += self._scheduled(key, schedule)
         found += self._unread("kl_target", not self.kl_coeff, "there is no KL penalty; set kl_coeff above 0")
         for key in ("vf_loss_coeff", "vf_clip_param"):
             found += self._unread(key, not self.use_critic, "use_critic is false")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
@@ -26,16 +26,18 @@ from shoal.config.fields import (
     ModelSource,
     NonNegative,
     Positive,
+    PositiveFraction,
+    RecordEnv,
     RewardClipping,
-    Schedule,
     Seed,
     Size,
     Sizes,
-    StochasticSampling,
     Text,
     WorkerCount,
+    refused_exploration,
 )
 from shoal.config.problems import sentences
+from shoal.config.schedules import Schedule, levels
 from shoal.config.vocabulary import EXPERIMENT_KEYS
 from shoal.errors import ConfigError
 
@@ -102,8 +104,36 @@ class ExplorationConfig(BaseModel):
 
     model_config = STRICT
 
-    type: StochasticSampling = "StochasticSampling"
-    """Sampling from the policy's own action distribution."""
+    type: str = "StochasticSampling"
+    """How the algorithm explores."""
+
+
+class NoiseConfig(ExplorationConfig):
+    """How actions are tried out in training."""
+
+    type: Annotated[
+        Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise"],
+        refused_exploration(
+            (
+                ("EpsilonGreedy", "PerWorkerEpsilonGreedy", "SoftQ"),
+                "chooses by the values of actions, and this algorithm explores by sampling from its own action "
+                "distribution; leave exploration_config out, or say run: DQN",
+            )
+        ),
+    ] = "StochasticSampling"
+    """StochasticSampling: actions are drawn from the policy's own distribution.
+
+    GaussianNoise: so too, but the spread of continuous actions is not learned; it is stddev. OrnsteinUhlenbeckNoise: so
+    too, but what chance adds to continuous actions is correlated from step to step, which carries a sluggish system
+    further (Hollenstein et al. 2024)."""
+    stddev: Positive = 0.3
+    """Standard deviation of continuous actions, for GaussianNoise; with normalize_actions the bounds are -1 and 1.
+
+    Classic RLlib: 0.1, on top of a policy without chance."""
+    stddev_schedule: Schedule = None
+    """Standard deviation over timesteps, as lr_schedule; it replaces stddev."""
+    ou_theta: PositiveFraction = 0.15
+    """How fast OrnsteinUhlenbeckNoise forgets: the correlation of two steps in a row is 1 - ou_theta."""
 
 
 class EvaluationConfig(BaseModel):
@@ -226,7 +256,10 @@ class AlgorithmConfig(BaseModel):
     lr: Positive = 1e-3
     """Learning rate (classic RLlib's PPO: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
     lr_schedule: Schedule = None
-    """Learning rate over timesteps, linear between [[timestep, value], ...]; it replaces lr."""
+    """Learning rate over timesteps_total, which replaces lr: [[timestep, value], ...] is linear between these points.
+
+    Also {type: step, endpoints: [[timestep, value], ...]}, and {type: exponential, initial: 1e-3, final: 1e-5,
+    timesteps: 100000}, or cosine."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimiser's own settings."""
     grad_clip: Positive | None = 0.5
@@ -249,9 +282,19 @@ class AlgorithmConfig(BaseModel):
     evaluation_duration_unit: Literal["episodes", "timesteps"] = "episodes"
     """Unit of evaluation_duration."""
     evaluation_num_workers: Count = 0
-    """Processes for evaluation; 0: in this process."""
+    """Processes for evaluation, of num_cpus_per_worker cores each; 0: in this process.
+
+    They share evaluation_duration; each has num_envs_per_worker environments."""
+    evaluation_parallel_to_training: Flag = False
+    """Whether an evaluation runs while its iteration trains; it is then of the policy as it was before that."""
     evaluation_config: EvaluationConfig = EvaluationConfig()
     """What is different in evaluation."""
+    record_env: RecordEnv = False
+    """Whether the first episode of every evaluation becomes a video: true, in videos/ of the run, or a folder's name.
+
+    Videos need PyAV: pip install 'shoal[video]'."""
+    render_env: Flag = False
+    """Whether the first training environment shows itself on the screen, at the pace of eyes."""
 
     seed: Seed = 0
     """Seed of everything random; the same seed and environments give the same run (classic RLlib: unset)."""
@@ -286,14 +329,18 @@ class AlgorithmConfig(BaseModel):
         if self.model.custom_model_config and self.model.custom_model is None:
             found.append("config.model.custom_model_config: nobody reads it; name a custom_model, or leave it out")
         if self.lr_schedule is not None:
-            found += self._scheduled("lr", self.lr_schedule[0][1])
+            found += self._scheduled("lr", self.lr_schedule)
         found += self._unread("squash_actions", self.model.custom_action_dist is not None, "custom_action_dist samples")
         if self.squash_actions and not self.normalize_actions:
             found.append("config.squash_actions: a tanh gives -1..1; say normalize_actions: true, or leave it out")
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
-        if self.evaluation_num_workers:
-            found.append("config.evaluation_num_workers: evaluation runs in the driver's process only; leave it at 0")
+        if self.evaluation_parallel_to_training:
+            found += [
+                f"config.evaluation_parallel_to_training: nothing is evaluated meanwhile; set {key} too"
+                for key in ("evaluation_interval", "evaluation_num_workers")
+                if not getattr(self, key)
+            ]
         return found
 
     def _layout_conflicts(self) -> list[str]:
@@ -339,9 +386,9 @@ class AlgorithmConfig(BaseModel):
             return []
         return [f"config.{key}: nothing reads it, for {why}; leave it out"]
 
-    def _scheduled(self, key: str, start: float) -> list[str]:
+    def _scheduled(self, key: str, schedule: Any) -> list[str]:
         """A value beside a schedule must be the default or the schedule's start, else one of them is ignored."""
-        value = getattr(self, key)
+        value, start = getattr(self, key), levels(schedule)[0]
         if value in (start, type(self).model_fields[key].default):
             return []
         return [f"config.{key}: {key}_schedule replaces it and starts at {start:g}; leave {key} out (got {value:g})"]
@@ -373,6 +420,8 @@ class OnPolicyConfig(AlgorithmConfig):
     """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
     sgd_minibatch_size: Size = 256
     """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128)."""
+    exploration_config: NoiseConfig = NoiseConfig()
+    """How the algorithm explores."""
 
     @model_validator(mode="before")
     @classmethod
@@ -420,6 +469,33 @@ class OnPolicyConfig(AlgorithmConfig):
         if self.use_gae and not self.use_critic:
             found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
         found += self._unread("lambda_", not self.use_gae, "use_gae is false")
+        return found + self._noise_conflicts()
+
+    def _noise_conflicts(self) -> list[str]:
+        """What is said of an exploration that is not the one in use."""
+        noise = self.exploration_config
+        path, owners = "config.exploration_config", {"ou_theta": "OrnsteinUhlenbeckNoise"}
+        owners |= dict.fromkeys(("stddev", "stddev_schedule"), "GaussianNoise")
+        found = [
+            f"{path}.{key}: nothing reads it; say type: {owner}, or leave it out"
+            for key, owner in owners.items()
+            if noise.type != owner and getattr(noise, key) != NoiseConfig.model_fields[key].default
+        ]
+        if noise.type != "StochasticSampling" and self.model.custom_action_dist is not None:
+            found.append(f"{path}.type: nothing reads it, for custom_action_dist samples; leave it out")
+        if noise.type != "GaussianNoise":
+            return found
+        if noise.stddev_schedule is not None:
+            start = levels(noise.stddev_schedule)
+            if noise.stddev not in (start[0], NoiseConfig.model_fields["stddev"].default):
+                found.append(f"{path}.stddev: stddev_schedule replaces it and starts at {start[0]:g}; leave it out")
+            if min(start) <= 0:
+                found.append(f"{path}.stddev_schedule: a standard deviation must be above 0 (got {min(start):g})")
+        if self.model.custom_model is not None or not self.model.free_log_std:
+            found.append(
+                f"{path}.type: GaussianNoise sets the spread that this model computes itself; "
+                "say free_log_std: true without a custom_model, or StochasticSampling"
+            )
         return found
 
 

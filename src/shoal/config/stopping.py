@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from shoal.config.durations import seconds
@@ -58,6 +59,8 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "learner/cur_lr": "learning rate now",
         "learner/cur_kl_coeff": "coefficient of the KL penalty now",
         "learner/entropy_coeff": "weight of the entropy bonus now",
+        "learner/clip_param": "how far the probability ratio may move from 1 now (PPO)",
+        "learner/cur_stddev": "standard deviation of continuous actions now (GaussianNoise)",
         "learner/mean_q": "mean value of the actions learned from (DQN)",
         "learner/mean_td_error": "mean magnitude of the values' errors (DQN)",
         "learner/num_updates": "updates of this iteration (DQN)",
@@ -73,6 +76,8 @@ EVALUATION_NAMES: Mapping[str, str] = MappingProxyType(
         "evaluation/episode_reward_max": "largest return in evaluation",
         "evaluation/episode_reward_min": "smallest return in evaluation",
         "evaluation/episode_reward_std": "standard deviation of the returns in evaluation",
+        "evaluation/episode_reward_ci_low": "lower end of the 95 % interval of that mean (bootstrap)",
+        "evaluation/episode_reward_ci_high": "upper end of the 95 % interval of that mean (bootstrap)",
         "evaluation/episode_len_mean": "mean length of episodes in evaluation",
     }
 )
@@ -102,6 +107,16 @@ def stop_criteria(value: Any) -> dict[str, float]:
     return limits
 
 
+def score_attr(value: Any) -> str | None:
+    """The name of a result, with `min-` before it where the smallest is the best."""
+    if value is None:
+        return None
+    name = value.removeprefix("min-") if isinstance(value, str) else value
+    if not isinstance(name, str) or not is_result_name(printable(name)):
+        raise ValueError(f"no result has this name{_hint(printable(str(name)))}")
+    return str(value)
+
+
 def is_result_name(name: str) -> bool:
     """Whether a result can have this name; metrics of the user's own are not known before the run."""
     own = name.startswith(CUSTOM_METRICS) and not name.endswith("/")
@@ -125,3 +140,6 @@ def result_hint(name: str) -> str:
     if close is not None:
         return f"; did you mean {close}?"
     return "; type `shoal config show stop` for their names"
+
+
+ScoreAttr = Annotated[str | None, PlainValidator(score_attr), WithJsonSchema({"type": ["string", "null"]})]

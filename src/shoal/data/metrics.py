@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from shoal.data.batch import Episode
 from shoal.data.state import State
 
 WINDOW = 100
+RESAMPLES, RESAMPLED_AT_ONCE = 2000, 1 << 20
 
 
 class EpisodeWindow:
@@ -75,3 +76,19 @@ def custom_metrics(episodes: Iterable[Episode]) -> dict[str, float]:
         for name, values in sorted(found.items())
         for kind, statistic in (("mean", np.mean), ("min", min), ("max", max))
     }
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None]:
+    """Where the true mean lies, by the bootstrap: percentiles of the means of resamples; None of fewer than two values.
+
+    The same values always give the same interval.
+    """
+    count = len(values)
+    if count < 2:
+        return None, None
+    numbers, rng = np.asarray(values, np.float64), np.random.default_rng(0)
+    rows = max(1, min(RESAMPLES, RESAMPLED_AT_ONCE // count))
+    means = [numbers[rng.integers(0, count, (rows, count))].mean(axis=1) for _ in range(-(-RESAMPLES // rows))]
+    outside = 50 * (1 - confidence)
+    low, high = np.percentile(np.concatenate(means), [outside, 100 - outside])
+    return float(low), float(high)

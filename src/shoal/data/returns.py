@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import cos, pi
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
+Schedule = Sequence[Sequence[float]] | Mapping[str, Any] | None
 
 
 def gae(
@@ -45,12 +47,20 @@ def successor_values(values: Array, final_values: Array, final_at: NDArray[np.in
     return following
 
 
-def scheduled(constant: float, schedule: Sequence[Sequence[float]] | None, timestep: int) -> float:
-    """The constant, or the value that a piecewise linear schedule `[[timestep, value], ...]` has now."""
+def scheduled(constant: float, schedule: Schedule, timestep: int) -> float:
+    """The constant, or the value that a schedule has now; its forms are told in `config/schedules.py`."""
     if schedule is None:
         return constant
-    points: NDArray[Any] = np.asarray(schedule, np.float64)
-    return float(np.interp(timestep, points[:, 0], points[:, 1]))
+    if not isinstance(schedule, Mapping):
+        points: NDArray[Any] = np.asarray(schedule, np.float64)
+        return float(np.interp(timestep, points[:, 0], points[:, 1]))
+    if schedule["type"] == "step":
+        return float([level for step, level in schedule["endpoints"] if step <= timestep][-1])
+    initial, final = schedule["initial"], schedule["final"]
+    done = min(timestep / schedule["timesteps"], 1.0)
+    if schedule["type"] == "exponential":
+        return float(initial * (final / initial) ** done)
+    return float(final + (initial - final) * (1 + cos(pi * done)) / 2)
 
 
 @dataclass(frozen=True)

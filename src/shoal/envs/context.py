@@ -41,3 +41,7 @@ class EnvContext(dict[str, Any]):
     def user_config(self) -> dict[str, Any]:
         """The items without the four indices: what the user wrote."""
         return {key: value for key, value in self.items() if key not in INDICES}
+
+    def with_config(self, env_config: Mapping[str, Any]) -> EnvContext:
+        """The same place in the run with another `env_config`."""
+        return EnvContext(env_config, **{name: getattr(self, name) for name in INDICES})

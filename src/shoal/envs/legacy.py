@@ -35,7 +35,7 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
         self.metadata = getattr(env, "metadata", {})
         self.render_mode = getattr(env, "render_mode", None)
         self._takes_seed = _takes(getattr(env, "unwrapped", env).reset, "seed")
-        self._takes_options = _takes(getattr(env, "unwrapped", env).reset, "options")
+        self.takes_options = _takes(getattr(env, "unwrapped", env).reset, "options")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Seed in whatever way the environment knows, reset, and give (obs, info)."""
@@ -44,7 +44,7 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
             keywords["seed"] = seed
         elif seed is not None:
             self._seed(seed)
-        if self._takes_options:
+        if self.takes_options:
             keywords["options"] = options
         result = self.env.reset(**keywords)
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
@@ -91,7 +91,7 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
 def takes_options(env: gymnasium.Env[Any, Any]) -> bool:
     """Whether `reset(options=...)` reaches the environment."""
     bare = env.unwrapped
-    return bare._takes_options if isinstance(bare, LegacyGymEnv) else _takes(bare.reset, "options")
+    return bare.takes_options if isinstance(bare, LegacyGymEnv) else _takes(bare.reset, "options")
 
 
 def gymnasium_space(space: Any) -> spaces.Space[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -93,6 +93,17 @@ def env_maker(env: object, search_path: Sequence[Path | str] = ()) -> EnvMaker:
     name = _folder_name(qualname.rpartition("<locals>.")[2])
     source = f"{getattr(env, '__module__', None) or '__main__'}:{qualname}"
     return EnvMaker(name, source, _Call(env, name), folders)
+
+
+def spaces_of(maker: EnvMaker, env_config: Mapping[str, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """The spaces of an environment, which is made and closed for that."""
+    env = maker.make(EnvContext(env_config))
+    try:
+        if isinstance(env, VectorEnv):
+            return env.single_observation_space, env.single_action_space
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
 
 
 def strip(env: Env) -> tuple[Env, int | None]:

@@ -72,6 +72,12 @@ class Randomizer:
         )
 
 
+def first_draw(config: AlgorithmConfig, search_path: Sequence[str]) -> Drawn:
+    """What the first episode of the first environment gets: for those who look at one before there are any."""
+    randomizer = Randomizer.of(config, search_path)
+    return Drawn() if randomizer is None else randomizer.draw(0, 1, 0)
+
+
 def read_cases(file: str, search_path: Sequence[str]) -> list[Drawn]:
     """The rows of a CSV file: columns `env_config.NAME` are entries of it, all others options of `reset`."""
     from shoal.config.yaml_files import plain_scalar

@@ -9,17 +9,18 @@ import numpy as np
 from gymnasium import spaces
 
 from shoal.config.dqn import DQNConfig
-from shoal.config.settings import AlgorithmConfig, ModelConfig
+from shoal.config.settings import AlgorithmConfig, ModelConfig, NoiseConfig, OnPolicyConfig
 from shoal.data.filters import MeanStdFilter
+from shoal.data.returns import scheduled
 from shoal.envs.masks import MASK
 from shoal.envs.observations import AVAIL, ObsSpec
 from shoal.envs.repeated import Repeated
 from shoal.envs.spaces import ActionSpec, Space, is_image, leaves_of
 from shoal.errors import ConfigError
 from shoal.models.catalog import with_model_class
-from shoal.models.distributions import Distribution, distribution_for, log_std_inputs
+from shoal.models.distributions import Distribution, distribution_for, gaussian_noise, log_std_inputs
 from shoal.models.encoder import Encoder
-from shoal.models.exploration import epsilon_greedy_for
+from shoal.models.exploration import OrnsteinUhlenbeck, acting_by_value
 from shoal.models.masked import MaskedNetwork, masked_outputs
 from shoal.models.mlp import MLP
 from shoal.models.network import Network
@@ -27,7 +28,11 @@ from shoal.models.policy import Policy
 
 
 def build_policy(
-    obs_space: Space, action_space: Space, config: AlgorithmConfig, search_path: Sequence[str] = ()
+    obs_space: Space,
+    action_space: Space,
+    config: AlgorithmConfig,
+    search_path: Sequence[str] = (),
+    kind: type[Policy] = Policy,
 ) -> Policy:
     """A fresh policy for these spaces, initialised from the config's seed.
 
@@ -43,13 +48,13 @@ def build_policy(
         raise ConfigError(unread)
     distribution: Distribution
     if isinstance(config, DQNConfig):
-        distribution = epsilon_greedy_for(
+        distribution = acting_by_value(
             action_spec, config.exploration_config, config.num_envs, obs_spec.mask is not None
         )
     elif config.model.custom_action_dist is not None:
         distribution = _custom_distribution(action_spec, config.model, obs_spec)
     else:
-        distribution = distribution_for(action_spec)
+        distribution = distribution_for(action_spec, learned_spread=config.exploration_config.type != "GaussianNoise")
     encoder = Encoder(obs_spec)
     if config.observation_filter == "MeanStdFilter":
         if not encoder.measured.any():
@@ -63,7 +68,10 @@ def build_policy(
     )
     if obs_spec.mask is not None:
         network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec))
-    return Policy(obs_spec, action_spec, network, distribution, encoder, config.seed)
+    policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed)
+    if isinstance(config, OnPolicyConfig):
+        _set_noise(policy, config.exploration_config)
+    return policy
 
 
 def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
@@ -136,6 +144,22 @@ def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: 
             f"values that {MASK} is about; leave one of them out"
         )
     return distribution
+
+
+def _set_noise(policy: Policy, noise: NoiseConfig) -> None:
+    """What is different from plain sampling in how continuous actions are tried out."""
+    if noise.type == "StochasticSampling":
+        return
+    columns = gaussian_noise(policy.distribution)
+    if not len(columns):
+        raise ConfigError(
+            f"config.exploration_config.type: {noise.type} is noise on continuous numbers, and this action_space has "
+            f"none: {policy.action_spec.space}; leave it out"
+        )
+    if noise.type == "GaussianNoise":
+        policy.set_stddev(scheduled(noise.stddev, noise.stddev_schedule, 0))
+    else:
+        policy.ou = OrnsteinUhlenbeck(noise.ou_theta, columns)
 
 
 def _numpy_network(

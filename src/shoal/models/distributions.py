@@ -173,9 +173,13 @@ class Bernoulli:
 
 
 class Gaussian:
-    """`count` independent normal numbers; inputs are the means, then the logarithms of the standard deviations."""
+    """`count` independent normal numbers; inputs are the means, then the logarithms of the standard deviations.
 
-    def __init__(self, count: int) -> None:
+    Without `learned_spread`, no gradient reaches the standard deviations: they are what somebody sets them to.
+    """
+
+    def __init__(self, count: int, learned_spread: bool = True) -> None:
+        self.learned_spread = learned_spread
         self.num_actions = self.num_noise = count
         self.num_inputs = 2 * count
 
@@ -235,7 +239,10 @@ class Gaussian:
         return inputs[:, : self.num_actions], np.clip(inputs[:, self.num_actions :], *LOG_STD_RANGE)
 
     def _inside(self, inputs: Array, g: Array) -> Array:
-        """A standard deviation at the end of its range does not move by gradient."""
+        """A standard deviation that is given, or at the end of its range, does not move by gradient."""
+        if not self.learned_spread:
+            g[:, self.num_actions :] = 0
+            return g
         raw = inputs[:, self.num_actions :]
         g[:, self.num_actions :] *= (raw > LOG_STD_RANGE[0]) & (raw < LOG_STD_RANGE[1])
         return g
@@ -249,8 +256,8 @@ class SquashedGaussian(Gaussian):
     has no closed form: Gauss-Hermite quadrature gives it, and its derivatives are those of the quadrature.
     """
 
-    def __init__(self, squashed: NDArray[np.bool_]) -> None:
-        super().__init__(len(squashed))
+    def __init__(self, squashed: NDArray[np.bool_], learned_spread: bool = True) -> None:
+        super().__init__(len(squashed), learned_spread)
         self._squashed = squashed.astype(np.float32)
         nodes, weights = np.polynomial.hermite_e.hermegauss(ENTROPY_NODES)
         self._nodes, self._weights = nodes.astype(np.float32), (weights / weights.sum()).astype(np.float32)
@@ -332,7 +339,7 @@ class Product:
         return np.concatenate([f.fisher(inputs[:, i], tangent[:, i]) for f, i in pairs], axis=1)
 
 
-def distribution_for(spec: ActionSpec) -> Distribution:
+def distribution_for(spec: ActionSpec, learned_spread: bool = True) -> Distribution:
     """The distribution that an action space asks for."""
     factors: list[Distribution] = []
     for leaf in spec.leaves:
@@ -340,8 +347,10 @@ def distribution_for(spec: ActionSpec) -> Distribution:
             factors.extend(Categorical(n, len(list(run))) for n, run in groupby(leaf.choices))
         elif leaf.kind == "bernoulli":
             factors.append(Bernoulli(leaf.size))
+        elif leaf.squashed.any():
+            factors.append(SquashedGaussian(leaf.squashed, learned_spread))
         else:
-            factors.append(SquashedGaussian(leaf.squashed) if leaf.squashed.any() else Gaussian(leaf.size))
+            factors.append(Gaussian(leaf.size, learned_spread))
     return factors[0] if len(factors) == 1 else Product(factors)
 
 
@@ -353,6 +362,17 @@ def log_std_inputs(distribution: Distribution) -> NDArray[np.int64]:
         if isinstance(factor, Gaussian):
             columns.extend(range(offset + factor.num_actions, offset + factor.num_inputs))
         offset += factor.num_inputs
+    return np.array(columns, np.int64)
+
+
+def gaussian_noise(distribution: Distribution) -> NDArray[np.int64]:
+    """Which numbers of the noise belong to continuous actions."""
+    columns: list[int] = []
+    offset = 0
+    for factor in distribution.factors if isinstance(distribution, Product) else [distribution]:
+        if isinstance(factor, Gaussian):
+            columns.extend(range(offset, offset + factor.num_noise))
+        offset += factor.num_noise
     return np.array(columns, np.int64)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from shoal.envs.spaces import ActionSpec, path_name
 from shoal.errors import CheckpointError
 from shoal.models.distributions import Distribution
 from shoal.models.encoder import Encoder
-from shoal.models.exploration import EpsilonGreedy
+from shoal.models.exploration import ByValue, EpsilonGreedy, OrnsteinUhlenbeck
 from shoal.models.network import Array, Network
 
 
@@ -59,6 +59,7 @@ class Policy:
     ) -> None:
         self.obs_spec, self.action_spec = obs_spec, action_spec
         self.network, self.distribution, self.encoder = network, distribution, encoder
+        self.ou: OrnsteinUhlenbeck | None = None  # of a sampler's noise; single calls know nothing of each other
         self._rng = np.random.default_rng([seed, 3])
         self._spaces = _spaces_tree(obs_spec, action_spec)
 
@@ -70,7 +71,7 @@ class Policy:
     @property
     def is_stochastic(self) -> bool:
         """Whether actions have log-probabilities under the policy, which a learner may ask for."""
-        return not isinstance(self.distribution, EpsilonGreedy)
+        return not isinstance(self.distribution, ByValue)
 
     @property
     def filter(self) -> MeanStdFilter | None:
@@ -81,8 +82,22 @@ class Policy:
         """The action for one observation, both as the environment's spaces have them."""
         return self.compute_actions([obs], explore)[0]
 
-    def compute_actions(self, observations: list[Any], explore: bool = True) -> list[Any]:
-        """One action per observation, in one pass of the network; a ValueError says what does not fit."""
+    @overload
+    def compute_actions(self, observations: Mapping[Any, Any], explore: bool = True) -> dict[Any, Any]: ...
+
+    @overload
+    def compute_actions(self, observations: Sequence[Any] | NDArray[Any], explore: bool = True) -> list[Any]: ...
+
+    def compute_actions(self, observations: Any, explore: bool = True) -> Any:
+        """One action per observation, in one pass of the network; a ValueError says what does not fit.
+
+        Of a list or a batch of observations `[B, ...]` comes a list of actions, of a dict a dict with the same keys.
+        """
+        if isinstance(observations, Mapping):
+            return dict(zip(observations, self.compute_actions(list(observations.values()), explore), strict=True))
+        observations = list(observations)
+        if not observations:
+            return []
         rows = self.obs_spec.allocate(len(observations))
         for index, obs in enumerate(observations):
             self.obs_spec.put(obs, rows, index)
@@ -95,7 +110,7 @@ class Policy:
 
     def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:
         """All randomness that `steps` actions of one environment need, `[steps, M]`."""
-        if isinstance(self.distribution, EpsilonGreedy):
+        if isinstance(self.distribution, ByValue):
             return self.distribution.noise(rng, steps, env_index)
         return self.distribution.noise(rng, steps)
 
@@ -113,6 +128,11 @@ class Policy:
                 raise ValueError(f"{name} has shape {views[name].shape}, not {np.shape(value)}")
         for name, value in weights.items():
             views[name][...] = value
+        self.network.sync()
+
+    def set_stddev(self, stddev: float) -> None:
+        """Set the spread of continuous actions where it is not learned (`GaussianNoise`)."""
+        self.network.named_params()["log_std"][...] = np.log(stddev)
         self.network.sync()
 
     def learn_filter(self, batch: Batch, total: Callable[[Numbers], Numbers] = lambda numbers: numbers) -> None:
@@ -153,7 +173,7 @@ class Policy:
         self.network.params[:] = state.arrays["params"]
         self.network.sync()
         self._rng.bit_generator.state = state.values["rng"]
-        if isinstance(self.distribution, EpsilonGreedy):
+        if isinstance(self.distribution, EpsilonGreedy) and "epsilon" in state.values:
             self.distribution.epsilon = float(state.values["epsilon"])
         if self.filter is not None:
             arrays = {name: state.arrays[f"filter.{name}"] for name in ("mean", "m2")}

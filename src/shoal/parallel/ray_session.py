@@ -100,34 +100,40 @@ def workers_that_fit(config: AlgorithmConfig) -> int:
     running = sys.modules.get("ray")
     have: float = cores()
     if address or (running is not None and running.is_initialized()):
-        session = connect(config.model_copy(update={"num_workers": 0, "num_learners": 1}))
+        alone = {"num_workers": 0, "num_learners": 1, "evaluation_num_workers": 0}
+        session = connect(config.model_copy(update=alone))
         have = session.ray.available_resources().get("CPU", 0.0)
     return max(1, _workers_in(config, have))
 
 
 def _workers_in(config: AlgorithmConfig, cpus: float) -> int:
-    return max(0, int((cpus - _learner_cpus(config)) / max(config.num_cpus_per_worker, 1e-3)))
+    return max(0, int((cpus - _other_cpus(config)) / max(config.num_cpus_per_worker, 1e-3)))
 
 
-def _learner_cpus(config: AlgorithmConfig) -> float:
-    return config.num_learners * config.num_cpus_per_learner if config.num_learners > 1 else 0.0
+def _other_cpus(config: AlgorithmConfig) -> float:
+    """What learners and evaluation take."""
+    learners = config.num_learners * config.num_cpus_per_learner if config.num_learners > 1 else 0.0
+    return learners + config.evaluation_num_workers * config.num_cpus_per_worker
 
 
 def _needed_cpus(config: AlgorithmConfig) -> float:
-    return config.worker_count * config.num_cpus_per_worker + _learner_cpus(config)
+    return config.worker_count * config.num_cpus_per_worker + _other_cpus(config)
 
 
 def _check_room(config: AlgorithmConfig, have: dict[str, float], who_has: str) -> None:
     """Refuse what would wait for a core or a GPU forever."""
     count = config.worker_count
+    key = "num_workers" if count or not config.evaluation_num_workers else "evaluation_num_workers"
     parts = [f"{count} worker{'s' * (count != 1)} of {config.num_cpus_per_worker:g} CPUs"]
     if config.num_learners > 1:
         parts.append(f"{config.num_learners} learners of {config.num_cpus_per_learner:g}")
+    if config.evaluation_num_workers:
+        parts.append(f"{config.evaluation_num_workers} for evaluation")
     needed, cpus = _needed_cpus(config), have.get("CPU", 0.0)
     if needed > cpus:
-        fit = _workers_in(config, cpus)
+        fit = _workers_in(config, cpus) if count else 0
         advice = f"say num_workers: {fit}, or auto" if fit else "give it more, or wait for others to end"
-        raise ConfigError(f"config.num_workers: {' and '.join(parts)} need {needed:g}, {who_has} {cpus:g}; {advice}")
+        raise ConfigError(f"config.{key}: {' and '.join(parts)} need {needed:g}, {who_has} {cpus:g}; {advice}")
     gpus = config.num_gpus if config.num_learners > 1 else 0
     if gpus > have.get("GPU", 0.0):
         raise ConfigError(f"config.num_gpus: {gpus:g} are asked for, {who_has} {have.get('GPU', 0.0):g}")

@@ -7,6 +7,8 @@ from contextlib import ExitStack
 
 from shoal.config.settings import AlgorithmConfig, Config, OnPolicyConfig
 from shoal.envs.making import EnvMaker
+from shoal.models.policy import Policy
+from shoal.parallel.evaluators import Evaluators, LocalEvaluators
 from shoal.parallel.group import Alone
 from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.workers import LocalWorkers, Workers
@@ -46,3 +48,23 @@ def start_learner(
     learners = RayLearners(config, workers, search_path, make, first)
     closing.callback(learners.stop)
     return learners
+
+
+def start_evaluators(
+    config: AlgorithmConfig, policy: Policy, search_path: Sequence[str], workers: Workers | None, closing: ExitStack
+) -> Evaluators:
+    """Evaluation in this process (`evaluation_num_workers: 0`), or Ray actors that end when `closing` does."""
+    if not config.evaluation_num_workers:
+        return LocalEvaluators()
+    from shoal.parallel.ray_evaluators import RayEvaluators
+    from shoal.parallel.ray_session import connect
+    from shoal.parallel.ray_workers import RayWorkers
+
+    if isinstance(workers, RayWorkers):
+        session = workers.session
+    else:
+        session = connect(config)
+        closing.callback(session.stop)
+    evaluators = RayEvaluators(config, policy, search_path, session)
+    closing.callback(evaluators.stop)
+    return evaluators

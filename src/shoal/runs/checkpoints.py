@@ -179,11 +179,29 @@ def tidy(run_folder: Path) -> None:
             child.unlink(missing_ok=True)
 
 
-def prune(run_folder: Path, keep: int | None) -> None:
-    """Remove all but the newest `keep` checkpoints; None keeps all."""
+def best_checkpoint(run_folder: Path, score: str) -> Path | None:
+    """The checkpoint whose result `score` is the largest, or with `min-` in front the smallest; the newest of equals.
+
+    None if no checkpoint has that result.
+    """
+    sign, name = (-1, score[4:]) if score.startswith("min-") else (1, score)
+    found: list[tuple[float, Path]] = []
+    for path in checkpoints_of(run_folder):
+        with suppress(CheckpointError):
+            value = _checked_manifest(_place(path) / MANIFEST)["summary"].get(name)
+            if value is not None:
+                found.append((sign * value, path))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def prune(run_folder: Path, keep: int | None, score: str | None = None) -> None:
+    """Remove all but the newest `keep` checkpoints and the best by `score`; None keeps all."""
     if keep is None:
         return
+    best = best_checkpoint(run_folder, score) if score is not None else None
     for path in checkpoints_of(run_folder)[max(keep, 1) :]:
+        if path == best:
+            continue
         try:
             remove_folder(path)
         except OSError as error:

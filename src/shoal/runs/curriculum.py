@@ -17,7 +17,7 @@ from shoal.data.state import State
 from shoal.envs.context import EnvContext
 from shoal.envs.importing import load_named
 from shoal.envs.making import EnvMaker
-from shoal.envs.randomizing import Drawn, Randomizer
+from shoal.envs.randomizing import first_draw
 from shoal.envs.tasks import get_task, lacks_tasks, set_task
 from shoal.envs.telling import own_words
 from shoal.errors import CallbackError, ConfigError, ShoalError
@@ -153,8 +153,7 @@ class Probe:
     """
 
     def __init__(self, key: str, config: AlgorithmConfig, maker: EnvMaker) -> None:
-        randomizer = Randomizer.of(config, maker.search_path)
-        drawn = Drawn() if randomizer is None else randomizer.draw(0, 1, 0)
+        drawn = first_draw(config, maker.search_path)
         self.context = EnvContext(
             {**config.env_config, **drawn.env_config}, env_index=-1, num_workers=config.worker_count
         )

@@ -1,125 +1,197 @@
-"""Evaluation: whole episodes without learning, in environments of its own, with the filter frozen."""
+"""Evaluation: whole episodes without learning, in environments of their own, with the filter frozen."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import ceil
+from typing import Any
 
 import numpy as np
 
-from shoal.config.settings import AlgorithmConfig, EvaluationConfig, RandomizeConfig
-from shoal.data.batch import Episode
-from shoal.data.metrics import custom_metrics, episode_statistics
-from shoal.envs.vector import PythonVector
-from shoal.errors import EnvError
-from shoal.sampling.sampler import LONGEST_EPISODE
-from shoal.sampling.worker import Worker
+from shoal.config.settings import AlgorithmConfig, RandomizeConfig
+from shoal.data.metrics import custom_metrics, episode_statistics, mean_interval
+from shoal.envs.making import EnvMaker, spaces_of
+from shoal.envs.randomizing import first_draw
+from shoal.envs.watching import Case, Film, Trace
+from shoal.models.policy import Policy
+from shoal.parallel.evaluators import Evaluators
+from shoal.sampling.episodes import Found, Share, check_same_form
 
-if TYPE_CHECKING:
-    from shoal.runs.trainer import Trainer
-
-CHUNK = 100
 SEED_SHIFT = 1_000_003  # evaluation must not meet the episodes of training
+SHARES_PER_WORKER = 4  # of cases: who gets the short ones takes more of them
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Who is evaluated, on what, and by whom."""
+
+    config: AlgorithmConfig
+    maker: EnvMaker
+    policy: Policy
+    evaluators: Evaluators
+    task: Any = None  # that training has now; None: the environments' own
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is kept of an evaluation beside its numbers."""
+
+    trace: bool = False
+    film: Film | None = None
+
+
+NOTHING = Watch()
 
 
 def evaluate(
-    trainer: Trainer,
+    agent: Agent,
     *,
     episodes: int | None = None,
     steps: int | None = None,
     explore: bool | None = None,
     seed: int | None = None,
-    num_envs: int | None = None,
-) -> dict[str, Any]:
-    """Statistics over `episodes` whole episodes, or over the episodes that end within `steps` steps.
+    watch: Watch = NOTHING,
+) -> tuple[dict[str, Any], list[Trace]]:
+    """Statistics over `episodes` whole episodes, or over the episodes that end within `steps` steps; and their traces.
 
-    What is not given comes from the config's evaluation_* keys. Every environment contributes the same number of
-    episodes (its first ones), so short episodes are not counted more often than long ones.
+    What is not given comes from the config's evaluation_* keys.
     """
-    config = trainer.config
+    return begin(agent, episodes=episodes, steps=steps, explore=explore, seed=seed, watch=watch)()
+
+
+def begin(
+    agent: Agent,
+    *,
+    episodes: int | None = None,
+    steps: int | None = None,
+    explore: bool | None = None,
+    seed: int | None = None,
+    watch: Watch = NOTHING,
+) -> Callable[[], tuple[dict[str, Any], list[Trace]]]:
+    """Set out on an evaluation with the policy as it is now; what is returned waits for its end."""
+    config = agent.config
     if episodes is None and steps is None:
         by_episode = config.evaluation_duration_unit == "episodes"
         episodes, steps = (config.evaluation_duration, None) if by_episode else (None, config.evaluation_duration)
-    explore = config.evaluation_config.explore if explore is None else explore
-    num_envs = 1 if episodes is None else min(num_envs or config.num_envs_per_worker, episodes)
-    config = _evaluation_config(config, num_envs, seed)
-    worker = Worker(
-        config, trainer.env_maker, policy=trainer.get_policy(), any_size=True, index_offset=trainer.config.num_envs
+    whole = _whole(agent, explore, seed)
+    answer = agent.evaluators.begin(_shares(config, whole, episodes, steps, watch), agent.policy)
+
+    def result() -> tuple[dict[str, Any], list[Trace]]:
+        found = answer()
+        return statistics(found, whole), [trace for part in found for trace in part.traces]
+
+    return result
+
+
+def evaluate_cases(
+    agent: Agent, cases: Sequence[Case], explore: bool | None = None, seed: int | None = None, watch: Watch = NOTHING
+) -> tuple[dict[str, Any], Found]:
+    """One episode of every case: statistics over those that did not fail, and each case's own by its place.
+
+    A case says all that is different, so nothing else is drawn for its episode.
+    """
+    whole = _whole(agent, explore, seed)
+    whole = replace(whole, config=whole.config.model_copy(update={"randomize": RandomizeConfig()}))
+    workers = agent.config.evaluation_num_workers
+    size = ceil(len(cases) / (SHARES_PER_WORKER * workers)) if workers and watch.film is None else len(cases)
+    shares = [
+        replace(whole, first_index=at, cases=tuple(cases[at : at + size]), trace=watch.trace, film=watch.film)
+        for at in range(0, len(cases), size)
+    ]
+    found = agent.evaluators.begin(shares, agent.policy)()
+    together = Found(
+        [episode for part in found for episode in part.episodes],
+        sum(part.num_steps for part in found),
+        sum(part.failures for part in found),
+        {index: why for part in found for index, why in part.failed.items()},
+        [trace for part in found for trace in part.traces],
     )
-    own_task = config.evaluation_config.task
-    worker.set_task(trainer.curriculum.task if own_task is None else own_task)
-    try:
-        if steps is not None:
-            found, taken = _over_steps(worker, steps, explore)
-        else:
-            assert episodes is not None
-            found, taken = _over_episodes(worker, episodes, explore)
-        failures = worker.vector.get_state()["failures"] if isinstance(worker.vector, PythonVector) else 0
-    finally:
-        worker.stop()
-    rewards = [e.reward for e in found]
-    metrics = {
-        **episode_statistics(found),
-        "episode_reward_std": float(np.std(rewards)) if rewards else None,
-        "episodes_this_iter": len(found),
-        "timesteps_this_iter": taken,
-        "env_failures": failures,
-        "custom_metrics": custom_metrics(found),
-        "episode_rewards": rewards,
-        "episode_lengths": [e.length for e in found],
-        "explore": explore,
-        "seed": config.seed,
-    }
-    trainer.call_hook("on_evaluate_end", evaluation_metrics=metrics)
-    return metrics
+    return statistics([together], whole), together
 
 
-def _evaluation_config(config: AlgorithmConfig, num_envs: int, seed: int | None) -> AlgorithmConfig:
+def evaluated(config: AlgorithmConfig, seed: int | None = None) -> AlgorithmConfig:
+    """The configuration of evaluation's environments: that of training, but for what is said to be different."""
     own = config.evaluation_config
     if seed is None:
         seed = own.seed if own.seed is not None else config.seed + SEED_SHIFT
-    return config.model_copy(
-        update={
-            "seed": seed,
-            "horizon": config.horizon if own.horizon is None else own.horizon,
-            "env_config": {**config.env_config, **own.env_config},
-            "randomize": _evaluation_randomize(config.randomize, own),
-            "num_workers": 0,
-            "num_envs_per_worker": num_envs,
-        }
+    drawn = {name: sampler for name, sampler in config.randomize.env_config.items() if name not in own.env_config}
+    different = {
+        "seed": seed,
+        "horizon": config.horizon if own.horizon is None else own.horizon,
+        "env_config": {**config.env_config, **own.env_config},
+        "randomize": config.randomize.model_copy(update={"env_config": drawn}) if own.randomize else RandomizeConfig(),
+        "env_task_fn": None,  # it stays in the driver
+        "num_workers": 0,
+        "render_env": False,
+    }
+    return config.model_copy(update=different)
+
+
+def check_environment(config: AlgorithmConfig, maker: EnvMaker, policy: Policy) -> None:
+    """Refuse an environment of evaluation that the policy does not fit, before anything is trained."""
+    if config.evaluation_interval is not None and config.evaluation_config.env_config:
+        there = evaluated(config)
+        drawn = first_draw(there, maker.search_path)
+        check_same_form(policy, *spaces_of(maker, {**there.env_config, **drawn.env_config}))
+
+
+def statistics(found: Sequence[Found], whole: Share) -> dict[str, Any]:
+    """What a result says of an evaluation."""
+    episodes = [episode for part in found for episode in part.episodes]
+    rewards = [episode.reward for episode in episodes]
+    low, high = mean_interval(rewards)
+    return {
+        **episode_statistics(episodes),
+        "episode_reward_std": float(np.std(rewards)) if rewards else None,
+        "episode_reward_ci_low": low,
+        "episode_reward_ci_high": high,
+        "episodes_this_iter": len(episodes),
+        "timesteps_this_iter": sum(part.num_steps for part in found),
+        "env_failures": sum(part.failures for part in found),
+        "custom_metrics": custom_metrics(episodes),
+        "episode_rewards": rewards,
+        "episode_lengths": [episode.length for episode in episodes],
+        "explore": whole.explore,
+        "seed": whole.config.seed,
+    }
+
+
+def _whole(agent: Agent, explore: bool | None, seed: int | None) -> Share:
+    """What all shares of an evaluation have in common."""
+    own = agent.config.evaluation_config
+    return Share(
+        evaluated(agent.config, seed),
+        agent.maker,
+        own.explore if explore is None else explore,
+        index_offset=agent.config.num_envs,
+        task=agent.task if own.task is None else own.task,
     )
 
 
-def _evaluation_randomize(asked: RandomizeConfig, own: EvaluationConfig) -> RandomizeConfig:
-    """What is drawn in evaluation: nothing, or all but what has a fixed value there."""
-    if not own.randomize:
-        return RandomizeConfig()
-    drawn = {name: sampler for name, sampler in asked.env_config.items() if name not in own.env_config}
-    return asked.model_copy(update={"env_config": drawn})
+def _shares(
+    config: AlgorithmConfig, whole: Share, episodes: int | None, steps: int | None, watch: Watch
+) -> list[Share]:
+    """The evaluation spread over its workers: the same episodes for any number that has as many environments in all."""
+    workers = max(config.evaluation_num_workers, 1)
+    if steps is not None:
+        parts = [(1, 0, count) for count in _spread(steps, min(workers, steps))]
+    else:
+        assert episodes is not None
+        in_a_row = watch.film is not None and watch.film.episodes > 1
+        num_envs = 1 if in_a_row else min(workers * config.num_envs_per_worker, episodes)
+        widths, wanted = _spread(num_envs, min(workers, num_envs)), _spread(episodes, num_envs)
+        parts = [(w, sum(wanted[end - w : end]), 0) for w, end in zip(widths, accumulate(widths), strict=True)]
+    shares, at = [], 0
+    for width, own_episodes, own_steps in parts:
+        share = replace(whole, first_index=at, episodes=own_episodes, steps=own_steps, trace=watch.trace)
+        own_config = whole.config.model_copy(update={"num_envs_per_worker": width})
+        shares.append(replace(share, config=own_config, film=None if at else watch.film))
+        at += width
+    return shares
 
 
-def _over_episodes(worker: Worker, episodes: int, explore: bool) -> tuple[list[Episode], int]:
-    num_envs = worker.vector.num_envs
-    # The first `episodes % num_envs` environments give one more than the others.
-    wanted = [episodes // num_envs + (row < episodes % num_envs) for row in range(num_envs)]
-    found: list[Episode] = []
-    longest = 0
-    while any(wanted):
-        sample = worker.sampler.sample(CHUNK, explore)
-        longest = 0 if sample.episodes else longest + CHUNK
-        if longest > LONGEST_EPISODE:
-            raise EnvError(f"no episode ended within {longest} steps; set evaluation_config.horizon, or give --steps")
-        for episode in sample.episodes:
-            if wanted[episode.env_index]:
-                wanted[episode.env_index] -= 1
-                found.append(episode)
-    return found, sum(e.length for e in found)
-
-
-def _over_steps(worker: Worker, steps: int, explore: bool) -> tuple[list[Episode], int]:
-    found: list[Episode] = []
-    taken = 0
-    while taken < steps:
-        sample = worker.sampler.sample(min(CHUNK, steps - taken), explore)
-        taken += sample.batch.num_steps
-        found += sample.episodes
-    return found, taken
+def _spread(total: int, places: int) -> list[int]:
+    """`total` as evenly as can be, larger numbers first."""
+    return [total // places + (place < total % places) for place in range(places)]

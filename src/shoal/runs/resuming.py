@@ -19,9 +19,12 @@ FREE_KEYS = (
     "checkpoint_freq",
     "checkpoint_at_end",
     "keep_checkpoints_num",
+    "checkpoint_score_attr",
     "results_dir",
     "search_path",
     "config.log_level",
+    "config.record_env",
+    "config.render_env",
 )
 """What may differ between a run and the command that continues it."""
 

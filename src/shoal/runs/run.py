@@ -152,6 +152,7 @@ class Run:
                 raise
             stack.callback(trainer.stop)
             self._tell_checkpoint = functools.partial(trainer.call_hook, "on_checkpoint")
+            trainer.folder = self.folder
             interrupts.install()  # Ray takes the handlers when it starts
             timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0
             with _told(self.folder):
@@ -195,14 +196,13 @@ class Run:
         """One finished iteration; None if a signal cut it short, and then the one before is what will be saved."""
         try:
             with interrupts.cutting():
-                result = trainer.train()
+                result = trainer.train_iteration()
         except Interrupted:
             return None
         self._last = numbers(result), trainer.get_state()
-        interval = self.experiment.config.evaluation_interval
-        if interval is not None and result["training_iteration"] % interval == 0:
+        if trainer.evaluation_is_due:
             with suppress(Interrupted), interrupts.cutting():
-                result["evaluation"] = trainer.evaluate()
+                result["evaluation"] = trainer.evaluate_iteration()
             # The next task may depend on it.
             self._last = numbers(result), trainer.get_state()
         return result
@@ -234,7 +234,7 @@ class Run:
             lease.confirm()
             self.last_checkpoint = write_checkpoint(self.folder, state, self._tree(), summary)
             self._saved_iteration = iteration
-            prune(self.folder, self.experiment.keep_checkpoints_num)
+            prune(self.folder, self.experiment.keep_checkpoints_num, self.experiment.checkpoint_score_attr)
             self._tell_checkpoint(checkpoint=str(self.last_checkpoint))
 
     def _start(self) -> Checkpoint | None:

@@ -18,17 +18,25 @@ if TYPE_CHECKING:
 
 def save(trainer: Trainer, folder: str | Path | None = None) -> Path:
     """Write a checkpoint into `folder`, by default a new run folder under ~/shoal_results."""
-    experiment = Experiment(name=trainer.env_maker.name, run=trainer.algorithm, config=trainer.config)
-    if folder is None:
-        if trainer.folder is None:
-            parent = results_folder(experiment.results_dir, experiment.name)
-            trainer.folder = make_run_folder(parent, experiment.run, trainer.config.env)
-        folder = trainer.folder
-    folder = Path(folder).expanduser()
+    experiment = _experiment(trainer)
+    folder = folder_of(trainer) if folder is None else Path(folder).expanduser()
     summary = {"training_iteration": trainer.iteration, "timesteps_total": trainer.timesteps_total}
     path = write_checkpoint(folder, trainer.get_state(), tree_of(experiment, trainer.search_path), summary)
     trainer.call_hook("on_checkpoint", checkpoint=str(path))
     return path
+
+
+def folder_of(trainer: Trainer) -> Path:
+    """Where a trainer writes what it is not told a place for: its run, or a new run folder under ~/shoal_results."""
+    if trainer.folder is None:
+        experiment = _experiment(trainer)
+        parent = results_folder(experiment.results_dir, experiment.name)
+        trainer.folder = make_run_folder(parent, experiment.run, trainer.config.env)
+    return trainer.folder
+
+
+def _experiment(trainer: Trainer) -> Experiment:
+    return Experiment(name=trainer.env_maker.name, run=trainer.algorithm, config=trainer.config)
 
 
 def restore(trainer: Trainer, path: str | Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -18,20 +18,24 @@ from shoal.algorithms import dqn, ppo, trpo
 from shoal.config.dqn import DQNConfig
 from shoal.config.experiment import algorithm_config, config_tree
 from shoal.config.ppo import PPOConfig
-from shoal.config.settings import AlgorithmConfig
+from shoal.config.settings import AlgorithmConfig, NoiseConfig
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Incident, Step
 from shoal.data.metrics import EpisodeWindow
+from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.envs.making import env_maker
+from shoal.envs.space_trees import space_tree
 from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
-from shoal.parallel.start import start_learner, start_workers, with_worker_count
+from shoal.parallel.start import start_evaluators, start_learner, start_workers, with_worker_count
 from shoal.parallel.workers import Workers
 from shoal.runs.curriculum import Curriculum
+from shoal.runs.evaluation import Agent, Watch, begin, check_environment, evaluate
+from shoal.runs.videos import check_pictures, film_of
 from shoal.sampling.callbacks import call_hook, load_callbacks
 
 log = logging.getLogger("shoal")
@@ -53,6 +57,7 @@ class Trainer:
         self.config = with_worker_count(self._config(config, env))
         self.search_path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
         self.env_maker = env_maker(self.config.env, self.search_path)
+        check_pictures(self.config, self.env_maker)
         self._thread_pools = ThreadpoolController()
         # The function stays here: it need not be fit for a journey to other processes.
         config = with_registered_model(self.config).model_copy(update={"env_task_fn": None})
@@ -64,6 +69,10 @@ class Trainer:
             self.workers: Workers = start_workers(config, self.env_maker)
             self._closing.callback(self.workers.stop)
             self.learner = start_learner(config, self.workers, self.env_maker.search_path, make_learner, self._closing)
+            check_environment(config, self.env_maker, self.workers.policy)
+            self.evaluators = start_evaluators(
+                config, self.workers.policy, self.env_maker.search_path, self.workers, self._closing
+            )
         except BaseException:  # a signal may come here
             self.stop()
             raise
@@ -73,13 +82,26 @@ class Trainer:
         self.time_total_s = 0.0
         self.env_failures_total = 0
         self._window = EpisodeWindow()
+        self._evaluating: Callable[[], dict[str, Any]] | None = None
+        policy = self.get_policy()
+        self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
 
     def train(self) -> dict[str, Any]:
-        """One iteration: sample, learn, report."""
+        """One iteration: sample, learn, report; and where one is due, an evaluation."""
+        result = self.train_iteration()
+        if self.evaluation_is_due:
+            result["evaluation"] = self.evaluate_iteration()
+        return result
+
+    def train_iteration(self) -> dict[str, Any]:
+        """One iteration without the evaluation, though with `evaluation_parallel_to_training` that begins here."""
         start = perf_counter()
         if self.curriculum.advance():
             self._window.clear()
         self.workers.task = self.curriculum.task
+        if self.config.evaluation_parallel_to_training and self._is_due(self.iteration + 1):
+            self._evaluating = self._begin_evaluation()
+        exploration = self._set_stddev()
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
             step = self.learner.training_step(self.workers, self.timesteps_total)
@@ -99,11 +121,21 @@ class Trainer:
             "env_failures_total": self.env_failures_total,
             **self._layout(step, elapsed),
             "timers": _timers(elapsed, step.timers),
-            "learner": step.stats,
+            "learner": {**step.stats, **exploration},
         }
         self.curriculum.report(result)
         self.call_hook("on_train_result", result=result)
         return result
+
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether the iteration that was just trained is one with an evaluation."""
+        return self._is_due(self.iteration)
+
+    def evaluate_iteration(self) -> dict[str, Any]:
+        """The evaluation that belongs to this iteration: the one that has begun, or one now."""
+        evaluating, self._evaluating = self._evaluating, None
+        return self.evaluate() if evaluating is None else self._evaluated(evaluating())
 
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint into `folder` (default: a new run folder) and return its path."""
@@ -121,15 +153,15 @@ class Trainer:
         self, checkpoint: str | Path | None = None, *, episodes: int | None = None, explore: bool | None = None
     ) -> dict[str, Any]:
         """Run whole episodes without learning, with the present policy or that of a checkpoint."""
-        from shoal.runs.evaluation import evaluate
         from shoal.runs.saving import read_policy
 
         if checkpoint is None:
-            return evaluate(self, episodes=episodes, explore=explore)
+            watch = self._watch(self.iteration)
+            return self._evaluated(evaluate(self._agent, episodes=episodes, explore=explore, watch=watch)[0])
         kept = self.get_policy().get_state()
         try:
             self.get_policy().set_state(read_policy(self, checkpoint))
-            return evaluate(self, episodes=episodes, explore=explore)
+            return self._evaluated(evaluate(self._agent, episodes=episodes, explore=explore)[0])
         finally:
             self.get_policy().set_state(kept)
 
@@ -137,11 +169,9 @@ class Trainer:
         """The action for one observation; `explore` is the config's unless given."""
         return self.get_policy().compute_single_action(obs, self.config.explore if explore is None else explore)
 
-    def compute_actions(self, observations: Mapping[Any, Any], explore: bool | None = None) -> dict[Any, Any]:
-        """An action for each observation of a dict, under the same key."""
-        explore = self.config.explore if explore is None else explore
-        actions = self.get_policy().compute_actions(list(observations.values()), explore)
-        return dict(zip(observations, actions, strict=True))
+    def compute_actions(self, observations: Any, explore: bool | None = None) -> Any:
+        """An action for each observation of a dict, under the same key, or of a list or batch in its order."""
+        return self.get_policy().compute_actions(observations, self.config.explore if explore is None else explore)
 
     def get_policy(self) -> Policy:
         """The policy that learns."""
@@ -161,6 +191,7 @@ class Trainer:
         arrays: dict[str, Any] = {}
         values: dict[str, Any] = {
             "algorithm": self.algorithm,
+            "spaces": self._spaces,
             "training_iteration": self.iteration,
             "timesteps_total": self.timesteps_total,
             "time_total_s": self.time_total_s,
@@ -226,6 +257,36 @@ class Trainer:
         if tree.get("env") is None:
             raise ConfigError(f"env: nothing to train on; type shoal.{self.algorithm}(env='CartPole-v1')")
         return algorithm_config(self.algorithm, tree)
+
+    @property
+    def _agent(self) -> Agent:
+        return Agent(self.config, self.env_maker, self.get_policy(), self.evaluators, self.curriculum.task)
+
+    def _is_due(self, iteration: int) -> bool:
+        interval = self.config.evaluation_interval
+        return interval is not None and iteration % interval == 0
+
+    def _begin_evaluation(self) -> Callable[[], dict[str, Any]]:
+        """Set out on the coming iteration's evaluation with the policy as it is before it."""
+        answer = begin(self._agent, watch=self._watch(self.iteration + 1))
+        return lambda: answer()[0]
+
+    def _evaluated(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """The metrics of an evaluation, and what the user's hook adds to them."""
+        self.call_hook("on_evaluate_end", evaluation_metrics=metrics)
+        return metrics
+
+    def _watch(self, iteration: int) -> Watch:
+        return Watch(film=film_of(self, iteration)) if self.config.record_env else Watch()
+
+    def _set_stddev(self) -> dict[str, float]:
+        """Set a spread of actions that is not learned, whatever a restored policy had; what results say of it."""
+        noise = self.config.exploration_config
+        if not isinstance(noise, NoiseConfig) or noise.type != "GaussianNoise":
+            return {}
+        stddev = scheduled(noise.stddev, noise.stddev_schedule, self.timesteps_total)
+        self.get_policy().set_stddev(stddev)
+        return {"cur_stddev": stddev}
 
     def _layout(self, step: Step, elapsed: float) -> dict[str, Any]:
         """How well the processes were used: what only a run with workers can tell."""

@@ -56,6 +56,7 @@ class Sampler:
         self.num_envs = vector.num_envs
         self._indices = range(first_index, first_index + self.num_envs)
         self._noise = [np.random.default_rng([seed, index, 1]) for index in self._indices]
+        self._last_noise = self._first_noise()
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
         self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
         self._history_steps = [0] * self.num_envs
@@ -156,6 +157,7 @@ class Sampler:
             },
             {
                 "history": np.concatenate([empty, *pieces]),
+                **({} if self.policy.ou is None else {"last_noise": self._last_noise.copy()}),
                 **{f"current{k}": part.copy() for k, part in enumerate(self._current)},
             },
         )
@@ -164,6 +166,8 @@ class Sampler:
         """Take over a saved state; returns how many unfinished episodes could not be brought back and begin anew."""
         for rng, saved in zip(self._noise, state.values["noise"], strict=True):
             rng.bit_generator.state = saved
+        if "last_noise" in state.arrays and self.policy.ou is not None:
+            self._last_noise[:] = state.arrays["last_noise"]
         self._started = bool(state.values["started"])
         self.vector.set_state(state.values["vector"])
         self._histories = self._no_histories()
@@ -202,7 +206,19 @@ class Sampler:
         noise = np.zeros((steps, self.num_envs, policy.distribution.num_noise), np.float32)
         for row in range(self.num_envs) if active is None else active.nonzero()[0].tolist():
             noise[:, row] = policy.noise(self._noise[row], steps, self._indices[row])
+        if policy.ou is not None:
+            rows = slice(None) if active is None else active
+            drawn, last = noise[:, rows], self._last_noise[rows]
+            policy.ou.correlate(drawn, last)
+            noise[:, rows], self._last_noise[rows] = drawn, last
         return noise
+
+    def _first_noise(self) -> NDArray[np.float32]:
+        """Where correlated noise begins, `[N, C]`; where there is none, nothing is drawn."""
+        policy = self.policy
+        if policy.ou is None:
+            return np.zeros((self.num_envs, 0), np.float32)
+        return np.stack([policy.noise(rng, 1)[0, policy.ou.columns] for rng in self._noise])
 
     def _cut_before_failure(self, buffers: Buffers, t: int, row: int, finals: list[tuple[int, int, Parts]]) -> None:
         """The failed step is no transition; the one before it becomes the last of a truncated episode."""

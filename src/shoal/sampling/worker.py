@@ -16,7 +16,8 @@ from shoal.data.batch import Sample
 from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
-from shoal.envs.making import EnvMaker, strip
+from shoal.envs.filming import made_to_show
+from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
 from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.vector import PythonVector, Vector
@@ -36,7 +37,9 @@ class Worker:
 
     Worker 0 lives in the driver's process and has the learner's own policy; workers from 1 on have a copy. With
     `any_size`, a native vector environment may have more or fewer environments than the config says; `index_offset`
-    sets the `env_index` of environments apart that live beside those of training.
+    sets the `env_index` of environments apart that live beside those of training, and `first_index` says which of all
+    the first one here is, where that does not follow from `worker_index`. Who has looked at the environment before
+    says so with `is_checked`.
     """
 
     def __init__(
@@ -47,21 +50,18 @@ class Worker:
         policy: Policy | None = None,
         any_size: bool = False,
         index_offset: int = 0,
+        first_index: int | None = None,
+        is_checked: bool = False,
     ) -> None:
         self.config, self.worker_index = config, worker_index
         self.callbacks = load_callbacks(config.callbacks, maker.search_path)
         self._randomizer = Randomizer.of(config, maker.search_path)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
-        self._first_index = max(worker_index - 1, 0) * config.num_envs_per_worker
+        by_worker = max(worker_index - 1, 0) * config.num_envs_per_worker
+        self._first_index = by_worker if first_index is None else first_index
         drawn = Drawn() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
-        report = check_first_steps(lambda: maker.make(self._context(0, drawn.env_config)), drawn.options)
-        if worker_index <= 1 and policy is None:  # evaluation has nothing new to say
-            for warning in report.warnings:
-                log.warning("%s", warning)
-        if report.legacy:
-            self._maker = replace(maker, legacy=True)
-        env = report.env
+        env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
         if isinstance(env, VectorEnv):
             self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
         else:
@@ -127,7 +127,7 @@ class Worker:
         waiting: list[gym.Env[Any, Any]] = [first]
 
         def make(row: int, drawn: Mapping[str, Any] | None = None) -> tuple[gym.Env[Any, Any], int | None]:
-            env = waiting.pop() if waiting else self._maker.make(self._context(row, drawn))
+            env = waiting.pop() if waiting else self._make(row, drawn)
             assert not isinstance(env, VectorEnv)
             if drawn and (env.observation_space, env.action_space) != (self.observation_space, self.action_space):
                 raise ConfigError(f"config.randomize.env_config: with {dict(drawn)} the environment has other spaces")
@@ -149,6 +149,21 @@ class Worker:
             max_failures=config.max_env_failures,
             randomizer=self._randomizer,
         )
+
+    def _checked(self, drawn: Drawn, tells: bool) -> AnyEnv:
+        """The first environment, after a look at its first steps; evaluation has nothing new to tell of these."""
+        report = check_first_steps(lambda: self._make(0, drawn.env_config), drawn.options)
+        if self.worker_index <= 1 and tells:
+            for warning in report.warnings:
+                log.warning("%s", warning)
+        if report.legacy:
+            self._maker = replace(self._maker, legacy=True)
+        return report.env
+
+    def _make(self, row: int, drawn: Mapping[str, Any] | None = None) -> AnyEnv:
+        ctx = self._context(row, drawn)
+        shown = self.config.render_env and ctx.env_index == 0
+        return made_to_show(self._maker, ctx) if shown else self._maker.make(ctx)
 
     def _context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
         return EnvContext(

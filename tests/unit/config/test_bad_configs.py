@@ -121,8 +121,44 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"max_worker_restarts": 2}, "config.max_worker_restarts: nothing reads it, for there are no workers"),
     (
-        {"evaluation_num_workers": 1},
-        "config.evaluation_num_workers: evaluation runs in the driver",
+        {"evaluation_parallel_to_training": True, "evaluation_interval": 1},
+        "config.evaluation_parallel_to_training: nothing is evaluated meanwhile; set evaluation_num_workers too",
+    ),
+    (
+        {"evaluation_parallel_to_training": True, "evaluation_num_workers": 1},
+        "config.evaluation_parallel_to_training: nothing is evaluated meanwhile; set evaluation_interval too",
+    ),
+    ({"record_env": 3}, "config.record_env: must be true, false, or a folder for the videos (got 3)"),
+    ({"record_env": ""}, "config.record_env: must be text"),
+    ({"render_env": "yes"}, "config.render_env: must be true or false"),
+    ({"exploration_config": {"type": "SoftQ"}}, "chooses by the values of actions, and this algorithm explores by"),
+    ({"exploration_config": {"type": "Gaussian"}}, "(got 'Gaussian'); did you mean GaussianNoise?"),
+    (
+        {"exploration_config": {"stddev": 0.1}},
+        "config.exploration_config.stddev: nothing reads it; say type: GaussianNoise, or leave it out",
+    ),
+    ({"exploration_config": {"stddev_schedule": [[0, 1]]}}, "stddev_schedule: nothing reads it; say type: Gaussian"),
+    ({"exploration_config": {"ou_theta": 0.5}}, "ou_theta: nothing reads it; say type: OrnsteinUhlenbeckNoise"),
+    ({"exploration_config": {"type": "OrnsteinUhlenbeckNoise", "ou_theta": 0}}, "ou_theta: must be more than 0"),
+    (
+        {"exploration_config": {"type": "GaussianNoise", "stddev": 0.1, "stddev_schedule": [[0, 1]]}},
+        "config.exploration_config.stddev: stddev_schedule replaces it and starts at 1",
+    ),
+    (
+        {"exploration_config": {"type": "GaussianNoise", "stddev_schedule": [[0, 1], [5, 0]]}},
+        "config.exploration_config.stddev_schedule: a standard deviation must be above 0 (got 0)",
+    ),
+    (
+        {"exploration_config": {"type": "GaussianNoise"}, "model": {"free_log_std": False}},
+        "config.exploration_config.type: GaussianNoise sets the spread that this model computes itself",
+    ),
+    (
+        {"exploration_config": {"type": "GaussianNoise"}, "model": {"custom_model": "mine"}},
+        "say free_log_std: true without a custom_model, or StochasticSampling",
+    ),
+    (
+        {"clip_param": 0.1, "clip_param_schedule": [[0, 0.3], [9, 0.1]]},
+        "config.clip_param: clip_param_schedule replaces it and starts at 0.3; leave clip_param out (got 0.1)",
     ),
     ({"evaluation_duration_unit": "steps"}, "must be episodes or timesteps (got 'steps')"),
     ({"env_task_fn": 3}, "config.env_task_fn: must be a function, module.function or file.py:function (got 3)"),
@@ -194,8 +230,21 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
         {"replay_buffer_config": {"prioritized_replay": True, "prioritized_replay_beta": 2}},
         "prioritized_replay_beta: must be at most 1",
     ),
-    ({"exploration_config": {"type": "SoftQ"}}, "must be EpsilonGreedy or PerWorkerEpsilonGreedy (got 'SoftQ')"),
-    ({"exploration_config": {"type": "StochasticSampling"}}, "must be EpsilonGreedy or PerWorkerEpsilonGreedy"),
+    ({"exploration_config": {"type": "Boltzmann"}}, "must be EpsilonGreedy, PerWorkerEpsilonGreedy or SoftQ (got"),
+    ({"exploration_config": {"type": "StochasticSampling"}}, "say SoftQ, which draws by those"),
+    ({"exploration_config": {"type": "GaussianNoise"}}, "is noise on continuous actions, and DQN chooses among"),
+    ({"exploration_config": {"type": "OrnsteinUhlenbeckNoise"}}, "say EpsilonGreedy or SoftQ"),
+    ({"exploration_config": {"temperature": 2}}, "temperature: nothing reads it, for EpsilonGreedy has no temperature"),
+    ({"exploration_config": {"type": "SoftQ", "temperature": 0}}, "temperature: must be more than 0"),
+    (
+        {"exploration_config": {"type": "SoftQ", "final_epsilon": 0.1}},
+        "config.exploration_config.final_epsilon: nothing reads it, for SoftQ has no epsilon",
+    ),
+    (
+        {"exploration_config": {"epsilon_timesteps": 9, "epsilon_schedule": [[0, 1]]}},
+        "config.exploration_config.epsilon_timesteps: nothing reads it, for epsilon_schedule replaces it",
+    ),
+    ({"exploration_config": {"epsilon_schedule": [[0, 2]]}}, "epsilon_schedule: its values are shares of all actions"),
     ({"exploration_config": {"initial_epsilon": 2}}, "initial_epsilon: must be at most 1 (got 2)"),
     ({"exploration_config": {"epsilon_timesteps": 0}}, "epsilon_timesteps: must be at least 1"),
     (
@@ -239,6 +288,37 @@ EXPERIMENTS: list[tuple[Any, str]] = [
     ({"env": "X-v0", "checkpoint_freq": -1}, "checkpoint_freq: must be at least 0"),
     ({"env": "X-v0", "checkpoint_at_end": "yes"}, "checkpoint_at_end: must be true or false (got 'yes')"),
     ({"env": "X-v0", "keep_checkpoints_num": 0}, "keep_checkpoints_num: must be at least 1"),
+    ({"env": "X-v0", "checkpoint_score_attr": "reward"}, "no result has this name; did you mean episode_reward_mean?"),
+    ({"env": "X-v0", "checkpoint_score_attr": "max-kl"}, "checkpoint_score_attr: no result has this name"),
+    ({"env": "X-v0", "checkpoint_score_attr": 3}, "checkpoint_score_attr: no result has this name"),
+    (
+        {"env": "X-v0", "checkpoint_score_attr": "episode_reward_mean", "checkpoint_freq": 0},
+        "checkpoint_score_attr: there is nothing to choose from; set checkpoint_freq above 0",
+    ),
+    (
+        {"env": "X-v0", "checkpoint_score_attr": "evaluation/episode_reward_mean"},
+        "checkpoint_score_attr: there is no evaluation; set config.evaluation_interval too",
+    ),
+    (
+        {
+            "env": "X-v0",
+            "checkpoint_score_attr": "min-evaluation/episode_len_mean",
+            "config": {"evaluation_interval": 3},
+        },
+        "every 3, so that not every checkpoint has one; say checkpoint_freq: 3, or a multiple",
+    ),
+    (
+        {
+            "env": "X-v0",
+            "checkpoint_score_attr": "evaluation/episode_reward_mean",
+            "config": {
+                "evaluation_interval": 5,
+                "evaluation_num_workers": 1,
+                "evaluation_parallel_to_training": True,
+            },
+        },
+        "with evaluation_parallel_to_training an evaluation is of the iteration before the checkpoint",
+    ),
     ({"env": "X-v0", "results_dir": 3}, "results_dir: must be text (got 3)"),
     ({"env": "X-v0", "config": [1]}, "config: must be a mapping of keys (got [1])"),
     ({"env": "X-v0", "config": {"env": "Y-v0"}}, "env: stands both in the experiment and in config, and they differ"),

@@ -31,7 +31,7 @@ def test_help_lists_the_commands_and_imports_none_of_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for name in ("train", "resume", "evaluate", "config", "completion"):
+    for name in ("train", "resume", "evaluate", "model", "config", "completion"):
         assert f"\n  {name} " in done.stdout
 
 
@@ -70,7 +70,7 @@ def test_config_show_a_key_with_keys_inside() -> None:
         (("config", "show", "--json-schema", "lr"), "Error: --json-schema describes whole files; leave KEY out"),
         (("config", "check", "nowhere.yml"), "Error: nowhere.yml: there is no such file"),
         (("confg",), "There is no command 'confg'; did you mean config?"),
-        (("fly",), "There is no command 'fly'; there are train, resume, evaluate, launch, "),
+        (("fly",), "There is no command 'fly'; there are train, resume, evaluate, model, launch, "),
         (("config", "check"), "Missing argument 'FILE'"),
     ],
 )

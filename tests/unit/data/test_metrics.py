@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+import pytest
+
 from shoal.data.batch import Episode
-from shoal.data.metrics import WINDOW, EpisodeWindow
+from shoal.data.metrics import WINDOW, EpisodeWindow, mean_interval
 from shoal.data.state import State
 
 
@@ -61,3 +64,26 @@ def test_state_goes_through_json_and_back() -> None:
     first.add(episodes([1, 2.5, 3], drag=0.1))
     second.set_state(State(json.loads(json.dumps(first.get_state().values))))
     assert first.add(episodes([4], drag=3)) == second.add(episodes([4], drag=3))
+
+
+def test_the_interval_of_a_mean_is_that_of_theory() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        values = rng.normal(3, 2, 60).tolist()
+        low, high = mean_interval(values)
+        assert low is not None
+        assert high is not None
+        assert (high - low) / 2 == pytest.approx(1.96 * np.std(values) / np.sqrt(60), rel=0.15)
+        held += low <= 3 <= high
+    assert 180 <= held <= 199
+
+
+def test_an_interval_needs_two_values_and_does_not_depend_on_chance() -> None:
+    assert mean_interval([]) == mean_interval([1.0]) == (None, None)
+    assert mean_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
+    assert mean_interval([1.0, 5.0, 9.0]) == mean_interval([1.0, 5.0, 9.0])
+    low, high = mean_interval(np.arange(10_000.0).tolist())
+    assert low is not None
+    assert high is not None
+    assert low < 4999.5 < high

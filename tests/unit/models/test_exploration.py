@@ -1,4 +1,4 @@
-"""Epsilon-greedy acting: what chance decides, and that it does not depend on the layout."""
+"""Ways to try out actions: what chance decides, and that it does not depend on the layout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import pytest
 from gymnasium import spaces
 
 from shoal.config.dqn import DQNConfig, EpsilonGreedyConfig
+from shoal.config.ppo import PPOConfig
+from shoal.errors import ConfigError
 from shoal.models.build import build_policy
-from shoal.models.exploration import EpsilonGreedy
+from shoal.models.exploration import EpsilonGreedy, OrnsteinUhlenbeck, SoftQ
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)
 
@@ -73,3 +75,70 @@ def test_a_choice_that_is_no_discrete_space_by_name_is_taken_too() -> None:
         policy = build_policy(OBS, space, DQNConfig())
         assert policy.distribution.num_inputs == 5
         assert space.contains(policy.compute_single_action(np.zeros(3, np.float32)))
+
+
+def test_epsilon_follows_its_schedule_from_the_start() -> None:
+    assert greedy_of(epsilon_schedule=[[0, 0.3], [10, 0.1]]).epsilon == 0.3
+    assert greedy_of(epsilon_schedule={"type": "step", "endpoints": [[0, 0.5]]}).epsilon == 0.5
+    assert greedy_of(initial_epsilon=0.9).epsilon == 0.9
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_softq_draws_by_the_softmax_of_values(temperature: float) -> None:
+    soft = SoftQ(3, temperature)
+    values = np.tile(np.array([0.0, 1.0, -1.0], np.float32), (20_000, 1))
+    actions = soft.sample(values + 100, soft.noise(np.random.default_rng(0), 20_000))
+    wanted = np.exp(values[0] / temperature)
+    assert np.bincount(actions[:, 0]) / 20_000 == pytest.approx(wanted / wanted.sum(), abs=0.01)
+    assert soft.mode(values[:1]).tolist() == [[1]]
+
+
+def test_correlated_noise_has_the_spread_of_independent_noise() -> None:
+    ou = OrnsteinUhlenbeck(0.2, np.array([1, 2]))
+    white = np.random.default_rng(0).standard_normal((50_000, 1, 3)).astype(np.float32)
+    noise, last = white.copy(), np.zeros((1, 2), np.float32)
+    ou.correlate(noise, last)
+    x = noise[:, 0, 1:]
+    np.testing.assert_array_equal(noise[..., 0], white[..., 0])
+    np.testing.assert_array_equal(last[0], x[-1])
+    assert x.std(axis=0) == pytest.approx([1, 1], abs=0.05)
+    for lag in (1, 5):
+        assert np.mean(x[lag:] * x[:-lag], axis=0) == pytest.approx([0.8**lag] * 2, abs=0.05)
+
+
+def test_correlated_noise_goes_on_over_fragments() -> None:
+    ou = OrnsteinUhlenbeck(0.2, np.array([0]))
+    white = np.random.default_rng(0).standard_normal((10, 2, 1)).astype(np.float32)
+    whole, parts = white.copy(), white.copy()
+    ou.correlate(whole, np.ones((2, 1), np.float32))
+    last = np.ones((2, 1), np.float32)
+    ou.correlate(parts[:4], last)
+    ou.correlate(parts[4:], last)
+    np.testing.assert_array_equal(whole, parts)
+
+
+@pytest.mark.parametrize("kind", ["GaussianNoise", "OrnsteinUhlenbeckNoise"])
+def test_noise_on_discrete_actions_is_refused(kind: str) -> None:
+    with pytest.raises(ConfigError, match="has none"):
+        build_policy(OBS, spaces.Discrete(3), PPOConfig(exploration_config={"type": kind}))
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_given_spread_is_the_spread_and_no_gradient_reaches_it(framework: str) -> None:
+    if framework == "torch":
+        pytest.importorskip("torch")
+    actions = spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(3))
+    noise = {"type": "GaussianNoise", "stddev": 0.25}
+    policy = build_policy(OBS, actions, PPOConfig(exploration_config=noise, framework=framework))
+    x = (np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32),)
+    outputs, values, tape = policy.network.forward(x)
+    assert np.exp(outputs[:, 2:4]) == pytest.approx(0.25)
+    sampled = policy.distribution.sample(outputs, policy.noise(np.random.default_rng(1), 5))
+    now = policy.distribution.evaluate(outputs, sampled, outputs)
+    slope = policy.distribution.gradient(now, np.ones(5, np.float32), 1.0, 1.0)
+    before = policy.get_weights()["log_std"]
+    gradient = policy.network.vjp(tape, slope, np.zeros_like(values))
+    policy.network.params -= gradient
+    np.testing.assert_array_equal(policy.get_weights()["log_std"], before)
+    assert not policy.distribution.fisher(outputs, np.ones_like(outputs))[:, 2:4].any()
+    assert gradient.any()

@@ -18,7 +18,7 @@ import pytest
 from shoal.config.experiment import Experiment, experiment_from, experiments_from_file
 from shoal.data.state import State
 from shoal.errors import CheckpointError, EnvError, ShoalError
-from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.checkpoints import best_checkpoint, checkpoints_of, read_checkpoint
 from shoal.runs.lease import Lease, holder
 from shoal.runs.run import Run, run
 
@@ -31,9 +31,10 @@ class Counter:
 
     def __init__(self, config: Any, search_path: Any = ()) -> None:
         self.search_path = search_path
+        self.interval = config.evaluation_interval
         self.iteration = 0
 
-    def train(self) -> dict[str, Any]:
+    def train_iteration(self) -> dict[str, Any]:
         self.at.get(self.iteration + 1, lambda: None)()
         self.iteration += 1
         return {
@@ -43,8 +44,12 @@ class Counter:
             "time_total_s": float(self.iteration),
         }
 
-    def evaluate(self) -> dict[str, Any]:
-        return {"episode_reward_mean": 1000.0 + self.iteration}
+    @property
+    def evaluation_is_due(self) -> bool:
+        return self.interval is not None and self.iteration % self.interval == 0
+
+    def evaluate_iteration(self) -> dict[str, Any]:
+        return {"episode_reward_mean": 1000.0 - abs(self.iteration - 5)}
 
     def call_hook(self, name: str, **given: Any) -> None:
         pass
@@ -115,6 +120,21 @@ def test_keep_checkpoints_num(tmp_path: Path) -> None:
     assert numbers_of(opened.folder) == [7, 6]
 
 
+@pytest.mark.parametrize(("score", "kept"), [("", [7, 5]), ("min-", [7, 6, 1])])
+def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, score: str, kept: list[int]) -> None:
+    keep = 1 if not score else 2
+    name = f"{score}evaluation/episode_reward_mean"
+    keys = {"keep_checkpoints_num": keep, "checkpoint_freq": 1, "checkpoint_score_attr": name}
+    opened = Run.open(experiment(tmp_path, config={"evaluation_interval": 1}, **keys))
+    iterations(opened.results())
+    assert numbers_of(opened.folder) == kept
+    best = best_checkpoint(opened.folder, name)
+    assert best is not None
+    assert best.name == f"checkpoint_{kept[-1]:06d}"
+    assert best_checkpoint(opened.folder, "no_such_result") is None
+    assert best_checkpoint(opened.folder, "training_iteration") == opened.folder / "checkpoint_000007"
+
+
 def test_no_checkpoint_at_end(tmp_path: Path) -> None:
     opened = Run.open(experiment(tmp_path, checkpoint_at_end=False))
     iterations(opened.results())
@@ -122,14 +142,14 @@ def test_no_checkpoint_at_end(tmp_path: Path) -> None:
 
 
 def test_evaluation(tmp_path: Path) -> None:
-    stop = {"evaluation/episode_reward_mean": 1004}
+    stop = {"evaluation/episode_reward_mean": 999}
     opened = Run.open(experiment(tmp_path, stop=stop, config={"evaluation_interval": 2}))
     results = list(opened.results())
     assert [result.get("evaluation") for result in results] == [
         None,
-        {"episode_reward_mean": 1002.0},
+        {"episode_reward_mean": 997.0},
         None,
-        {"episode_reward_mean": 1004.0},
+        {"episode_reward_mean": 999.0},
     ]
 
 
@@ -171,7 +191,7 @@ def test_an_environment_that_swallows_everything_delays_the_signal_only(
 
 
 def test_a_signal_in_an_evaluation_keeps_the_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Counter, "evaluate", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(Counter, "evaluate_iteration", lambda _: os.kill(os.getpid(), signal.SIGINT))
     opened = Run.open(experiment(tmp_path, config={"evaluation_interval": 2}))
     assert iterations(opened.results()) == [1, 2]
     assert rows(opened.folder) == [1, 2]

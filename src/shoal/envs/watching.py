@@ -1,0 +1,173 @@
+"""Environments under observation: what an episode begins with, and a record of what happens in it."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from shoal.envs.context import EnvContext
+from shoal.envs.filming import DEFAULT_FPS, Video, made_to_be_filmed, picture
+from shoal.envs.legacy import takes_options
+from shoal.envs.making import AnyEnv, EnvMaker
+from shoal.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one episode begins with; None: as usual."""
+
+    env_config: Mapping[str, Any] | None = None
+    options: dict[str, Any] | None = None  # of reset
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Film:
+    """A video to be made of the first environment, or of each case: of so many of its episodes."""
+
+    path: Path
+    episodes: int = 1
+
+
+@dataclass
+class Trace:
+    """One whole episode in the environment's own terms; observations are one more than steps."""
+
+    env_index: int
+    obs: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    terminated: bool = False
+
+
+class Recorder:
+    """Keeps what happens in the environments that it watches, from when `on` is set.
+
+    An environment that is closed within an episode has failed, and the episode is forgotten; where there is
+    `one_env_per_episode`, that is how every episode ends.
+    """
+
+    def __init__(self, trace: bool = False, film: Film | None = None) -> None:
+        self.on = self.one_env_per_episode = False
+        self.trace, self.film = trace, film
+        self.traces: list[Trace] = []  # in the order in which episodes ended
+        self.begun: Counter[int] = Counter()  # episodes of each environment
+        self._video: Video | None = None
+
+    def show(self, env: gymnasium.Env[Any, Any], index: int) -> None:
+        """Film the environment as it is now, if this is one of the episodes that are wanted of it."""
+        if self.film is None or self.begun[index] > self.film.episodes:
+            return
+        frame = picture(env)
+        if self._video is None:
+            self._video = Video(self.film.path, env.metadata.get("render_fps") or DEFAULT_FPS, frame.shape)
+        self._video.add(frame)
+
+    def finish(self) -> None:
+        """Write what is to be written."""
+        if self._video is not None:
+            self._video.finish()
+            self._video = None
+
+    def close(self) -> None:
+        """Give up what is not finished; may be called twice."""
+        if self._video is not None:
+            self._video.close()
+            self._video = None
+
+
+class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Begins each episode as its case says, and tells a recorder what happens.
+
+    It passes on what the environment gives, also in the form of old Gym, which only a first step may reveal.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], recorder: Recorder, index: int, case: Case, filmed: bool) -> None:
+        super().__init__(env)
+        self._recorder, self._index, self._case, self._filmed = recorder, index, case, filmed
+        self._trace: Trace | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """See `gymnasium.Env`."""
+        self._end()
+        case = self._case
+        keywords: dict[str, Any] = {"seed": seed if case.seed is None else case.seed}
+        chosen = options if case.options is None else case.options
+        if chosen is not None:  # not every environment has room for them
+            keywords["options"] = chosen
+        result: Any = self.env.reset(**keywords)
+        if self._recorder.on:
+            self._recorder.begun[self._index] += 1
+            if self._recorder.trace:
+                first = result[0] if isinstance(result, tuple) and len(result) == 2 else result
+                self._trace = Trace(self._index, [copy.deepcopy(first)])
+            if self._filmed:
+                self._recorder.show(self.env, self._index)
+        return result
+
+    def step(self, action: Any) -> Any:
+        """See `gymnasium.Env`."""
+        result: Any = self.env.step(action)
+        if self._trace is not None:
+            self._trace.obs.append(copy.deepcopy(result[0]))
+            self._trace.actions.append(copy.deepcopy(action))
+            self._trace.rewards.append(float(result[1]))
+            self._trace.terminated = bool(result[2])
+        if self._filmed and self._recorder.on:
+            self._recorder.show(self.env, self._index)
+        return result
+
+    def close(self) -> None:
+        """See `gymnasium.Env`."""
+        if self._recorder.one_env_per_episode:
+            self._end()
+        super().close()
+
+    def _end(self) -> None:
+        """A reset is the end of the episode before it, whoever ended that."""
+        if self._trace is not None and self._trace.actions:
+            self._recorder.traces.append(self._trace)
+        self._trace = None
+
+
+@dataclass(frozen=True)
+class WatchedMaker(EnvMaker):
+    """Makes environments that are watched, and begin as a case says.
+
+    `first_options` are for the reset by which an environment shows whether it draws at all.
+    """
+
+    recorder: Recorder = field(default_factory=Recorder, compare=False)
+    case: Case = Case()
+    first_options: dict[str, Any] | None = None
+
+    def make(self, ctx: EnvContext) -> AnyEnv:
+        """See `EnvMaker`."""
+        case = self.case
+        if case.env_config is not None:
+            ctx = ctx.with_config(case.env_config)
+        plain = EnvMaker(**{f.name: getattr(self, f.name) for f in fields(EnvMaker)})
+        filmed = self.recorder.film is not None and ctx.vector_index == 0
+        env = made_to_be_filmed(plain, ctx, case.options or self.first_options) if filmed else plain.make(ctx)
+        if isinstance(env, VectorEnv):
+            env.close()
+            raise ConfigError(f"env {self.name}: a native vector environment has no cases and no trajectories")
+        if case.options and not takes_options(env):
+            env.close()
+            raise ConfigError(f"env {self.name}: its reset takes no options (the cases have {', '.join(case.options)})")
+        return Watched(env, self.recorder, ctx.env_index, case, filmed)
+
+
+def watched(
+    maker: EnvMaker, recorder: Recorder, case: Case | None = None, first_options: dict[str, Any] | None = None
+) -> WatchedMaker:
+    """The same environments, watched."""
+    same = {f.name: getattr(maker, f.name) for f in fields(EnvMaker)}
+    return WatchedMaker(**same, recorder=recorder, case=case or Case(), first_options=first_options)

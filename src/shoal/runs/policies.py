@@ -1,0 +1,72 @@
+"""A trained policy by itself: read from a checkpoint, without its environment, its learner or Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.envs.making import EnvMaker, spaces_of
+from shoal.envs.randomizing import first_draw
+from shoal.envs.space_trees import space_from
+from shoal.errors import CheckpointError
+from shoal.models import policy
+from shoal.models.build import build_policy
+from shoal.parallel.ray_workers import without_gpu
+from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint
+from shoal.runs.folders import find_run
+from shoal.runs.resuming import experiment_of, stored_tree
+from shoal.runs.trainer import part_of
+
+DEFAULT_SCORE = "episode_reward_mean"
+
+
+class Policy(policy.Policy):
+    """A policy as a program uses it: `Policy.load(path).compute_single_action(obs)`."""
+
+    @classmethod
+    def load(cls, path: str | Path, best: bool = False) -> Policy:
+        """The policy of a checkpoint, or of a run's newest or best one.
+
+        The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
+        """
+        return cls.of(find_checkpoint(path, best))
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, maker: EnvMaker | None = None) -> Policy:
+        """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
+        experiment, search_path = experiment_of(checkpoint.experiment_tree)
+        trees = checkpoint.state.values.get("spaces") or [None]
+        if None not in trees:
+            observations, actions = map(space_from, trees)
+        elif maker is not None:
+            drawn = first_draw(experiment.config, maker.search_path)
+            observations, actions = spaces_of(maker, {**experiment.config.env_config, **drawn.env_config})
+        else:
+            raise CheckpointError(
+                f"{checkpoint.path} does not tell the spaces of its environment; "
+                "make a trainer with that environment, and restore the checkpoint into it."
+            )
+        loaded = build_policy(observations, actions, without_gpu(experiment.config), search_path, kind=cls)
+        assert isinstance(loaded, cls)
+        loaded.set_state(part_of(checkpoint.state, "policy"))
+        return loaded
+
+
+def find_checkpoint(path: str | Path, best: bool = False) -> Checkpoint:
+    """The checkpoint that a person means by its own folder, a run, or an experiment: its newest, or its best."""
+    given = Path(os.path.abspath(os.path.expanduser(path)))
+    if not best:
+        return read_checkpoint(given if checkpoint_folder(given) is not None else find_run(given))
+    run = find_run(given)
+    score = score_of(stored_tree(run) or {})
+    found = best_checkpoint(run, score)
+    if found is None:
+        raise CheckpointError(f"no checkpoint of {run} has the result {score}, so none is the best; leave best out.")
+    return read_checkpoint(found)
+
+
+def score_of(tree: Mapping[str, Any]) -> str:
+    """The result by which a run's checkpoints are compared."""
+    return tree.get("checkpoint_score_attr") or DEFAULT_SCORE

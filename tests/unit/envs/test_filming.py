@@ -1,0 +1,89 @@
+"""Pictures of environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from shoal.envs.context import EnvContext
+from shoal.envs.filming import check_video, made_to_be_filmed, paletted, picture
+from shoal.envs.making import env_maker
+from shoal.errors import ConfigError, EnvError
+
+
+class Drawing(gym.Env):
+    """Draws what it is told to."""
+
+    observation_space = gym.spaces.Discrete(2)
+    action_space = gym.spaces.Discrete(2)
+    frame: Any = np.zeros((4, 6, 3), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+    def render(self):
+        if isinstance(self.frame, Exception):
+            raise self.frame
+        return self.frame
+
+
+def drawing(frame: Any) -> type[Drawing]:
+    return type("Drawn", (Drawing,), {"frame": frame})
+
+
+def test_pictures_in_the_usual_forms() -> None:
+    frame = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    for given in (frame, [np.zeros_like(frame), frame], np.dstack([frame, frame[..., :1]])):
+        np.testing.assert_array_equal(picture(drawing(given)()), frame)
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (None, r"\(got NoneType\)"),
+        ("text", r"\(got str\)"),
+        (np.zeros((4, 6), np.uint8), r"shape \(4, 6\)"),
+        (np.zeros((4, 6, 3)), "an array of float64"),
+    ],
+)
+def test_what_is_no_picture_is_refused(frame: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        made_to_be_filmed(env_maker(drawing(frame)), EnvContext())
+
+
+def test_a_picture_that_fails_is_told_in_its_own_words() -> None:
+    with pytest.raises(EnvError, match=r"its render\(\) failed: RuntimeError: no EGL"):
+        made_to_be_filmed(env_maker(drawing(RuntimeError("no EGL"))), EnvContext())
+
+
+def test_a_gymnasium_environment_draws_when_it_is_told() -> None:
+    env = made_to_be_filmed(env_maker("CartPole-v1"), EnvContext())
+    assert env.render_mode == "rgb_array"
+    assert picture(env).shape == (400, 600, 3)
+    env.close()
+
+
+def test_few_colours_stay_exactly_as_they_are() -> None:
+    rng = np.random.default_rng(0)
+    colours = rng.integers(0, 256, (200, 3), np.uint8)
+    frame = colours[rng.integers(0, 200, (30, 40))]
+    places, palette = paletted(frame)
+    np.testing.assert_array_equal(palette[places][..., 1:], frame)
+    assert (palette[:, 0] == 255).all()
+
+
+def test_many_colours_become_near_ones() -> None:
+    frame = np.random.default_rng(0).integers(0, 256, (100, 100, 3), np.uint8)
+    places, palette = paletted(frame)
+    assert np.abs(palette[places][..., 1:].astype(int) - frame).max() <= 26
+
+
+def test_names_of_videos(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"must end in \.mp4 or \.gif"):
+        check_video(tmp_path / "video.avi")

@@ -1,0 +1,94 @@
+"""Files of cases: what they may say, and what comes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.data.batch import Episode
+from shoal.envs.watching import Case
+from shoal.errors import ConfigError
+from shoal.runs.cases import case_rows, read_cases, summary_of
+from shoal.sampling.episodes import Found
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "cases.csv"
+    file.write_text(text)
+    return file
+
+
+def test_columns_go_where_they_say(tmp_path: Path) -> None:
+    text = "case, env_config.mass,env_config.mesh.dx,options.x0,seed\nlight,1,0.5,-1e-3,7\nheavy,2.5,,,\n"
+    base = {"mass": 9, "mesh": {"dx": 1.0, "dy": 2.0}, "kind": "a"}
+    cases = read_cases(written(tmp_path, text), base)
+    assert cases.columns == ("case", "env_config.mass", "env_config.mesh.dx", "options.x0", "seed")
+    assert cases.cases == [
+        Case({"mass": 1, "mesh": {"dx": 0.5, "dy": 2.0}, "kind": "a"}, {"x0": -0.001}, 7),
+        Case({"mass": 2.5, "mesh": {"dx": 1.0, "dy": 2.0}, "kind": "a"}, None, None),
+    ]
+    assert base["mesh"] == {"dx": 1.0, "dy": 2.0}
+
+
+def test_cells_are_yaml(tmp_path: Path) -> None:
+    text = 'options.a,options.b,options.c,options.d\n"[1, 2]",true,text,"{k: 1.5}"\n'
+    (case,) = read_cases(written(tmp_path, text), {}).cases
+    assert case == Case(None, {"a": [1, 2], "b": True, "c": "text", "d": {"k": 1.5}}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mass\n1\n", "column 'mass' belongs to nobody; write env_config.mass, options.mass, seed or case"),
+        ("options.\n1\n", "column 'options.' belongs to nobody"),
+        ("options..x\n1\n", "belongs to nobody"),
+        ("options.x,\n1,2\n", "a column has no name"),
+        ("options.x,options.x\n1,2\n", "column 'options.x' is there twice"),
+        ("options.x,options.y\n1\n", "line 2 has not as many cells as the header has columns"),
+        ("options.x\n1\n1,2\n", "line 3 has not as many cells"),
+        ("seed\n-1\n", "line 2: seed must be at least 0 (got -1)"),
+        ("seed\nx\n", "line 2: must be a whole number"),
+        ('options.x\n"[1"\n', "line 2"),
+        ("env_config.a.b\n1\n", "env_config.a.b leads into a, which is no mapping"),
+        ("options.x\n", "it has no rows"),
+        ("", "it has no rows"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_cases(written(tmp_path, text), {"a": 1})
+    assert any(words in problem for problem in caught.value.problems)
+    assert all(problem.startswith(f"{tmp_path}") for problem in caught.value.problems)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_cases(tmp_path / "nowhere.csv", {})
+    (tmp_path / "cases.csv").write_bytes(b"options.x\n\xff\xfe\n")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_cases(tmp_path / "cases.csv", {})
+
+
+def test_results_stand_beside_their_cases(tmp_path: Path) -> None:
+    cases = read_cases(written(tmp_path, "options.x\n1\n2\n3\n"), {})
+    episodes = [Episode(0, 5.0, 10, {"drag": 0.5}), Episode(2, 7.0, 20, {"lift": 1.5, "drag": 1.0})]
+    found = Found(episodes, 30, 1, {1: "diverged"})
+    header, rows = case_rows(cases, found)
+    assert header == ["case", "options.x", "episode_reward", "episode_len", "error", "drag", "lift"]
+    assert rows == [
+        [1, "1", 5.0, 10, "", 0.5, ""],
+        [2, "2", "", "", "diverged", "", ""],
+        [3, "3", 7.0, 20, "", 1.0, 1.5],
+    ]
+    summary = summary_of(found)
+    assert summary["episode_reward"] | {"ci_low": 0, "ci_high": 0} == {
+        "mean": 6.0,
+        "ci_low": 0,
+        "ci_high": 0,
+        "min": 5.0,
+        "max": 7.0,
+    }
+    assert 5 <= summary["episode_reward"]["ci_low"] <= 6 <= summary["episode_reward"]["ci_high"] <= 7
+    assert summary["lift"]["ci_low"] is None
+    assert summary_of(Found([], 0)) == {}
