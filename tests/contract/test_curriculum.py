@@ -13,7 +13,7 @@ import pytest
 import shoal
 from shoal.envs.vector import PythonVector
 from shoal.errors import CallbackError, ConfigError
-from shoal.sampling.watched import WatchedVector
+from shoal.sampling.hooked import HookedVector
 
 FILE = Path(__file__).with_name("task_env.py")
 NUM_ENVS = 4
@@ -256,7 +256,7 @@ def test_what_evaluation_fixes_is_not_drawn_there(trainer_of) -> None:
 
 
 def test_cases_come_from_a_file(trainer_of, tmp_path) -> None:
-    (tmp_path / "cases.csv").write_text("wind, env_config.mass\n0.25,2\n\n-0.5,4\n")
+    (tmp_path / "cases.csv").write_text("options.wind, env_config.mass\n0.25,2\n\n-0.5,4\n")
     trainer = trainer_of("NeedsMass", randomize={"cases": str(tmp_path / "cases.csv")})
     batches = watched(trainer)
     trainer.train()
@@ -288,7 +288,7 @@ def test_hooks_are_called_where_they_belong(trainer_of, tmp_path, num_workers) -
 def test_without_hooks_of_episodes_the_vector_is_the_plain_one(trainer_of) -> None:
     assert type(trainer_of().workers.worker.vector) is PythonVector
     assert type(trainer_of(callbacks=f"{FILE}:BadResult").workers.worker.vector) is PythonVector
-    assert type(trainer_of(callbacks=f"{FILE}:Moves").workers.worker.vector) is WatchedVector
+    assert type(trainer_of(callbacks=f"{FILE}:Moves").workers.worker.vector) is HookedVector
 
 
 FAILING_HOOKS = {

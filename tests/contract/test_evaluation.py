@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import shoal
 from shoal.cli.main import main
-from shoal.envs.watching import Case
+from shoal.envs.cases import Case
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.evaluation import Agent, Watch, evaluate, evaluate_cases
 

@@ -79,7 +79,7 @@ def evaluate(
     _check_same("--env", env, str(experiment.config.env))
     file = None
     if cases is not None:
-        from shoal.runs.cases import read_cases
+        from shoal.envs.cases import read_cases
 
         own = experiment.config
         file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})

@@ -181,7 +181,7 @@ class RandomizeConfig(BaseModel):
     env_config: EnvConfigSamplers = {}
     """Entries of env_config, drawn, by the same samplers; the environment is made anew for every episode."""
     cases: Text | None = None
-    """A CSV file; every episode gets one row of it: columns env_config.NAME go there, all others to reset's options."""
+    """A CSV file of which every episode gets a row: its columns are env_config.NAME and options.NAME (of reset)."""
 
 
 class AlgorithmConfig(BaseModel):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,12 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from shoal.envs.cases import Case
 from shoal.envs.context import EnvContext
 from shoal.envs.filming import DEFAULT_FPS, Video, made_to_be_filmed, picture
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, EnvMaker
 from shoal.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Case:
-    """What one episode begins with; None: as usual."""
-
-    env_config: Mapping[str, Any] | None = None
-    options: dict[str, Any] | None = None  # of reset
-    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +143,7 @@ class WatchedMaker(EnvMaker):
         """See `EnvMaker`."""
         case = self.case
         if case.env_config is not None:
-            ctx = ctx.with_config(case.env_config)
+            ctx = ctx.with_config({**ctx.user_config, **case.env_config})
         plain = EnvMaker(**{f.name: getattr(self, f.name) for f in fields(EnvMaker)})
         filmed = self.recorder.film is not None and ctx.vector_index == 0
         env = made_to_be_filmed(plain, ctx, case.options or self.first_options) if filmed else plain.make(ctx)

@@ -12,9 +12,10 @@ import numpy as np
 
 from shoal.config.settings import AlgorithmConfig, RandomizeConfig
 from shoal.data.metrics import custom_metrics, episode_statistics, mean_interval
+from shoal.envs.cases import Case
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
-from shoal.envs.watching import Case, Film, Trace
+from shoal.envs.watching import Film, Trace
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators
 from shoal.sampling.episodes import Found, Share, check_same_form

@@ -26,7 +26,7 @@ from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
 from shoal.sampling.sampler import Sampler
-from shoal.sampling.watched import WatchedVector
+from shoal.sampling.hooked import HookedVector
 
 T = TypeVar("T")
 log = logging.getLogger("shoal")
@@ -137,7 +137,7 @@ class Worker:
 
         build: Callable[..., Vector] = PythonVector
         if self.callbacks is not None and episode_hooks:
-            build = functools.partial(WatchedVector, self.callbacks, self)
+            build = functools.partial(HookedVector, self.callbacks, self)
         return build(
             make,
             config.num_envs_per_worker,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.config.settings import RandomizeConfig
-from shoal.envs.randomizing import Randomizer, read_cases
+from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.errors import ConfigError
 
 
@@ -47,21 +47,23 @@ def test_draws_differ_by_environment_seed_and_reset_and_come_back() -> None:
     assert first[0] != Randomizer(config, 2, ()).draw(*places[0])
 
 
-def test_cases_go_where_their_columns_say(tmp_path) -> None:
-    (tmp_path / "cases.csv").write_text("\ufeffwind,surface,env_config.mesh\n1e-3,ice,16\n2,true,fine\n")
-    one, two = read_cases("cases.csv", [str(tmp_path)])
-    assert (one.options, one.env_config) == ({"wind": 1e-3, "surface": "ice"}, {"mesh": 16})
-    assert (two.options, two.env_config) == ({"wind": 2, "surface": True}, {"mesh": "fine"})
+def test_cases_come_from_a_file(tmp_path) -> None:
+    text = "\ufeffcase,options.wind,options.surface,env_config.mesh.dx\na,1e-3,ice,16\n\nb,2,,fine\n"
+    (tmp_path / "cases.csv").write_text(text)
+    randomizer = Randomizer(RandomizeConfig(cases="cases.csv"), 0, [str(tmp_path)], {"mesh": {"dx": 1, "dy": 2}})
+    drawn = [randomizer.draw(0, 1, reset) for reset in range(50)]
+    one = Drawn({"wind": 1e-3, "surface": "ice"}, {"mesh": {"dx": 16, "dy": 2}})
+    two = Drawn({"wind": 2}, {"mesh": {"dx": "fine", "dy": 2}})
+    assert {str(each) for each in drawn} == {str(one), str(two)}
+    drawn[0].env_config["mesh"].clear()
+    assert randomizer.draw(0, 1, 0) in (one, two)
 
 
 BAD_CASES = {
-    "": "has no case",
-    "wind\n": "has no case",
-    "wind,wind\n1,2\n": "every column needs a name of its own (got 'wind')",
-    "wind,\n1,2\n": "every column needs a name of its own (got '')",
-    "wind,env_config.\n1,2\n": "every column needs a name of its own (got 'env_config.')",
-    "wind,mass\n1\n": "case 1 has 1 values, the header 2 names",
-    "wind\n1,2\n": "case 1 has 2 values, the header 1 names",
+    "": "it has no rows",
+    "options.wind\n": "it has no rows",
+    "wind\n1\n": "column 'wind' belongs to nobody",
+    "options.wind,seed\n1,2\n": "training seeds its episodes itself; leave seed out",
 }
 
 
@@ -69,13 +71,13 @@ BAD_CASES = {
 def test_a_file_that_holds_no_cases_is_refused(tmp_path, text) -> None:
     (tmp_path / "cases.csv").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read_cases("cases.csv", [str(tmp_path)])
+        Randomizer(RandomizeConfig(cases="cases.csv"), 0, [str(tmp_path)])
     assert str(caught.value).startswith("config.randomize.cases: ")
     assert BAD_CASES[text] in str(caught.value)
 
 
 def test_a_value_that_is_said_twice_is_refused(tmp_path) -> None:
-    (tmp_path / "cases.csv").write_text("wind\n1\n")
+    (tmp_path / "cases.csv").write_text("options.wind\n1\n")
     config = RandomizeConfig(options={"wind": {"uniform": [0, 1]}}, cases="cases.csv")
     with pytest.raises(ConfigError, match=r"config\.randomize\.options\.wind: cases has a column of it"):
         Randomizer(config, 0, [str(tmp_path)])

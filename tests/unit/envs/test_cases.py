@@ -1,4 +1,4 @@
-"""Files of cases: what they may say, and what comes of them."""
+"""Files of cases: what they may say."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.data.batch import Episode
-from shoal.envs.watching import Case
+from shoal.envs.cases import Case, read_cases
 from shoal.errors import ConfigError
-from shoal.runs.cases import case_rows, read_cases, summary_of
-from shoal.sampling.episodes import Found
 
 
 def written(folder: Path, text: str) -> Path:
@@ -25,8 +22,8 @@ def test_columns_go_where_they_say(tmp_path: Path) -> None:
     cases = read_cases(written(tmp_path, text), base)
     assert cases.columns == ("case", "env_config.mass", "env_config.mesh.dx", "options.x0", "seed")
     assert cases.cases == [
-        Case({"mass": 1, "mesh": {"dx": 0.5, "dy": 2.0}, "kind": "a"}, {"x0": -0.001}, 7),
-        Case({"mass": 2.5, "mesh": {"dx": 1.0, "dy": 2.0}, "kind": "a"}, None, None),
+        Case({"mass": 1, "mesh": {"dx": 0.5, "dy": 2.0}}, {"x0": -0.001}, 7),
+        Case({"mass": 2.5}, None, None),
     ]
     assert base["mesh"] == {"dx": 1.0, "dy": 2.0}
 
@@ -68,27 +65,3 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "cases.csv").write_bytes(b"options.x\n\xff\xfe\n")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_cases(tmp_path / "cases.csv", {})
-
-
-def test_results_stand_beside_their_cases(tmp_path: Path) -> None:
-    cases = read_cases(written(tmp_path, "options.x\n1\n2\n3\n"), {})
-    episodes = [Episode(0, 5.0, 10, {"drag": 0.5}), Episode(2, 7.0, 20, {"lift": 1.5, "drag": 1.0})]
-    found = Found(episodes, 30, 1, {1: "diverged"})
-    header, rows = case_rows(cases, found)
-    assert header == ["case", "options.x", "episode_reward", "episode_len", "error", "drag", "lift"]
-    assert rows == [
-        [1, "1", 5.0, 10, "", 0.5, ""],
-        [2, "2", "", "", "diverged", "", ""],
-        [3, "3", 7.0, 20, "", 1.0, 1.5],
-    ]
-    summary = summary_of(found)
-    assert summary["episode_reward"] | {"ci_low": 0, "ci_high": 0} == {
-        "mean": 6.0,
-        "ci_low": 0,
-        "ci_high": 0,
-        "min": 5.0,
-        "max": 7.0,
-    }
-    assert 5 <= summary["episode_reward"]["ci_low"] <= 6 <= summary["episode_reward"]["ci_high"] <= 7
-    assert summary["lift"]["ci_low"] is None
-    assert summary_of(Found([], 0)) == {}

@@ -14,7 +14,7 @@ from shoal.errors import CallbackError
 from shoal.sampling.callbacks import DefaultCallbacks, LiveEpisode, call_hook, overridden
 
 
-class WatchedVector(PythonVector):
+class HookedVector(PythonVector):
     """Gymnasium environments in this process, with the hooks of their episodes; `worker` is what these get."""
 
     def __init__(self, callbacks: DefaultCallbacks, worker: Any, *args: Any, **kwargs: Any) -> None:
