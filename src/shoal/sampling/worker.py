@@ -25,8 +25,8 @@ from shoal.errors import ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
-from shoal.sampling.sampler import Sampler
 from shoal.sampling.hooked import HookedVector
+from shoal.sampling.sampler import Sampler
 
 T = TypeVar("T")
 log = logging.getLogger("shoal")

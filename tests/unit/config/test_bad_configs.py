@@ -157,6 +157,10 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
         "say free_log_std: true without a custom_model, or StochasticSampling",
     ),
     (
+        {"exploration_config": {"type": "OrnsteinUhlenbeckNoise"}, "model": {"custom_action_dist": "mine"}},
+        "config.exploration_config.type: nothing reads it, for custom_action_dist samples; leave it out",
+    ),
+    (
         {"clip_param": 0.1, "clip_param_schedule": [[0, 0.3], [9, 0.1]]},
         "config.clip_param: clip_param_schedule replaces it and starts at 0.3; leave clip_param out (got 0.1)",
     ),

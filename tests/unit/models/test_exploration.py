@@ -10,6 +10,7 @@ from shoal.config.dqn import DQNConfig, EpsilonGreedyConfig
 from shoal.config.ppo import PPOConfig
 from shoal.errors import ConfigError
 from shoal.models.build import build_policy
+from shoal.models.distributions import SquashedGaussian
 from shoal.models.exploration import EpsilonGreedy, OrnsteinUhlenbeck, SoftQ
 
 OBS = spaces.Box(-1, 1, (3,), np.float32)
@@ -142,3 +143,16 @@ def test_a_given_spread_is_the_spread_and_no_gradient_reaches_it(framework: str)
     np.testing.assert_array_equal(policy.get_weights()["log_std"], before)
     assert not policy.distribution.fisher(outputs, np.ones_like(outputs))[:, 2:4].any()
     assert gradient.any()
+
+
+def test_a_given_spread_stays_where_actions_are_squashed() -> None:
+    noise = {"type": "GaussianNoise", "stddev": 0.25}
+    config = PPOConfig(exploration_config=noise, squash_actions=True)
+    policy = build_policy(OBS, spaces.Box(-2, 2, (2,)), config)
+    assert isinstance(policy.distribution, SquashedGaussian)
+    outputs, _, _ = policy.network.forward((np.zeros((5, 3), np.float32),))
+    sampled = policy.distribution.sample(outputs, policy.noise(np.random.default_rng(1), 5))
+    now = policy.distribution.evaluate(outputs, sampled, outputs)
+    slope = policy.distribution.gradient(now, 1.0, 1.0, 1.0)
+    assert slope[:, :2].any()
+    assert not slope[:, 2:].any()

@@ -12,7 +12,7 @@ from shoal.config.dqn import DQNConfig, EpsilonGreedyConfig
 from shoal.config.ppo import PPOConfig
 from shoal.models.build import build_policy
 from shoal.models.distributions import Categorical
-from shoal.models.exploration import EpsilonGreedy
+from shoal.models.exploration import EpsilonGreedy, SoftQ
 from shoal.models.masked import LEAST, MaskedNetwork, allowed_of
 from shoal.models.mlp import MLP
 
@@ -154,3 +154,12 @@ def test_a_policy_of_values_knows_the_mask() -> None:
     policy = build_policy(space, spaces.Discrete(4), DQNConfig())
     obs = {"observations": np.ones(3), "action_mask": [0, 1, 1, 0]}
     assert {policy.compute_single_action(obs) for _ in range(60)} == {1, 2}
+
+
+@pytest.mark.parametrize(("temperature", "wanted"), [(1e-9, 0), (2, 0.27), (1e30, 0.5)])
+def test_softq_draws_among_the_allowed_actions_at_any_temperature(temperature, wanted) -> None:
+    soft, count = SoftQ(5, temperature), 20_000
+    values = np.tile(np.array([-3, LEAST, -5, LEAST, LEAST], np.float32), (count, 1))
+    actions = soft.sample(values, soft.noise(np.random.default_rng(0), count))
+    shares = np.bincount(actions[:, 0], minlength=5) / count
+    assert shares == pytest.approx([1 - wanted, 0, wanted, 0, 0], abs=0.015)
