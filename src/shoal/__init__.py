@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.errors import CheckpointError, ClusterError, ConfigError, EnvError, ShoalError, WorkerError
     from shoal.models.catalog import ModelCatalog, register_custom_model
     from shoal.models.policy import Policy
+    from shoal.models.torch_memory import RecurrentNetwork
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
@@ -38,6 +39,7 @@ _HOMES = {
     "register_custom_model": "models.catalog",
     "TorchModelV2": "models.torch_models",
     "FullyConnectedNetwork": "models.torch_models",
+    "RecurrentNetwork": "models.torch_memory",
     "Policy": "models.policy",
     "ShoalError": "errors",
     "ConfigError": "errors",
@@ -59,6 +61,7 @@ __all__ = [
     "FullyConnectedNetwork",
     "ModelCatalog",
     "Policy",
+    "RecurrentNetwork",
     "ShoalError",
     "TorchModelV2",
     "Trainer",

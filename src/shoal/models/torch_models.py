@@ -53,12 +53,12 @@ class Dense(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self._hidden = []
         for index, size in enumerate(hiddens):
-            layer = _orthogonal(nn.Linear(num_inputs, size), sqrt(2))
+            layer = orthogonal(nn.Linear(num_inputs, size), sqrt(2))
             self.add_module(f"hidden{index}", layer)
             self._hidden.append(layer)
             num_inputs = size
         self.num_features = num_inputs
-        self.head = None if num_outputs is None else _orthogonal(nn.Linear(num_inputs, num_outputs), gain)
+        self.head = None if num_outputs is None else orthogonal(nn.Linear(num_inputs, num_outputs), gain)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs `[B, O]` of features `[B, D]`."""
@@ -109,7 +109,7 @@ class ImageNet(nn.Module):
         plan = default_convolutions(height, width) if filters is None else classic_convolutions(filters, height, width)
         self._layers: list[tuple[tuple[int, ...] | None, nn.Module]] = []
         for index, layer in enumerate(plan):
-            conv = _orthogonal(nn.Conv2d(channels, layer.channels, layer.kernel, layer.stride), sqrt(2))
+            conv = orthogonal(nn.Conv2d(channels, layer.channels, layer.kernel, layer.stride), sqrt(2))
             self.add_module(f"conv{index}", conv)
             self._layers.append((layer.padding if any(layer.padding) else None, conv))
             channels, height, width = layer.channels, layer.side(0, height), layer.side(1, width)
@@ -129,7 +129,27 @@ class ImageNet(nn.Module):
         return x.flatten(1)
 
 
-class VisionNet(nn.Module):
+class ImageFeatures(nn.Module):
+    """Convolutions over each image, their features beside the feature vector."""
+
+    def __init__(self, vector_size: int, image_shapes: Sequence[tuple[int, ...]], model: ModelConfig) -> None:
+        super().__init__()
+        self.vector_size = vector_size
+        self._images = []
+        for index, shape in enumerate(image_shapes):
+            net = ImageNet(shape, model.conv_filters, model.conv_activation)
+            self.add_module(f"image{index}", net)
+            self._images.append(net)
+        self.num_features = vector_size + sum(net.num_features for net in self._images)
+
+    def features(self, inputs: Tensors) -> Tensors:
+        """Everything that is seen, as one row `[B, D]` per observation."""
+        vectors, images = (inputs[:1], inputs[1:]) if self.vector_size else ((), inputs)
+        seen = [net(image) for net, image in zip(self._images, images, strict=True)]
+        return (torch.cat([*vectors, *seen], dim=1),) if vectors or len(seen) > 1 else (seen[0],)
+
+
+class VisionNet(ImageFeatures):
     """Convolutions over each image, their features beside the feature vector, then dense layers and two heads.
 
     Policy and value always share the convolutions, as PPO with the Nature network does; `vf_share_layers` says whether
@@ -139,22 +159,9 @@ class VisionNet(nn.Module):
     def __init__(
         self, vector_size: int, image_shapes: Sequence[tuple[int, ...]], num_outputs: int, model: ModelConfig
     ) -> None:
-        super().__init__()
-        self.vector_size = vector_size
-        self._images = []
-        for index, shape in enumerate(image_shapes):
-            net = ImageNet(shape, model.conv_filters, model.conv_activation)
-            self.add_module(f"image{index}", net)
-            self._images.append(net)
+        super().__init__(vector_size, image_shapes, model)
         hiddens = [256] if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens
-        num_features = vector_size + sum(net.num_features for net in self._images)
-        self.dense = MLPNet(num_features, num_outputs, hiddens, model.conv_activation, model.vf_share_layers)
-
-    def features(self, inputs: Tensors) -> Tensors:
-        """Everything that is seen, as one row `[B, D]` per observation."""
-        vectors, images = (inputs[:1], inputs[1:]) if self.vector_size else ((), inputs)
-        seen = [net(image) for net, image in zip(self._images, images, strict=True)]
-        return (torch.cat([*vectors, *seen], dim=1),) if vectors or len(seen) > 1 else (seen[0],)
+        self.dense = MLPNet(self.num_features, num_outputs, hiddens, model.conv_activation, model.vf_share_layers)
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]`."""
@@ -191,6 +198,12 @@ class TorchModelV2(_Module, metaclass=_ModelType):
     the values `[B]` of the same observations. `input_dict["obs"]` is the encoded observation `[B, D]` (choices are
     one-hot); an image alone is a tensor in its own shape and dtype; images beside other things make it a dict, of each
     image by its place in the space and of all else as "features". `input_dict["obs_flat"]` is everything in one row.
+
+    A model has memory if `get_initial_state()` says in which state an episode begins: a list of arrays. Then the rows
+    are those of sequences, `B = len(seq_lens) * T` of them with T the longest, and `state` is where each began, each
+    part `[len(seq_lens), ...]`. Rows past a sequence's end are zeros, and what becomes of them is ignored. With
+    `lstm_use_prev_action` and `lstm_use_prev_reward` there are `input_dict["prev_actions"]` (choices are one-hot) and
+    `input_dict["prev_rewards"]` `[B]`.
     """
 
     def __init__(
@@ -211,7 +224,7 @@ class TorchModelV2(_Module, metaclass=_ModelType):
         raise NotImplementedError("write value_function(self)")
 
     def get_initial_state(self) -> list[Any]:
-        """No memory."""
+        """The state in which an episode begins, without a batch axis; none here: no memory."""
         return []
 
     def variables(self) -> list[Tensor]:
@@ -272,7 +285,7 @@ class _InputDict(dict[str, Any]):
         return self[key]
 
 
-class _ClassicNet(nn.Module):
+class ClassicNet(nn.Module):
     """A classic custom model behind the calls that `TorchNetwork` makes."""
 
     def __init__(self, model: TorchModelV2, part_names: list[str]) -> None:
@@ -281,20 +294,28 @@ class _ClassicNet(nn.Module):
         self._names = part_names
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
+        """Outputs `[B, K]` and values `[B]`."""
         return self.act(inputs), self.model.value_function()
 
     def act(self, inputs: Tensors) -> Tensor:
-        obs = inputs[0] if len(inputs) == 1 else dict(zip(self._names, inputs, strict=True))
-        seen = _InputDict(obs=obs, obs_flat=obs) if self._names == ["features"] else _InputDict(obs=obs)
-        answer = self.model(seen, [], None)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise ConfigError(f"{type(self.model).__name__}.forward must return (outputs, state), here (outputs, [])")
-        outputs: Tensor = answer[0]
+        """Outputs alone."""
+        outputs: Tensor = self.asked(inputs, (), None)[0]
         return outputs
 
     def values(self, inputs: Tensors) -> Tensor:
+        """Values alone."""
         self.act(inputs)
         return self.model.value_function()
+
+    def asked(self, inputs: Tensors, state: Tensors, seq_lens: Tensor | None, **more: Tensor) -> tuple[Any, Any]:
+        """What the model answers: outputs and state."""
+        obs = inputs[0] if len(inputs) == 1 else dict(zip(self._names, inputs, strict=True))
+        flat = {"obs_flat": obs} if self._names == ["features"] else {}
+        answer = self.model(_InputDict(obs=obs, **flat, **more), list(state), seq_lens)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            wanted = "(outputs, state)" if state else "(outputs, state), here (outputs, [])"
+            raise ConfigError(f"{type(self.model).__name__}.forward must return {wanted}")
+        return answer
 
 
 def build_torch_network(
@@ -308,8 +329,13 @@ def build_torch_network(
     action_space: Space,
     seed: int,
     device: str = "cpu",
+    previous: tuple[int, int] = (0, 0),
 ) -> TorchNetwork:
-    """The network for a space and a model config: custom model, convolutions or MLP; the same for the same seed."""
+    """The network for a space and a model config: custom model, memory, convolutions or MLP.
+
+    It is the same for the same seed. `previous` are the widths of the action and of the reward before each step, as a
+    network with memory sees them.
+    """
     rng = np.random.default_rng(seed)
     example: list[NDArray[Any]] = [rng.random((NUM_EXAMPLES, vector_size), np.float32)] if vector_size else []
     for shape, dtype in zip(image_shapes, image_dtypes, strict=True):
@@ -323,13 +349,21 @@ def build_torch_network(
         module: nn.Module
         if model.custom_model is not None:
             assert not len(free_outputs), "a custom model computes all its outputs"
-            custom = _custom_module(vector_size, image_shapes, num_outputs, model, obs_space, action_space)
+            custom = _custom_module(vector_size, image_shapes, num_outputs, model, obs_space, action_space, previous)
             module, label = custom, f"custom model {type(custom.model).__name__}"
+        elif model.memory is not None:
+            from shoal.models.torch_memory import MemoryNet  # here, for it stands on this module
+
+            module = MemoryNet(vector_size, image_shapes, sum(previous), num_computed, model)
         elif image_shapes:
             module = VisionNet(vector_size, image_shapes, num_computed, model)
         else:
             hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
             module = MLPNet(vector_size, num_computed, hiddens, activation, model.vf_share_layers)
+        if initial_state := getattr(module, "initial_state", ()):  # each example is a sequence of its own
+            example.append(rng.random((NUM_EXAMPLES, sum(previous)), np.float32))
+            example += [np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state]
+            example.append(np.ones(NUM_EXAMPLES, np.int64))
         return TorchNetwork(module, num_outputs, free_outputs, tuple(example), device, label)
 
 
@@ -340,7 +374,8 @@ def _custom_module(
     model: ModelConfig,
     obs_space: Space,
     action_space: Space,
-) -> _ClassicNet:
+    previous: tuple[int, int],
+) -> ClassicNet:
     assert model.custom_model is not None
     model_class = custom_model_class(model.custom_model)
     name = model_class.__name__
@@ -357,6 +392,7 @@ def _custom_module(
     extra = {key: value for key, value in model.custom_model_config.items() if takes_all or key in accepted}
     try:
         made = model_class(obs_space, action_space, num_outputs, dict(vars(model)), name, **extra)
+        has_memory = len(made.get_initial_state()) > 0
     except ShoalError:
         raise
     except Exception as error:
@@ -364,9 +400,11 @@ def _custom_module(
     for word in ("custom_loss", "metrics"):
         if hasattr(made, word):
             raise ConfigError(f"custom model {name}: {word} is not supported; leave it out")
-    if made.get_initial_state():
-        raise ConfigError(f"custom model {name}: models with memory (get_initial_state) are not supported; return []")
-    return _ClassicNet(made, names)
+    if has_memory:
+        from shoal.models.torch_memory import ClassicMemoryNet  # here, for it stands on this module
+
+        return ClassicMemoryNet(made, names, previous)
+    return ClassicNet(made, names)
 
 
 def _flat(obs: Any) -> Tensor:
@@ -375,7 +413,8 @@ def _flat(obs: Any) -> Tensor:
     return torch.cat([_flat(part) for part in (obs.values() if isinstance(obs, Mapping) else obs)], dim=1)
 
 
-def _orthogonal(layer: Any, gain: float) -> Any:
+def orthogonal(layer: Any, gain: float) -> Any:
+    """The layer with orthogonal weights and no bias, as it starts."""
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
