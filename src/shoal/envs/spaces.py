@@ -293,6 +293,7 @@ class ActionSpec:
         self.size = column
         self.dtype = np.dtype(np.float32 if any(leaf.kind == "gaussian" for leaf in self.leaves) else np.int64)
         self._decoders = [_decoder(leaf, normalize, clip) for leaf in self.leaves]
+        self._normalize = normalize
 
     def decode(self, rows: NDArray[Any]) -> Sequence[Any]:
         """One environment action per row of `[N, A]`, each a member of the action space."""
@@ -303,6 +304,29 @@ class ActionSpec:
         return [
             _nest_action(self.space, dict(zip(paths, values, strict=True))) for values in zip(*columns, strict=True)
         ]
+
+    def encode(self, actions: Sequence[Any]) -> NDArray[Any]:
+        """Rows `[N, A]` of which `decode` makes these actions; a ValueError says which is none."""
+        rows = np.zeros((len(actions), self.size), self.dtype)
+        for leaf in self.leaves:
+            scaling = _scaling(leaf.space, self._normalize) if leaf.kind == "gaussian" else None
+            for row, action in enumerate(actions):
+                value = action
+                try:
+                    for key in leaf.path:
+                        value = value[key]
+                    numbers = np.asarray(value, np.float64).reshape(leaf.size)
+                except (KeyError, IndexError, TypeError, ValueError):
+                    raise ValueError(f"{action!r} is no action of {self.space}") from None
+                if leaf.kind == "categorical":
+                    numbers = numbers - leaf.first
+                    if (numbers < 0).any() or (numbers >= leaf.choices).any():
+                        raise ValueError(f"{action!r} is no action of {self.space}")
+                elif scaling is not None:
+                    scale, middle = scaling
+                    numbers = (numbers - middle) / np.where(scale, scale, 1)
+                rows[row, leaf.columns] = numbers
+        return rows
 
 
 def _nest_action(space: Space, values: dict[Path, Any], path: Path = ()) -> Any:
@@ -351,10 +375,7 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
     assert isinstance(space, spaces.Box)
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     integer = np.issubdtype(space.dtype or np.float32, np.integer)
-    bounded = (space.bounded_below & space.bounded_above).reshape(-1) & normalize
-    with np.errstate(invalid="ignore", over="ignore"):
-        scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
-        middle = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
+    scale, middle = _scaling(space, normalize)
     lowest, highest = space.low.reshape(-1), space.high.reshape(-1)
     if integer:
         # The double nearest to a 64-bit bound may lie beyond it, where the cast back turns the sign.
@@ -370,3 +391,14 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
         return list(values.astype(space.dtype, copy=False).reshape(shape))
 
     return continuous
+
+
+def _scaling(space: Space, normalize: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Half the width and the middle of each number's range; 1 and 0 where the policy has the environment's scale."""
+    assert isinstance(space, spaces.Box)
+    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
+    bounded = (space.bounded_below & space.bounded_above).reshape(-1) & normalize
+    with np.errstate(invalid="ignore", over="ignore"):
+        scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
+        middle = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
+    return scale, middle

@@ -17,8 +17,9 @@ from shoal.models.distributions import Distribution, distribution_for, log_std_i
 from shoal.models.encoder import Encoder
 from shoal.models.exploration import epsilon_greedy_for
 from shoal.models.mlp import MLP
-from shoal.models.network import Network
+from shoal.models.network import MemoryNetwork, Network
 from shoal.models.policy import Policy
+from shoal.models.recurrence import PreviousStep, Recurrence
 
 
 def build_policy(
@@ -49,10 +50,13 @@ def build_policy(
             )
         encoder.filter = MeanStdFilter(encoder.measured)
     seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
-    network = (_numpy_network if reason is None else _torch_network)(
-        obs_spec, encoder, distribution, config, action_space, seed
-    )
-    return Policy(obs_spec, action_spec, network, distribution, encoder, config.seed)
+    if reason is None:
+        network = _numpy_network(encoder, distribution, config.model, seed)
+        return Policy(obs_spec, action_spec, network, distribution, encoder, config.seed)
+    previous = PreviousStep(action_spec, config.model.sees_prev_action, config.model.sees_prev_reward)
+    with_memory = _torch_network(obs_spec, encoder, distribution, config, action_space, previous, seed)
+    recurrence = _recurrence(with_memory, config, previous)
+    return Policy(obs_spec, action_spec, with_memory, distribution, encoder, config.seed, recurrence)
 
 
 def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
@@ -63,6 +67,8 @@ def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
         return "framework: torch"
     if config.model.custom_model is not None:
         return "custom_model"
+    if config.model.memory is not None:
+        return config.model.memory
     if config.num_gpus:
         return "num_gpus"
     return "an image observation" if any(is_image(leaf) for _, leaf in leaves_of(obs_space)) else None
@@ -85,11 +91,7 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
     ]
 
 
-def _numpy_network(
-    obs_spec: ObsSpec, encoder: Encoder, distribution: Distribution, config: AlgorithmConfig, _: Space, seed: int
-) -> Network:
-    del obs_spec
-    model = config.model
+def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelConfig, seed: int) -> Network:
     free = log_std_inputs(distribution) if model.free_log_std else None
     return MLP(
         encoder.size,
@@ -108,8 +110,9 @@ def _torch_network(
     distribution: Distribution,
     config: AlgorithmConfig,
     action_space: Space,
+    previous: PreviousStep,
     seed: int,
-) -> Network:
+) -> MemoryNetwork:
     from shoal.models.torch_models import build_torch_network
     from shoal.models.torch_network import set_threads
 
@@ -118,7 +121,7 @@ def _torch_network(
     model = config.model
     free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)
     image_dtypes = obs_spec.dtypes[1:] if obs_spec.vector_size else obs_spec.dtypes
-    network: Network = build_torch_network(
+    network: MemoryNetwork = build_torch_network(
         encoder.size,
         obs_spec.image_shapes,
         image_dtypes,
@@ -129,5 +132,23 @@ def _torch_network(
         action_space,
         seed,
         "cuda" if config.num_gpus else "cpu",
+        (previous.action_size, int(previous.with_reward)),
     )
     return network
+
+
+def _recurrence(network: MemoryNetwork, config: AlgorithmConfig, previous: PreviousStep) -> Recurrence | None:
+    """How the policy remembers, if its network does."""
+    if not network.initial_state:
+        if previous.size:
+            raise ConfigError(
+                "config.model: lstm_use_prev_action and lstm_use_prev_reward are for models with memory, "
+                "and your model has none (get_initial_state); leave them out"
+            )
+        return None
+    if isinstance(config, DQNConfig):
+        raise ConfigError(
+            "config.model.custom_model: DQN learns from single transitions, and your model has memory "
+            "(get_initial_state); say run: PPO, or return []"
+        )
+    return Recurrence(network.step, network.initial_state, previous, config.model.max_seq_len)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,10 @@ from shoal.errors import CheckpointError
 from shoal.models.distributions import Distribution
 from shoal.models.encoder import Encoder
 from shoal.models.exploration import EpsilonGreedy
-from shoal.models.network import Array, Network
+from shoal.models.network import Array, Inputs, Network
+from shoal.models.recurrence import Recurrence
+
+MISSING_STATE = "this policy has memory: give it the state that its last answer gave, at first get_initial_state()"
 
 
 class Summary(str):
@@ -55,9 +58,11 @@ class Policy:
         distribution: Distribution,
         encoder: Encoder,
         seed: int = 0,
+        recurrence: Recurrence | None = None,
     ) -> None:
         self.obs_spec, self.action_spec = obs_spec, action_spec
         self.network, self.distribution, self.encoder = network, distribution, encoder
+        self.recurrence = recurrence  # None: without memory
         self._rng = np.random.default_rng([seed, 3])
         self._spaces = _spaces_tree(obs_spec, action_spec)
 
@@ -76,21 +81,64 @@ class Policy:
         """The observation filter, if there is one."""
         return self.encoder.filter
 
-    def compute_single_action(self, obs: Any, explore: bool = True) -> Any:
-        """The action for one observation, both as the environment's spaces have them."""
-        return self.compute_actions([obs], explore)[0]
+    @property
+    def window(self) -> int:
+        """Steps that are learned from in one piece: those of a sequence, or one."""
+        return 1 if self.recurrence is None else self.recurrence.window
+
+    def get_initial_state(self) -> list[Array]:
+        """The state in which an episode begins; empty without memory."""
+        return [] if self.recurrence is None else [part.copy() for part in self.recurrence.initial_state]
+
+    def compute_single_action(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        *,
+        prev_action: Any = None,
+        prev_reward: float | None = None,
+        explore: bool = True,
+    ) -> Any:
+        """The action for one observation, both as the environment's spaces have them.
+
+        A policy with memory takes the state that its last answer gave, or where an episode begins
+        `get_initial_state()`, and answers with action, state and a dict of details.
+        """
+        if self.recurrence is None:
+            unread = (("state", state or None), ("prev_action", prev_action), ("prev_reward", prev_reward))
+            for name, value in unread:
+                if value is not None:
+                    raise ValueError(f"{name}: this policy has no memory; leave it out")
+            return self.compute_actions([obs], explore)[0]
+        given = None if state is None else [state]
+        before = [prev_action], [prev_reward]
+        actions, states, details = self.compute_actions_with_state([obs], given, *before, explore=explore)
+        return actions[0], states[0], {name: rows[0] for name, rows in details.items()}
 
     def compute_actions(self, observations: list[Any], explore: bool = True) -> list[Any]:
         """One action per observation, in one pass of the network; a ValueError says what does not fit."""
-        rows = self.obs_spec.allocate(len(observations))
-        for index, obs in enumerate(observations):
-            self.obs_spec.put(obs, rows, index)
-        outputs = self.network.act(self.encoder(rows))
-        if explore:
-            actions = self.distribution.sample(outputs, self.noise(self._rng, len(observations)))
-        else:
-            actions = self.distribution.mode(outputs)
-        return list(self.action_spec.decode(actions))
+        if self.recurrence is not None:
+            raise ValueError(MISSING_STATE)
+        return self._chosen(self.network.act(self._encoded(observations)), explore)
+
+    def compute_actions_with_state(
+        self,
+        observations: list[Any],
+        states: Sequence[Sequence[Any]] | None,
+        prev_actions: Sequence[Any] | None = None,
+        prev_rewards: Sequence[float | None] | None = None,
+        explore: bool = True,
+    ) -> tuple[list[Any], list[list[Array]], dict[str, Array]]:
+        """The same for a policy with memory: actions, the states after them, and details by name, one row each."""
+        recurrence = self.recurrence
+        if recurrence is None:
+            raise ValueError("state: this policy has no memory; leave it out")
+        if states is None:
+            raise ValueError(MISSING_STATE)
+        before = recurrence.previous.of(prev_actions, prev_rewards, len(observations))
+        outputs, after = recurrence.step((*self._encoded(observations), before), recurrence.stacked(states))
+        parted = [[part[row].copy() for part in after] for row in range(len(observations))]
+        return self._chosen(outputs, explore), parted, {"action_dist_inputs": outputs}
 
     def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:
         """All randomness that `steps` actions of one environment need, `[steps, M]`."""
@@ -157,6 +205,19 @@ class Policy:
         if self.filter is not None:
             arrays = {name: state.arrays[f"filter.{name}"] for name in ("mean", "m2")}
             self.filter.set_state(State(state.values["filter"], arrays))
+
+    def _encoded(self, observations: list[Any]) -> Inputs:
+        rows = self.obs_spec.allocate(len(observations))
+        for index, obs in enumerate(observations):
+            self.obs_spec.put(obs, rows, index)
+        return self.encoder(rows)
+
+    def _chosen(self, outputs: Array, explore: bool) -> list[Any]:
+        if explore:
+            actions = self.distribution.sample(outputs, self.noise(self._rng, len(outputs)))
+        else:
+            actions = self.distribution.mode(outputs)
+        return list(self.action_spec.decode(actions))
 
 
 def _spaces_tree(obs_spec: ObsSpec, action_spec: ActionSpec) -> list[list[list[Any]]]:

@@ -121,15 +121,51 @@ class Trainer:
         finally:
             self.get_policy().set_state(kept)
 
-    def compute_single_action(self, obs: Any, explore: bool | None = None) -> Any:
-        """The action for one observation; `explore` is the config's unless given."""
-        return self.get_policy().compute_single_action(obs, self.config.explore if explore is None else explore)
+    def compute_single_action(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        *,
+        prev_action: Any = None,
+        prev_reward: float | None = None,
+        explore: bool | None = None,
+    ) -> Any:
+        """The action for one observation; `explore` is the config's unless given.
 
-    def compute_actions(self, observations: Mapping[Any, Any], explore: bool | None = None) -> dict[Any, Any]:
-        """An action for each observation of a dict, under the same key."""
+        A policy with memory takes the state that its last answer gave, or where an episode begins
+        `get_policy().get_initial_state()`, and answers with action, state and a dict of details.
+        """
         explore = self.config.explore if explore is None else explore
-        actions = self.get_policy().compute_actions(list(observations.values()), explore)
-        return dict(zip(observations, actions, strict=True))
+        return self.get_policy().compute_single_action(
+            obs, state, prev_action=prev_action, prev_reward=prev_reward, explore=explore
+        )
+
+    def compute_actions(
+        self,
+        observations: Mapping[Any, Any],
+        state: Mapping[Any, Sequence[Any]] | None = None,
+        *,
+        prev_action: Mapping[Any, Any] | None = None,
+        prev_reward: Mapping[Any, float] | None = None,
+        explore: bool | None = None,
+    ) -> Any:
+        """An action for each observation of a dict, under the same key.
+
+        A policy with memory takes states by the same keys, and answers with actions, states and details by key.
+        """
+        explore = self.config.explore if explore is None else explore
+        policy, values = self.get_policy(), list(observations.values())
+        if state is prev_action is prev_reward is None:
+            return dict(zip(observations, policy.compute_actions(values, explore), strict=True))
+        actions, states, details = policy.compute_actions_with_state(
+            values,
+            None if state is None else [state[key] for key in observations],
+            None if prev_action is None else [prev_action.get(key) for key in observations],
+            None if prev_reward is None else [prev_reward.get(key) for key in observations],
+            explore,
+        )
+        each = [{name: rows[k] for name, rows in details.items()} for k in range(len(values))]
+        return tuple(dict(zip(observations, found, strict=True)) for found in (actions, states, each))
 
     def get_policy(self) -> Policy:
         """The policy that learns."""
