@@ -69,3 +69,11 @@ def test_learning_ray_goes_through_the_whole_api(folder: Path) -> None:
     assert "training_iteration: 10" in printed
     assert re.search(r"\{'obs1': [012], 'obs2': [012]\}", printed)
     assert "4 workers have" in printed
+
+
+def test_memory_yml_learns_to_repeat(folder: Path) -> None:
+    pytest.importorskip("torch")
+    run([*SHOAL, "train", "-f", "memory.yml"], folder)
+    (run_folder,) = (folder.parent / "home" / "shoal_results" / "repeat_after_me").iterdir()
+    last = json.loads((run_folder / "result.json").read_text().splitlines()[-1])
+    assert last["episode_reward_mean"] >= 50
