@@ -16,7 +16,7 @@ MEMORIES = {
     "lstm": {"use_lstm": True, "lstm_cell_size": 8, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},
     "gru": {"use_gru": True, "lstm_cell_size": 8, "vf_share_layers": True},
     "attention": {"use_attention": True, "attention_memory_inference": 3, "attention_dim": 8},
-    "custom": {"custom_model": f"{MODELS}:Averaging"},
+    "custom": {"custom_model": "memory_models.Averaging"},
 }
 
 
@@ -42,7 +42,7 @@ def trainer_with(memory: str = "lstm", run: str = "PPO", num_workers: int = 0, n
         "seed": 4,
         **changes,
     }
-    return getattr(shoal, run)(env=f"{MODELS}:Recall", config=config)
+    return getattr(shoal, run)(env=f"{MODELS}:Recall", config=config, search_path=[MODELS.parent])
 
 
 def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
@@ -195,6 +195,12 @@ def test_a_registered_model_with_memory_reaches_the_workers() -> None:
 def test_a_model_with_memory_but_without_values_is_named_before_the_first_iteration() -> None:
     with pytest.raises(shoal.ConfigError, match=r"Valueless fails on 3 observations.*write value_function"):
         trainer_with("lstm", model={"custom_model": f"{MODELS}:Valueless"})
+
+
+def test_a_model_without_memory_sees_nothing_of_what_was_before() -> None:
+    model = {"custom_model": shoal.FullyConnectedNetwork, "lstm_use_prev_action": True}
+    with pytest.raises(shoal.ConfigError, match="are for models with memory, and your model has none"):
+        trainer_with(model=model)
 
 
 def test_dqn_refuses_memory() -> None:

@@ -267,7 +267,7 @@ class AlgorithmConfig(BaseModel):
     model: ModelConfig = ModelConfig()
     """The network."""
     framework: Framework = "auto"
-    """What computes the network: numpy or torch; auto: torch for images, memory, custom models and GPUs.
+    """What computes the network: numpy or torch; auto: torch for images, memory, custom models, GPUs, else numpy.
 
     Classic RLlib: tf, which is not supported."""
 

@@ -78,7 +78,7 @@ class Attention(nn.Module):
     """Hidden layers and then transformer units, each of which looks back over the last steps.
 
     The state is what went in during the steps before: as many as the units together can look back, and their number.
-    So it does not depend on the parameters, and old states are as good as new ones.
+    So it depends on no parameters (but those of convolutions, for images), and old states are as good as new ones.
     """
 
     def __init__(self, num_features: int, hiddens: Sequence[int], activation: str, model: ModelConfig) -> None:
@@ -146,7 +146,7 @@ class MemoryNet(nn.Module):
     """What is seen and what was before, then layers with memory, then a policy head and a value head.
 
     With `vf_share_layers` the value head stands on the policy's layers and memory, otherwise on its own. Convolutions
-    are always shared, and so is attention's memory, which holds nothing but what was seen.
+    are always shared, and so is the state of attention, which holds nothing but what was seen.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 from shoal.algorithms.minibatches import Minibatches
 from shoal.algorithms.on_policy import outputs_of, values_and_advantages, values_of
@@ -18,6 +19,7 @@ from shoal.algorithms.trpo import TRPO
 from shoal.config.ppo import PPOConfig
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch, concatenate
+from shoal.envs.native import NativeVector
 from shoal.envs.vector import PythonVector
 from shoal.models.build import build_policy
 from shoal.parallel.group import Alone
@@ -125,6 +127,20 @@ def test_sequences_give_what_acting_gave_step_by_step(memory, kind) -> None:
         np.testing.assert_allclose(values_of(policy, seen_at_ends(policy, batch).chunks()), finals, atol=1e-5)
     assert (batch.truncated.any(), batch.terminated.any()) == (True, True)
     assert batch.valid.all() == (kind is Walk and not complete)
+
+
+def test_a_native_vector_begins_anew_after_its_resets() -> None:
+    _, policy, _ = policy_and_sampler("lstm")
+    vector = NativeVector(SyncVectorEnv([Walk] * N), policy.obs_spec, policy.action_spec, 3, 0)
+    sampler, state = Sampler(policy, vector, 3), policy.recurrence.begin(N)
+    for _ in range(2):
+        batch = sampler.sample(T).batch
+        assert not batch.valid.all()
+        outputs, _, finals = by_hand(policy, batch, state)
+        seen = seen_by(policy, batch)
+        flat = outputs.reshape(-1, outputs.shape[2])[seen.order]
+        np.testing.assert_allclose(outputs_of(policy, seen.chunks()), flat, atol=1e-5)
+        np.testing.assert_allclose(values_of(policy, seen_at_ends(policy, batch).chunks()), finals, atol=1e-5)
 
 
 def test_fragments_of_several_workers_are_joined() -> None:
