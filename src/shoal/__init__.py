@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from shoal.models.catalog import ModelCatalog, register_custom_action_dist, register_custom_model
     from shoal.models.torch_distributions import TorchDistributionWrapper
+    from shoal.models.torch_memory import RecurrentNetwork
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
     from shoal.runs.policies import Policy
     from shoal.runs.printing import pretty_print
@@ -56,6 +57,7 @@ _HOMES = {
     "TorchModelV2": "models.torch_models",
     "FullyConnectedNetwork": "models.torch_models",
     "Policy": "runs.policies",
+    "RecurrentNetwork": "models.torch_memory",
     "ShoalError": "errors",
     "ConfigError": "errors",
     "EnvError": "errors",
@@ -79,6 +81,7 @@ __all__ = [
     "FullyConnectedNetwork",
     "ModelCatalog",
     "Policy",
+    "RecurrentNetwork",
     "Repeated",
     "ShoalError",
     "TaskSettableEnv",

@@ -318,7 +318,9 @@ def test_a_loaded_policy_acts_as_the_trainer_does(tmp_path, algorithm, framework
         trainer.train()
         policy = shoal.Policy.load(trainer.save(tmp_path))
         observations = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
-        assert policy.compute_actions(observations, False) == trainer.compute_actions(list(observations), False)
+        assert policy.compute_actions(observations, explore=False) == trainer.compute_actions(
+            list(observations), explore=False
+        )
         assert policy.compute_actions(observations) == trainer.compute_actions(observations)
         named = dict(enumerate(observations))
         assert list(trainer.compute_actions(named, explore=False)) == list(range(20))

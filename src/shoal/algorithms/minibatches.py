@@ -49,12 +49,14 @@ class Epoch:
 class Minibatches:
     """Cuts `[T, N]` batches into stratified minibatches: each takes as evenly as it can from every environment's time.
 
+    Every `window` steps of an environment stay together and in order: the sequences of a model with memory.
+
     Each environment's time is permuted by itself, and so is the order of environments; the permutations follow from
     seed, pass and environment alone. So a learner that has some of the environments finds its share by itself.
     """
 
-    def __init__(self, seed: int, size: int, shuffle: bool = True) -> None:
-        self.size, self.shuffle = size, shuffle
+    def __init__(self, seed: int, size: int, shuffle: bool = True, window: int = 1) -> None:
+        self.size, self.shuffle, self.window = size, shuffle, window
         self.passes = 0  # made so far, over all batches
         self._seed = int(np.random.SeedSequence([seed, 2]).generate_state(1, np.uint64)[0])
 
@@ -68,15 +70,19 @@ class Minibatches:
         shares = group.sum(shares)
         steps, num_envs, num_valid = int(shares[:, 0].max()), int(shares[:, 1].sum()), int(shares[:, 2].sum())
         columns = np.arange(num_envs) if columns is None else columns
+        windows = ceil(steps / self.window)
+        steps = windows * self.window
         if len(valid) < steps:
             valid = np.concatenate([valid, np.zeros((steps - len(valid), valid.shape[1]), bool)])
         rows_valid = None if num_valid == steps * num_envs else valid.reshape(-1)
         count = ceil(num_valid / self.size)
-        bounds = np.round(np.linspace(0, steps * num_envs, count + 1)).astype(np.int64)
+        bounds = np.round(np.linspace(0, windows * num_envs, count + 1)).astype(np.int64)
         while True:
-            rows, places = self._ordered(steps, num_envs, columns)
-            cuts = np.searchsorted(places, bounds)
-            sizes = np.diff(bounds)
+            rows, places = self._ordered(windows, num_envs, columns)
+            cuts = self.window * np.searchsorted(places, bounds)
+            sizes = self.window * np.diff(bounds)
+            if self.window > 1:
+                rows = _steps_of(rows, self.window, len(columns))
             if rows_valid is not None:
                 kept = rows_valid[rows]
                 cuts = np.concatenate([[0], np.cumsum(kept)])[cuts]
@@ -86,7 +92,7 @@ class Minibatches:
             yield Epoch(rows, cuts, sizes)
 
     def _ordered(self, steps: int, num_envs: int, columns: Integers) -> tuple[Integers, Integers]:
-        """Rows of the environments in `columns`, and the place of each in the order over all."""
+        """Rows of the environments in `columns`, and the place of each in the order over all; steps may be windows."""
         mine = len(columns)
         envs, at = np.arange(mine), columns
         times = np.broadcast_to(np.arange(steps)[:, None], (steps, mine))
@@ -100,6 +106,13 @@ class Minibatches:
             times = np.argsort(_scrambled(key + counters), axis=1).T[:, envs]
         places = (np.arange(steps)[:, None] * num_envs + at).reshape(-1)
         return (times * mine + envs).reshape(-1), places
+
+
+def _steps_of(windows: Integers, length: int, num_envs: int) -> Integers:
+    """The rows of the steps in windows that are given by their own rows."""
+    at, envs = np.divmod(windows, max(num_envs, 1))
+    times = at[:, None] * length + np.arange(length)
+    return (times * num_envs + envs[:, None]).reshape(-1)
 
 
 def _scrambled(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
+from shoal.algorithms.seen import Seen, seen_at_ends
 from shoal.config.settings import OnPolicyConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import gae, successor_values
@@ -15,8 +16,6 @@ from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
 from shoal.parallel.workers import Workers, check_usable
-
-CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 20  # the most of one forward pass where no derivative is wanted
 
 
 class BatchLearner(Protocol):
@@ -35,41 +34,27 @@ def training_step(learner: BatchLearner, workers: Workers, steps: int, timesteps
     return Step.of([sample], stats, perf_counter() - start)
 
 
-def encoded(policy: Policy, batch: Batch) -> Inputs:
-    """The batch's observations as the network takes them, one row per step."""
-    return policy.encoder(tuple(part.reshape(-1, *part.shape[2:]) for part in batch.obs))
-
-
-def values_and_advantages(policy: Policy, batch: Batch, inputs: Inputs, config: OnPolicyConfig) -> tuple[Array, Array]:
+def values_and_advantages(policy: Policy, batch: Batch, seen: Seen, config: OnPolicyConfig) -> tuple[Array, Array]:
     """Values and advantages `[T, N]`, from one pass of the value net over the batch and its final observations."""
     rewards = clipped_rewards(batch.rewards, config.clip_rewards)
+    values, final_values = np.zeros(rewards.shape, np.float32), np.zeros(len(batch.final_at), np.float32)
     if config.use_critic:
-        values = values_of(policy, inputs).reshape(rewards.shape)
-        final_values = values_of(policy, policy.encoder(batch.final_obs))
-    else:
-        values, final_values = np.zeros_like(rewards), np.zeros(len(batch.final_at), np.float32)
+        values.reshape(-1)[seen.order] = values_of(policy, seen.chunks())
+        final_values = values_of(policy, seen_at_ends(policy, batch).chunks())
     following = successor_values(values, final_values, batch.final_at)
     lambda_ = config.lambda_ if config.use_gae else 1.0
     return values, gae(rewards, values, following, batch.terminated, batch.truncated, config.gamma, lambda_)
 
 
-def values_of(policy: Policy, inputs: Inputs) -> Array:
-    """Values in passes of bounded size, which stay in the cache and, with convolutions, in memory."""
-    passes = (policy.network.values(part).copy() for part in chunks(inputs, CHUNK_ROWS, CHUNK_BYTES))
-    return np.concatenate([np.zeros(0, np.float32), *passes])
+def values_of(policy: Policy, passes: Iterable[Inputs]) -> Array:
+    """The values of all passes."""
+    return np.concatenate([np.zeros(0, np.float32), *(policy.network.values(inputs).copy() for inputs in passes)])
 
 
-def outputs_of(policy: Policy, inputs: Inputs) -> Array:
-    """Outputs in passes of bounded size."""
-    passes = (policy.network.act(part).copy() for part in chunks(inputs, CHUNK_ROWS, CHUNK_BYTES))
-    return np.concatenate([np.zeros((0, policy.network.num_outputs), np.float32), *passes])
-
-
-def chunks(inputs: Inputs, rows: int, size: int) -> Iterator[Inputs]:
-    """The rows of the inputs in order, at most `rows` and about `size` bytes at a time."""
-    total = len(inputs[0])
-    step = max(1, min(rows, size * total // max(1, sum(part.nbytes for part in inputs))))
-    return (tuple(part[i : i + step] for part in inputs) for i in range(0, total, step))
+def outputs_of(policy: Policy, passes: Iterable[Inputs]) -> Array:
+    """The outputs of all passes."""
+    nothing = np.zeros((0, policy.network.num_outputs), np.float32)
+    return np.concatenate([nothing, *(policy.network.act(inputs).copy() for inputs in passes)])
 
 
 def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:

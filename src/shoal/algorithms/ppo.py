@@ -7,6 +7,7 @@ would change the loss for each sample. Distributions and networks pull that back
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from math import isfinite, sqrt
 from typing import Any
 
@@ -14,19 +15,17 @@ import numpy as np
 
 from shoal.algorithms.adam import Adam
 from shoal.algorithms.minibatches import Minibatches
-from shoal.algorithms.on_policy import encoded, explained_variance, training_step, values_and_advantages
+from shoal.algorithms.on_policy import explained_variance, training_step, values_and_advantages
+from shoal.algorithms.seen import Seen, seen_by
 from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
 from shoal.data.state import State
-from shoal.models.network import Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
 from shoal.parallel.workers import Workers
 
 log = logging.getLogger("shoal")
-
-GATHERED_BYTES = 8 << 20  # up to here a pass puts its inputs in order at once; larger ones by minibatch
 
 
 class PPO:
@@ -36,7 +35,7 @@ class PPO:
         self.config, self.policy, self.group = config, policy, group or Alone()
         self.optimizer = Adam(len(policy.network.params), config.optimizer.betas, config.optimizer.eps)
         self.kl_coeff = config.kl_coeff
-        self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, config.shuffle_sequences)
+        self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, config.shuffle_sequences, policy.window)
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample, then learn."""
@@ -49,32 +48,27 @@ class PPO:
         entropy_coeff = scheduled(c.entropy_coeff, c.entropy_coeff_schedule, timesteps_total)
         clip_param = scheduled(c.clip_param, c.clip_param_schedule, timesteps_total)
 
-        inputs = encoded(policy, batch)
-        values, advantages = values_and_advantages(policy, batch, inputs, c)
+        seen = seen_by(policy, batch)
+        values, advantages = values_and_advantages(policy, batch, seen, c)
         targets = (advantages + values).reshape(-1)
         advantages = advantages.reshape(-1)
         actions = batch.actions.reshape(-1, batch.actions.shape[2])
         old_log_probs = batch.log_probs.reshape(-1)
         old_dist_inputs = batch.dist_inputs.reshape(-1, batch.dist_inputs.shape[2])
-        gather_inputs = sum(part.nbytes for part in inputs) <= GATHERED_BYTES
 
         totals = Totals()
         before = network.params.copy(), self.optimizer.get_state()
         passes = self.minibatches.of(batch.valid, group, batch.columns)
         for epoch, minibatches in zip(range(c.num_sgd_iter), passes, strict=False):
             rows = minibatches.rows
-            epoch_inputs = tuple(part.take(rows, axis=0) for part in inputs) if gather_inputs else ()
+            inputs = seen.ordered(rows)
             epoch_actions, epoch_log_probs = actions.take(rows, axis=0), old_log_probs.take(rows)
             epoch_targets = targets.take(rows)
             epoch_advantages = minibatches.normalized(advantages.take(rows), group)
             epoch_dist_inputs = old_dist_inputs.take(rows, axis=0) if self.kl_coeff else None
             for part, count in minibatches:
                 size = np.float32(1 / count)
-                outputs, predicted, tape = network.forward(
-                    tuple(x[part] for x in epoch_inputs)
-                    if gather_inputs
-                    else tuple(x.take(rows[part], axis=0) for x in inputs)
-                )
+                outputs, predicted, tape = network.forward(inputs(part))
                 now = policy.distribution.evaluate(
                     outputs, epoch_actions[part], None if epoch_dist_inputs is None else epoch_dist_inputs[part]
                 )
@@ -115,7 +109,7 @@ class PPO:
                         grad_gnorm=norm / group.size,
                     )
 
-        if totals.refused and not self._is_sound(inputs):
+        if totals.refused and not self._is_sound(seen):
             # Too long a step has thrown the weights out of all bounds: no later gradient could bring them back.
             network.params[:] = before[0]
             network.sync()
@@ -151,10 +145,12 @@ class PPO:
         arrays = {name: state.arrays[f"optimizer.{name}"] for name in ("m", "v")}
         self.optimizer.set_state(State(state.values["optimizer"], arrays))
 
-    def _is_sound(self, inputs: Inputs) -> bool:
+    def _is_sound(self, seen: Seen) -> bool:
         """Whether the network still gives finite outputs and values for what was seen."""
-        outputs, values, _ = self.policy.network.forward(tuple(part[:256] for part in inputs))
-        wrong = np.count_nonzero(~np.isfinite(outputs)) + np.count_nonzero(~np.isfinite(values))
+        wrong = 0
+        for inputs in islice(seen.chunks(256), 1):
+            outputs, values, _ = self.policy.network.forward(inputs)
+            wrong = int(np.count_nonzero(~np.isfinite(outputs)) + np.count_nonzero(~np.isfinite(values)))
         return not self.group.sum(np.array([wrong])).any()
 
     def _adapt_kl_coeff(self, kl: float) -> None:

@@ -22,21 +22,14 @@ from numpy.typing import NDArray
 
 from shoal.algorithms.adam import Adam
 from shoal.algorithms.minibatches import Minibatches
-from shoal.algorithms.on_policy import (
-    chunks,
-    encoded,
-    explained_variance,
-    outputs_of,
-    training_step,
-    values_and_advantages,
-    values_of,
-)
+from shoal.algorithms.on_policy import explained_variance, outputs_of, training_step, values_and_advantages, values_of
+from shoal.algorithms.seen import Seen, seen_by
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.errors import ConfigError
-from shoal.models.network import Array, Inputs, Network
+from shoal.models.network import Array, Network
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
 from shoal.parallel.workers import Workers
@@ -61,7 +54,7 @@ class TRPO:
                 "the values alone depend on; give it a value layer of its own, or say use_critic: false, use_gae: false"
             )
         self.optimizer = Adam(len(policy.network.params), config.optimizer.betas, config.optimizer.eps)
-        self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size)
+        self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, window=policy.window)
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample, then learn."""
@@ -71,12 +64,12 @@ class TRPO:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""
         c, policy = self.config, self.policy
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
-        inputs = encoded(policy, batch)
+        seen = seen_by(policy, batch)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
-            values, advantages = values_and_advantages(policy, batch, inputs, c)
+            values, advantages = values_and_advantages(policy, batch, seen, c)
             targets = (advantages + values).reshape(-1)
-            stats = self._step_policy(TrustRegion(policy, self.group, batch, inputs, advantages, c.fisher_subsample))
-            stats |= self._fit_values(batch, inputs, targets, lr)
+            stats = self._step_policy(TrustRegion(policy, self.group, batch, seen, advantages, c.fisher_subsample))
+            stats |= self._fit_values(batch, seen, targets, lr)
         valid = batch.valid.reshape(-1)
         stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], targets[valid], self.group)
         stats["cur_lr"] = lr
@@ -129,7 +122,7 @@ class TRPO:
             "refused_steps": float(refused),
         }
 
-    def _fit_values(self, batch: Batch, inputs: Inputs, targets: Array, lr: float) -> dict[str, float]:
+    def _fit_values(self, batch: Batch, seen: Seen, targets: Array, lr: float) -> dict[str, float]:
         """Passes of Adam over the squared errors; no parameter moves that the policy depends on."""
         c, network, group = self.config, self.policy.network, self.group
         loss, refused = 0.0, 0
@@ -141,7 +134,7 @@ class TRPO:
             for part, size in epoch:
                 rows = epoch.rows[part]
                 if len(rows):
-                    predicted, tape = network.forward_value(tuple(x.take(rows, axis=0) for x in inputs))
+                    predicted, tape = network.forward_value(seen.take(rows))
                     error = predicted - targets.take(rows)
                     losses += float(np.dot(error, error)) / size
                     gradient = network.vjp(tape, None, error * np.float32(2 / size))
@@ -158,15 +151,15 @@ class TRPO:
                 self.optimizer.step(network.params, gradient, lr)
                 network.sync()
             loss = losses / max(count, 1)
-        if refused and not self._has_sound_values(inputs):
+        if refused and not self._has_sound_values(seen):
             network.params[:] = before[0]
             network.sync()
             self.optimizer.set_state(before[1])
             log.warning("the value fit went out of bounds (lr %g): the values of the iteration before are kept", lr)
         return {"vf_loss": float(group.sum(np.array([loss]))[0]), "refused_minibatches": float(refused)}
 
-    def _has_sound_values(self, inputs: Inputs) -> bool:
-        values = values_of(self.policy, tuple(part[:256] for part in inputs))
+    def _has_sound_values(self, seen: Seen) -> bool:
+        values = values_of(self.policy, islice(seen.chunks(256), 1))
         return not self.group.sum(np.array([np.count_nonzero(~np.isfinite(values))])).any()
 
 
@@ -186,25 +179,25 @@ class TrustRegion:
     """
 
     def __init__(
-        self, policy: Policy, group: Group, batch: Batch, inputs: Inputs, advantages: Array, subsample: int
+        self, policy: Policy, group: Group, batch: Batch, seen: Seen, advantages: Array, subsample: int
     ) -> None:
         self.policy, self.group = policy, group
         steps, num_envs = batch.valid.shape
         valid = batch.valid.reshape(-1)
-        thinned = valid & (np.arange(steps * num_envs) // max(num_envs, 1) % subsample == 0)
-        self._inputs = _rows(inputs, valid)
-        self._actions, self._behaviour_log_probs, advantages = (
-            *_rows((batch.actions.reshape(len(valid), batch.actions.shape[2]),), valid),
-            *_rows((batch.log_probs.reshape(-1), advantages.reshape(-1)), valid),
-        )
+        windows = np.arange(steps * num_envs) // max(num_envs, 1) // seen.unit
+        thinned = valid & (windows % subsample == 0)
+        self._seen = seen.only(valid)
+        rows = self._seen.order
+        self._actions = batch.actions.reshape(len(valid), batch.actions.shape[2])[rows]
+        self._behaviour_log_probs, advantages = batch.log_probs.reshape(-1)[rows], advantages.reshape(-1)[rows]
         sums = [len(advantages), np.count_nonzero(thinned), advantages.sum(dtype=np.float64)]
         self._count, thinned_count, total = group.sum(np.array(sums, np.float64)).tolist()
         self._thinned_count = max(thinned_count, 1)
         advantages = advantages - np.float32(total / self._count)
         square = float(group.sum(np.array([np.dot(advantages, advantages)], np.float64))[0])
         self._advantages = advantages / np.float32(sqrt(square / self._count) + 1e-8)
-        self._passes = Passes(policy.network, self._inputs)
-        self._thinned = self._passes if subsample == 1 else Passes(policy.network, _rows(inputs, thinned))
+        self._passes = Passes(policy.network, self._seen)
+        self._thinned = self._passes if subsample == 1 else Passes(policy.network, seen.only(thinned))
         self._centre = np.zeros((0, policy.network.num_outputs), np.float32)
 
     def gradient(self) -> tuple[Measured, Vector]:
@@ -236,7 +229,8 @@ class TrustRegion:
 
     def measured(self) -> Measured:
         """What the network's parameters are worth now."""
-        now = self.policy.distribution.evaluate(outputs_of(self.policy, self._inputs), self._actions, self._centre)
+        outputs = outputs_of(self.policy, self._seen.chunks())
+        now = self.policy.distribution.evaluate(outputs, self._actions, self._centre)
         assert now.kl is not None
         gain = self._ratio(now.log_prob, slice(None)) * self._advantages
         sums = [x.sum(dtype=np.float64) for x in (gain, now.kl, now.entropy)]
@@ -253,9 +247,9 @@ class Passes:
     Where one pass is enough, its tape is `kept` and serves again: the parameters must not move meanwhile.
     """
 
-    def __init__(self, network: Network, inputs: Inputs) -> None:
+    def __init__(self, network: Network, seen: Seen) -> None:
         self._network = network
-        self._parts = list(chunks(inputs, TAPE_ROWS, TAPE_BYTES))
+        self._parts = list(seen.chunks(TAPE_ROWS, TAPE_BYTES))
         self._first: tuple[Array, Any] | None = None
         self.kept = len(self._parts) == 1
 
@@ -292,8 +286,3 @@ def conjugate_gradient(
         direction += residual
     # (A + damping I) x is b less the residual, so no further product is needed.
     return x, float(x @ (b - residual) - damping * (x @ x))
-
-
-def _rows(parts: Inputs, chosen: NDArray[np.bool_]) -> Inputs:
-    """The chosen rows; the arrays themselves if those are all."""
-    return parts if chosen.all() else tuple(part[chosen] for part in parts)

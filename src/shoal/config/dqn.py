@@ -151,6 +151,11 @@ class DQNConfig(AlgorithmConfig):
             found.append("config.num_learners: replay and learner of DQN are in one process; leave it at 1")
         if self.batch_mode != "truncate_episodes":
             found.append("config.batch_mode: DQN learns from single transitions; leave it at truncate_episodes")
+        if self.model.memory is not None:
+            found.append(
+                f"config.model.{self.model.memory}: DQN learns from single transitions and has no memory; "
+                "leave it out, or say run: PPO"
+            )
         for key in ("normalize_actions", "clip_actions", "squash_actions"):
             found += self._unread(key, True, "DQN acts in discrete spaces alone")
         if self.model.custom_action_dist is not None:

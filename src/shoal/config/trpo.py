@@ -18,7 +18,9 @@ class TRPOConfig(OnPolicyConfig):
     line_search_steps: Size = 10
     """Lengths that the line search tries, each 0.8 of the one before; if all fail, the policy stays as it is."""
     fisher_subsample: Size = 1
-    """Fisher-vector products use every n-th step of each environment; 1: all, 5: a fifth, at a fifth of the cost."""
+    """Fisher-vector products use every n-th step of each environment; 1: all, 5: a fifth, at a fifth of the cost.
+
+    With a model that has memory, it is every n-th sequence."""
     num_sgd_iter: Size = 10
     """Passes of the value fit over each batch."""
 

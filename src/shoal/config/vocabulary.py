@@ -119,6 +119,15 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "vf_iters": "config.num_sgd_iter",
         "vf_stepsize": "config.lr",
         "vf_lr": "config.lr",
+        # Memory, here and there
+        "lstm_hidden_size": "config.model.lstm_cell_size",
+        "lstm_size": "config.model.lstm_cell_size",
+        "n_lstm_layers": "there is one layer of memory; leave it out, or set lstm_cell_size",
+        "shared_lstm": "config.model.vf_share_layers",
+        "enable_critic_lstm": "config.model.vf_share_layers",
+        "seq_len": "config.model.max_seq_len",
+        "attention_memory_training": "learning looks back as far as acting does: attention_memory_inference",
+        "attention_init_gru_gate_bias": "the transformer units have no gates; leave it out",
         # Q-learning, here and there
         "buffer_size": "config.replay_buffer_config.capacity",
         "exploration_initial_eps": "config.exploration_config.initial_epsilon",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -12,6 +12,20 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 Parts = tuple[NDArray[Any], ...]
 """One observation batch: one array per part of the observation (all numbers in one vector, then each image)."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a policy with memory carried into the steps of a batch: what its network's outputs depended on beside them.
+
+    The network's state is recorded before every `window`-th step, where learning begins a sequence. It begins one
+    where an episode begins too, from the network's initial state.
+    """
+
+    window: int
+    previous: Array  # [T, N, P], the action and reward before each step, encoded; zeros where an episode begins
+    states: Parts  # each [ceil(T / window), N, ...]
+    final: Parts  # each [F, ...]: what was before `final_obs`, and the state there
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,7 @@ class Batch:
     final_obs: Parts  # each [F, ...]
     final_at: NDArray[np.int64]  # [F, 2], (t, n), in ascending order: one order for any number of workers
     columns: NDArray[np.int64] | None = None  # [N], a learner's share: where its environments stand in the whole batch
+    carried: Carried | None = None  # of a policy with memory
 
     @property
     def num_steps(self) -> int:
@@ -50,36 +65,55 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     batches = [padded(batch, longest) for batch in batches]
     first = batches[0]
     offsets = np.cumsum([0] + [b.rewards.shape[1] for b in batches[:-1]])
-    joined = {
+    joined: dict[str, Any] = {
         f.name: np.concatenate([getattr(b, f.name) for b in batches], axis=1)
         for f in fields(Batch)
-        if f.name not in ("obs", "final_obs", "final_at", "columns")
+        if f.name not in ("obs", "final_obs", "final_at", "columns", "carried")
     }
     final_at = np.concatenate([b.final_at + np.array([0, n]) for b, n in zip(batches, offsets, strict=True)])
     order = np.lexsort(final_at.T[::-1])
+
+    def beside(parts: Iterable[Parts]) -> Parts:
+        return tuple(np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+
+    def finals(parts: Iterable[Parts]) -> Parts:
+        return tuple(np.concatenate(part)[order] for part in zip(*parts, strict=True))
+
+    carried = [b.carried for b in batches if b.carried is not None]
+    if carried:
+        joined["carried"] = replace(
+            carried[0],
+            previous=np.concatenate([c.previous for c in carried], axis=1),
+            states=beside(c.states for c in carried),
+            final=finals(c.final for c in carried),
+        )
     return replace(
         first,
         **joined,
-        obs=tuple(np.concatenate(part, axis=1) for part in zip(*(b.obs for b in batches), strict=True)),
-        final_obs=tuple(np.concatenate(part)[order] for part in zip(*(b.final_obs for b in batches), strict=True)),
+        obs=beside(b.obs for b in batches),
+        final_obs=finals(b.final_obs for b in batches),
         final_at=final_at[order],
     )
 
 
 def padded(batch: Batch, steps: int) -> Batch:
     """A fragment made as long as the longest with rows that are no transitions (complete episodes end unevenly)."""
-    missing = steps - len(batch.rewards)
-    if not missing:
+    if len(batch.rewards) == steps:
         return batch
 
-    def longer(array: NDArray[Any], value: Any = 0) -> NDArray[Any]:
-        room = np.full((missing, *array.shape[1:]), value, array.dtype)
+    def longer(array: NDArray[Any], value: Any = 0, length: int = steps) -> NDArray[Any]:
+        room = np.full((length - len(array), *array.shape[1:]), value, array.dtype)
         return np.concatenate([array, room])
 
     rows: dict[str, Any] = {
         name: longer(getattr(batch, name))
         for name in ("actions", "rewards", "truncated", "valid", "log_probs", "dist_inputs")
     }
+    if batch.carried is not None:
+        c = batch.carried
+        windows = -(-steps // c.window)
+        states = tuple(longer(part, length=windows) for part in c.states)
+        rows["carried"] = replace(c, previous=longer(c.previous), states=states)
     return replace(
         batch, obs=tuple(longer(part) for part in batch.obs), terminated=longer(batch.terminated, True), **rows
     )

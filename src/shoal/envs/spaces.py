@@ -117,6 +117,7 @@ class ActionSpec:
         self.size = column
         self.dtype = np.dtype(np.float32 if any(leaf.kind == "gaussian" for leaf in self.leaves) else np.int64)
         self._decoders = [_decoder(leaf, normalize, clip) for leaf in self.leaves]
+        self._normalize = normalize
 
     def decode(self, rows: NDArray[Any]) -> Sequence[Any]:
         """One environment action per row of `[N, A]`, each a member of the action space."""
@@ -125,6 +126,29 @@ class ActionSpec:
             return columns[0]
         paths = [leaf.path for leaf in self.leaves]
         return [nest(self.space, dict(zip(paths, values, strict=True))) for values in zip(*columns, strict=True)]
+
+    def encode(self, actions: Sequence[Any]) -> NDArray[Any]:
+        """Rows `[N, A]` of actions in the policy's scale, squashed numbers after their tanh; a ValueError says of none."""
+        rows = np.zeros((len(actions), self.size), self.dtype)
+        for leaf in self.leaves:
+            scaling = _scaling(leaf, self._normalize) if leaf.kind == "gaussian" else None
+            for row, action in enumerate(actions):
+                value = action
+                try:
+                    for key in leaf.path:
+                        value = value[key]
+                    numbers = np.asarray(value, np.float64).reshape(leaf.size)
+                except (KeyError, IndexError, TypeError, ValueError):
+                    raise ValueError(f"{action!r} is no action of {self.space}") from None
+                if leaf.kind == "categorical":
+                    numbers = numbers - leaf.first
+                    if (numbers < 0).any() or (numbers >= leaf.choices).any():
+                        raise ValueError(f"{action!r} is no action of {self.space}")
+                elif scaling is not None:
+                    scale, middle = scaling
+                    numbers = (numbers - middle) / np.where(scale, scale, 1)
+                rows[row, leaf.columns] = numbers
+        return rows
 
 
 def nest(space: Space, values: dict[Path, Any], path: Path = ()) -> Any:
@@ -180,10 +204,7 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
     assert isinstance(space, spaces.Box)
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     integer = np.issubdtype(space.dtype or np.float32, np.integer)
-    bounded = _bounded(space) & (leaf.squashed | normalize)
-    with np.errstate(invalid="ignore", over="ignore"):
-        scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
-        middle = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
+    scale, middle = _scaling(leaf, normalize)
     lowest, highest = space.low.reshape(-1), space.high.reshape(-1)
     if integer:
         # The double nearest to a 64-bit bound may lie beyond it, where the cast back turns the sign.
@@ -202,3 +223,15 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
         return list(values.astype(space.dtype, copy=False).reshape(shape))
 
     return continuous
+
+
+def _scaling(leaf: ActionLeaf, normalize: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Half the width and the middle of each number's range; 1 and 0 where the policy has the environment's scale."""
+    space = leaf.space
+    assert isinstance(space, spaces.Box)
+    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
+    bounded = _bounded(space) & (leaf.squashed | normalize)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
+        middle = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
+    return scale, middle

@@ -21,10 +21,11 @@ from shoal.models.catalog import with_model_class
 from shoal.models.distributions import Distribution, distribution_for, gaussian_noise, log_std_inputs
 from shoal.models.encoder import Encoder
 from shoal.models.exploration import OrnsteinUhlenbeck, acting_by_value
-from shoal.models.masked import MaskedNetwork, masked_outputs
+from shoal.models.masked import MaskedMemoryNetwork, MaskedNetwork, masked_outputs
 from shoal.models.mlp import MLP
-from shoal.models.network import Network
+from shoal.models.network import MemoryNetwork, Network
 from shoal.models.policy import Policy
+from shoal.models.recurrence import PreviousStep, Recurrence
 
 
 def build_policy(
@@ -62,13 +63,8 @@ def build_policy(
                 "observation_filter: MeanStdFilter has nothing to filter, the observations hold no Box vector"
             )
         encoder.filter = MeanStdFilter(encoder.measured)
-    seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
-    network = (_numpy_network if reason is None else _torch_network)(
-        obs_spec, encoder, distribution, config, action_space, seed
-    )
-    if obs_spec.mask is not None:
-        network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec))
-    policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed)
+    network, recurrence = _network(encoder, distribution, config, action_spec, reason is not None)
+    policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed, recurrence)
     if isinstance(config, OnPolicyConfig):
         _set_noise(policy, config.exploration_config)
     return policy
@@ -82,6 +78,8 @@ def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
         return "framework: torch"
     if config.model.custom_model is not None:
         return "custom_model"
+    if config.model.memory is not None:
+        return config.model.memory
     if config.num_gpus:
         return "num_gpus"
     for path, leaf in leaves_of(obs_space):
@@ -162,11 +160,24 @@ def _set_noise(policy: Policy, noise: NoiseConfig) -> None:
         policy.ou = OrnsteinUhlenbeck(noise.ou_theta, columns)
 
 
-def _numpy_network(
-    obs_spec: ObsSpec, encoder: Encoder, distribution: Distribution, config: AlgorithmConfig, _: Space, seed: int
-) -> Network:
-    del obs_spec
-    model = config.model
+def _network(
+    encoder: Encoder, distribution: Distribution, config: AlgorithmConfig, action_spec: ActionSpec, on_torch: bool
+) -> tuple[Network, Recurrence | None]:
+    """The network, behind the mask if there is one, and how the policy remembers if the network does."""
+    mask = encoder.spec.mask
+    masking = None if mask is None else (masked_outputs(mask, action_spec), encoder.spec.kinds.index("mask"))
+    seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
+    if not on_torch:
+        plain = _numpy_network(encoder, distribution, config.model, seed)
+        return plain if masking is None else MaskedNetwork(plain, *masking), None
+    previous = PreviousStep(action_spec, config.model.sees_prev_action, config.model.sees_prev_reward)
+    network = _torch_network(encoder, distribution, config, action_spec.space, previous, seed)
+    if masking is not None:
+        network = MaskedMemoryNetwork(network, *masking)
+    return network, _recurrence(network, config, previous)
+
+
+def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelConfig, seed: int) -> Network:
     free = log_std_inputs(distribution) if model.free_log_std else None
     return MLP(
         encoder.size,
@@ -180,21 +191,45 @@ def _numpy_network(
 
 
 def _torch_network(
-    obs_spec: ObsSpec,
     encoder: Encoder,
     distribution: Distribution,
     config: AlgorithmConfig,
     action_space: Space,
+    previous: PreviousStep,
     seed: int,
-) -> Network:
+) -> MemoryNetwork:
     from shoal.models.torch_models import build_torch_network
     from shoal.models.torch_network import set_threads
 
-    if not obs_spec.image_shapes:
+    if not encoder.spec.image_shapes:
         set_threads(1)  # small networks lose by threads; convolutions gain
     model = config.model
     free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)
-    network: Network = build_torch_network(
-        encoder, distribution.num_inputs, free, model, action_space, seed, "cuda" if config.num_gpus else "cpu"
+    network: MemoryNetwork = build_torch_network(
+        encoder,
+        distribution.num_inputs,
+        free,
+        model,
+        action_space,
+        seed,
+        "cuda" if config.num_gpus else "cpu",
+        (previous.action_size, int(previous.with_reward)),
     )
     return network
+
+
+def _recurrence(network: MemoryNetwork, config: AlgorithmConfig, previous: PreviousStep) -> Recurrence | None:
+    """How the policy remembers, if its network does."""
+    if not network.initial_state:
+        if previous.size:
+            raise ConfigError(
+                "config.model: lstm_use_prev_action and lstm_use_prev_reward are for models with memory, "
+                "and your model has none (get_initial_state); leave them out"
+            )
+        return None
+    if isinstance(config, DQNConfig):
+        raise ConfigError(
+            "config.model.custom_model: DQN learns from single transitions, and your model has memory "
+            "(get_initial_state); say run: PPO, or return []"
+        )
+    return Recurrence(network.step, network.initial_state, previous, config.model.max_seq_len)

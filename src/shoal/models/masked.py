@@ -2,7 +2,7 @@
 
 What a mask rules out gets an output so low that a softmax of it is exactly 0 and that it is never the largest, and yet
 finite, so that no log-probability, entropy, KL or derivative is anything but a number. Masks come with the
-observations, as the last part of a network's inputs.
+observations, as the last part of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.envs.masks import MaskSpec
 from shoal.envs.spaces import ActionSpec
-from shoal.models.network import Array, Inputs, Network
+from shoal.models.network import Array, Inputs, MemoryNetwork, Network
 
 LEAST = np.float32(-1e30)
 
@@ -31,10 +31,11 @@ class Tape:
 class MaskedNetwork:
     """Keeps the `Network` contract over another network: outputs that its mask rules out are `LEAST`, constants."""
 
-    def __init__(self, network: Network, columns: NDArray[np.int64]) -> None:
+    def __init__(self, network: Network, columns: NDArray[np.int64], place: int = -1) -> None:
         self.network = network
         self.params, self.value_params, self.num_outputs = network.params, network.value_params, network.num_outputs
         self._columns = columns  # [M], the outputs that the mask's flags are about
+        self._place = place  # of the mask among the inputs
         self._all = np.array_equal(columns, np.arange(network.num_outputs))
 
     def sync(self) -> None:
@@ -43,7 +44,7 @@ class MaskedNetwork:
 
     def act(self, inputs: Inputs) -> Array:
         """See `Network`."""
-        return self._masked(self.network.act(inputs), inputs[-1], LEAST)
+        return self._masked(self.network.act(inputs), inputs[self._place], LEAST)
 
     def values(self, inputs: Inputs) -> Array:
         """See `Network`."""
@@ -52,17 +53,17 @@ class MaskedNetwork:
     def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
         """See `Network`."""
         outputs, values, tape = self.network.forward(inputs)
-        return self._masked(outputs, inputs[-1], LEAST), values, Tape(tape, inputs[-1])
+        return self._masked(outputs, inputs[self._place], LEAST), values, Tape(tape, inputs[self._place])
 
     def forward_policy(self, inputs: Inputs) -> tuple[Array, Tape]:
         """See `Network`."""
         outputs, tape = self.network.forward_policy(inputs)
-        return self._masked(outputs, inputs[-1], LEAST), Tape(tape, inputs[-1])
+        return self._masked(outputs, inputs[self._place], LEAST), Tape(tape, inputs[self._place])
 
     def forward_value(self, inputs: Inputs) -> tuple[Array, Tape]:
         """See `Network`."""
         values, tape = self.network.forward_value(inputs)
-        return values, Tape(tape, inputs[-1])
+        return values, Tape(tape, inputs[self._place])
 
     def vjp(self, tape: Tape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
         """See `Network`."""
@@ -89,6 +90,20 @@ class MaskedNetwork:
         out = outputs.copy()
         out[:, self._columns] = np.where(mask, outputs[:, self._columns], value)
         return out
+
+
+class MaskedMemoryNetwork(MaskedNetwork):
+    """The same for a network that may have memory."""
+
+    def __init__(self, network: MemoryNetwork, columns: NDArray[np.int64], place: int = -1) -> None:
+        super().__init__(network, columns, place)
+        self.initial_state = network.initial_state
+        self._step = network.step
+
+    def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
+        """See `MemoryNetwork`."""
+        outputs, after = self._step(inputs, state)
+        return self._masked(outputs, inputs[self._place], LEAST), after
 
 
 def masked_outputs(mask: MaskSpec, actions: ActionSpec) -> NDArray[np.int64]:

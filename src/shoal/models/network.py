@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 Inputs = tuple[NDArray[Any], ...]
-"""Encoded observations, batch first: the feature vector `[B, D]` if there is one, then each image, raw."""
+"""Encoded observations, batch first: the feature vector `[B, D]` if there is one, then each image, raw.
+
+For a network with memory, rows are sequences one after another. What was before each row follows (`[B, P]`, see
+`PreviousStep`), then the state at the beginning of each sequence, each part `[S, ...]`, and the lengths `[S]`, int64.
+"""
 
 
 class Network(Protocol):
@@ -56,3 +60,12 @@ class Network(Protocol):
 
     def summary(self) -> str:
         """A table of layers, shapes and parameter counts."""
+
+
+class MemoryNetwork(Network, Protocol):
+    """A network whose outputs depend on what it saw before, too."""
+
+    initial_state: Inputs  # of one environment, each [...], float32; empty: it has no memory after all
+
+    def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
+        """Outputs `[B, K]` for one step of B environments, and their states after; inputs end with what was before."""

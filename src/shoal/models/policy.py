@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,10 @@ from shoal.errors import CheckpointError
 from shoal.models.distributions import Distribution
 from shoal.models.encoder import Encoder
 from shoal.models.exploration import ByValue, EpsilonGreedy, OrnsteinUhlenbeck
-from shoal.models.network import Array, Network
+from shoal.models.network import Array, Inputs, Network
+from shoal.models.recurrence import Recurrence
+
+MISSING_STATE = "this policy has memory: give it the state that its last answer gave, at first get_initial_state()"
 
 
 class Summary(str):
@@ -56,10 +59,12 @@ class Policy:
         distribution: Distribution,
         encoder: Encoder,
         seed: int = 0,
+        recurrence: Recurrence | None = None,
     ) -> None:
         self.obs_spec, self.action_spec = obs_spec, action_spec
         self.network, self.distribution, self.encoder = network, distribution, encoder
         self.ou: OrnsteinUhlenbeck | None = None  # of a sampler's noise; single calls know nothing of each other
+        self.recurrence = recurrence  # None: without memory
         self._rng = np.random.default_rng([seed, 3])
         self._spaces = _spaces_tree(obs_spec, action_spec)
 
@@ -78,35 +83,66 @@ class Policy:
         """The observation filter, if there is one."""
         return self.encoder.filter
 
-    def compute_single_action(self, obs: Any, explore: bool = True) -> Any:
-        """The action for one observation, both as the environment's spaces have them."""
-        return self.compute_actions([obs], explore)[0]
+    @property
+    def window(self) -> int:
+        """Steps that are learned from in one piece: those of a sequence, or one."""
+        return 1 if self.recurrence is None else self.recurrence.window
 
-    @overload
-    def compute_actions(self, observations: Mapping[Any, Any], explore: bool = True) -> dict[Any, Any]: ...
+    def get_initial_state(self) -> list[Array]:
+        """The state in which an episode begins; empty without memory."""
+        return [] if self.recurrence is None else [part.copy() for part in self.recurrence.initial_state]
 
-    @overload
-    def compute_actions(self, observations: Sequence[Any] | NDArray[Any], explore: bool = True) -> list[Any]: ...
+    def compute_single_action(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        *,
+        prev_action: Any = None,
+        prev_reward: float | None = None,
+        explore: bool = True,
+    ) -> Any:
+        """The action for one observation, both as the environment's spaces have them.
 
-    def compute_actions(self, observations: Any, explore: bool = True) -> Any:
+        A policy with memory takes the state that its last answer gave, or where an episode begins
+        `get_initial_state()`, and answers with action, state and a dict of details.
+        """
+        if self.recurrence is None:
+            self._refuse_memory(state, prev_action, prev_reward)
+            return self._chosen(self.network.act(self._encoded([obs])), explore)[0]
+        states = None if state is None else [state]
+        answer = self.compute_actions(
+            [obs], states, prev_action=[prev_action], prev_reward=[prev_reward], explore=explore
+        )
+        return tuple(part[0] for part in answer)
+
+    def compute_actions(
+        self,
+        observations: Any,
+        state: Any = None,
+        *,
+        prev_action: Any = None,
+        prev_reward: Any = None,
+        explore: bool = True,
+    ) -> Any:
         """One action per observation, in one pass of the network; a ValueError says what does not fit.
 
-        Of a list or a batch of observations `[B, ...]` comes a list of actions, of a dict a dict with the same keys.
+        Of a list or a batch of observations `[B, ...]` comes a list of actions, of a dict a dict with the same keys. A
+        policy with memory takes states, and what was before, in the same form, and gives actions, states and details.
         """
         if isinstance(observations, Mapping):
-            return dict(zip(observations, self.compute_actions(list(observations.values()), explore), strict=True))
+            keys, before = list(observations), (state, prev_action, prev_reward)
+            states, actions, rewards = (None if each is None else [each.get(key) for key in keys] for each in before)
+            answer = self.compute_actions(
+                list(observations.values()), states, prev_action=actions, prev_reward=rewards, explore=explore
+            )
+            if self.recurrence is None:
+                return dict(zip(keys, answer, strict=True))
+            return tuple(dict(zip(keys, part, strict=True)) for part in answer)
         observations = list(observations)
-        if not observations:
-            return []
-        rows = self.obs_spec.allocate(len(observations))
-        for index, obs in enumerate(observations):
-            self.obs_spec.put(obs, rows, index)
-        outputs = self.network.act(self.encoder(rows))
-        if explore:
-            actions = self.distribution.sample(outputs, self.noise(self._rng, len(observations)))
-        else:
-            actions = self.distribution.mode(outputs)
-        return list(self.action_spec.decode(actions))
+        if self.recurrence is not None:
+            return self._with_state(observations, state, prev_action, prev_reward, explore)
+        self._refuse_memory(state, prev_action, prev_reward)
+        return self._chosen(self.network.act(self._encoded(observations)), explore) if observations else []
 
     def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:
         """All randomness that `steps` actions of one environment need, `[steps, M]`."""
@@ -178,6 +214,43 @@ class Policy:
         if self.filter is not None:
             arrays = {name: state.arrays[f"filter.{name}"] for name in ("mean", "m2")}
             self.filter.set_state(State(state.values["filter"], arrays))
+
+    def _with_state(
+        self, observations: list[Any], states: Any, prev_actions: Any, prev_rewards: Any, explore: bool
+    ) -> tuple[list[Any], list[list[Array]], list[dict[str, Array]]]:
+        """Actions, the states after them, and details, one of each for every observation."""
+        recurrence, count = self.recurrence, len(observations)
+        assert recurrence is not None
+        if states is None or any(state is None for state in states):
+            raise ValueError(MISSING_STATE)
+        if len(states) != count:
+            raise ValueError(f"state: must be one for each of {count} observations (got {len(states)})")
+        if not count:
+            return [], [], []
+        before = recurrence.previous.of(prev_actions, prev_rewards, count)
+        outputs, after = recurrence.step((*self._encoded(observations), before), recurrence.stacked(states))
+        parted = [[part[row].copy() for part in after] for row in range(count)]
+        return self._chosen(outputs, explore), parted, [{"action_dist_inputs": row} for row in outputs]
+
+    def _refuse_memory(self, state: Any, prev_action: Any, prev_reward: Any) -> None:
+        """What only a policy with memory could use; the empty state of one without is welcome."""
+        state = None if isinstance(state, list | tuple) and not state else state
+        for name, value in (("state", state), ("prev_action", prev_action), ("prev_reward", prev_reward)):
+            if value is not None:
+                raise ValueError(f"{name}: this policy has no memory; leave it out")
+
+    def _encoded(self, observations: list[Any]) -> Inputs:
+        rows = self.obs_spec.allocate(len(observations))
+        for index, obs in enumerate(observations):
+            self.obs_spec.put(obs, rows, index)
+        return self.encoder(rows)
+
+    def _chosen(self, outputs: Array, explore: bool) -> list[Any]:
+        if explore:
+            actions = self.distribution.sample(outputs, self.noise(self._rng, len(outputs)))
+        else:
+            actions = self.distribution.mode(outputs)
+        return list(self.action_spec.decode(actions))
 
 
 def _spaces_tree(obs_spec: ObsSpec, action_spec: ActionSpec) -> list[list[list[Any]]]:

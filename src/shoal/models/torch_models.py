@@ -58,12 +58,12 @@ class Dense(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self._hidden = []
         for index, size in enumerate(hiddens):
-            layer = _orthogonal(nn.Linear(num_inputs, size), sqrt(2))
+            layer = orthogonal(nn.Linear(num_inputs, size), sqrt(2))
             self.add_module(f"hidden{index}", layer)
             self._hidden.append(layer)
             num_inputs = size
         self.num_features = num_inputs
-        self.head = None if num_outputs is None else _orthogonal(nn.Linear(num_inputs, num_outputs), gain)
+        self.head = None if num_outputs is None else orthogonal(nn.Linear(num_inputs, num_outputs), gain)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs `[B, O]` of features `[B, D]`."""
@@ -114,7 +114,7 @@ class ImageNet(nn.Module):
         plan = default_convolutions(height, width) if filters is None else classic_convolutions(filters, height, width)
         self._layers: list[tuple[tuple[int, ...] | None, nn.Module]] = []
         for index, layer in enumerate(plan):
-            conv = _orthogonal(nn.Conv2d(channels, layer.channels, layer.kernel, layer.stride), sqrt(2))
+            conv = orthogonal(nn.Conv2d(channels, layer.channels, layer.kernel, layer.stride), sqrt(2))
             self.add_module(f"conv{index}", conv)
             self._layers.append((layer.padding if any(layer.padding) else None, conv))
             channels, height, width = layer.channels, layer.side(0, height), layer.side(1, width)
@@ -134,66 +134,80 @@ class ImageNet(nn.Module):
         return x.flatten(1)
 
 
-class JoinedNet(nn.Module):
-    """What each part of an observation becomes, side by side in one row; then dense layers and two heads.
+class JoinedFeatures(nn.Module):
+    """What each part of an observation becomes, side by side: images behind convolutions, sequences pooled.
 
-    Policy and value always share the convolutions over an image, as PPO with the Nature network does, and the pooling
-    of a sequence; `vf_share_layers` says whether they share the dense layers after them too. Those are
-    `post_fcnet_hiddens` (None: [256]) with `conv_activation` where there is an image, else `fcnet_hiddens` with
-    `fcnet_activation`. Where actions are on offer (`avail_actions`), the policy head says what it wants of an action,
-    and the outputs are the dot products of that with each of them.
+    The layers that follow are `post_fcnet_hiddens` (None: [256]) with `conv_activation` where there is an image, else
+    `fcnet_hiddens` with `fcnet_activation`. Where actions are on offer (`avail_actions`), the mean of those that are
+    open is seen too, and `num_wanted` outputs say what is wanted of an action.
     """
 
     def __init__(self, parts: Sequence[tuple[Kind, tuple[int, ...]]], num_outputs: int, model: ModelConfig) -> None:
         super().__init__()
         places = {kind: place for place, (kind, _) in enumerate(parts)}
-        hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
+        self.hiddens, self.activation = model.fcnet_hiddens, model.fcnet_activation
         if "image" in places:
-            hiddens = (256,) if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens
-            activation = model.conv_activation
-        self._has_vector, self._masked, self._avail = "vector" in places, "mask" in places, places.get("avail")
+            self.hiddens = (256,) if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens
+            self.activation = model.conv_activation
+        self._has_vector, self._mask, self._avail = "vector" in places, places.get("mask"), places.get("avail")
         self._nets: list[tuple[int, nn.Module]] = []
-        num_features = parts[0][1][0] if self._has_vector else 0
+        self.num_features, self.num_wanted = parts[0][1][0] if self._has_vector else 0, num_outputs
         for place, (kind, shape) in enumerate(parts):
             net: ImageNet | SetNet
             if kind == "image":
                 net = ImageNet(shape, model.conv_filters, model.conv_activation)
             elif kind == "items":
-                layers = Dense(shape[1] - 1, model.sequence_hiddens, activation)
+                layers = Dense(shape[1] - 1, model.sequence_hiddens, self.activation)
                 net = SetNet(layers, layers.num_features, model.sequence_pooling)
             else:
                 continue
             self.add_module(f"{kind}{place - self._has_vector}", net)
             self._nets.append((place, net))
-            num_features += net.num_features
+            self.num_features += net.num_features
         if self._avail is not None:
-            num_outputs = parts[self._avail][1][1]
-            num_features += num_outputs
-        self.dense = MLPNet(num_features, num_outputs, hiddens, activation, model.vf_share_layers)
+            self.num_wanted = parts[self._avail][1][1]
+            self.num_features += self.num_wanted
 
-    def features(self, inputs: Tensors) -> Tensors:
-        """Everything that is seen, as one row `[B, D]` per observation."""
-        seen = [inputs[0]] if self._has_vector else []
-        seen += [net(inputs[place]) for place, net in self._nets]
+    def seen(self, inputs: Tensors) -> list[Tensor]:
+        """Everything that is seen, as rows `[B, D]` to stand side by side."""
+        rows = [inputs[0]] if self._has_vector else []
+        rows += [net(inputs[place]) for place, net in self._nets]
         if self._avail is not None:
-            seen.append(mean_offer(inputs[self._avail], inputs[-1] if self._masked else None))
-        return (torch.cat(seen, dim=1) if len(seen) > 1 else seen[0],)
+            rows.append(mean_offer(inputs[self._avail], None if self._mask is None else inputs[self._mask]))
+        return rows
+
+    def scored(self, inputs: Tensors, wanted: Tensor) -> Tensor:
+        """The outputs: what the policy head gives, or its dot products with the actions on offer."""
+        return wanted if self._avail is None else scores(inputs[self._avail], wanted)
+
+
+class JoinedNet(JoinedFeatures):
+    """All that is seen in one row; then dense layers and two heads.
+
+    Policy and value always share the convolutions over an image, as PPO with the Nature network does, and the pooling
+    of a sequence; `vf_share_layers` says whether they share the dense layers after them too.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Kind, tuple[int, ...]]], num_outputs: int, model: ModelConfig) -> None:
+        super().__init__(parts, num_outputs, model)
+        self.dense = MLPNet(self.num_features, self.num_wanted, self.hiddens, self.activation, model.vf_share_layers)
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]`."""
-        outputs, values = self.dense.forward(self.features(inputs))
-        return self._scored(inputs, outputs), values
+        outputs, values = self.dense.forward(self._features(inputs))
+        return self.scored(inputs, outputs), values
 
     def act(self, inputs: Tensors) -> Tensor:
         """Outputs alone."""
-        return self._scored(inputs, self.dense.act(self.features(inputs)))
+        return self.scored(inputs, self.dense.act(self._features(inputs)))
 
     def values(self, inputs: Tensors) -> Tensor:
         """Values alone."""
-        return self.dense.values(self.features(inputs))
+        return self.dense.values(self._features(inputs))
 
-    def _scored(self, inputs: Tensors, outputs: Tensor) -> Tensor:
-        return outputs if self._avail is None else scores(inputs[self._avail], outputs)
+    def _features(self, inputs: Tensors) -> Tensors:
+        rows = self.seen(inputs)
+        return (torch.cat(rows, dim=1) if len(rows) > 1 else rows[0],)
 
 
 class _ModelType(type):
@@ -220,6 +234,12 @@ class TorchModelV2(_Module, metaclass=_ModelType):
     floats, a sequence as `RepeatedValues`; of any other space one tensor, `[B, D]` unless it is an image.
     `input_dict["obs_flat"]` is one row of all numbers and images, without masks, offers and sequences. `obs_space` is
     the space of that row, with the environment's as its `original_space`; that of an image alone is the image's own.
+
+    A model has memory if `get_initial_state()` says in which state an episode begins: a list of arrays. Then the rows
+    are those of sequences, `B = len(seq_lens) * T` of them with T the longest, and `state` is where each began, each
+    part `[len(seq_lens), ...]`. Rows past a sequence's end are zeros, and what becomes of them is ignored. With
+    `lstm_use_prev_action` and `lstm_use_prev_reward` there are `input_dict["prev_actions"]` (choices are one-hot) and
+    `input_dict["prev_rewards"]` `[B]`.
     """
 
     def __init__(
@@ -240,7 +260,7 @@ class TorchModelV2(_Module, metaclass=_ModelType):
         raise NotImplementedError("write value_function(self)")
 
     def get_initial_state(self) -> list[Any]:
-        """No memory."""
+        """The state in which an episode begins, without a batch axis; none here: no memory."""
         return []
 
     def variables(self) -> list[Tensor]:
@@ -288,7 +308,7 @@ class FullyConnectedNetwork(TorchModelV2):
         return self.net.value.forward(self._seen).squeeze(1)
 
 
-class _ClassicNet(nn.Module):
+class ClassicNet(nn.Module):
     """A classic custom model behind the calls that `TorchNetwork` makes."""
 
     def __init__(self, model: TorchModelV2, view: ObsView) -> None:
@@ -297,18 +317,28 @@ class _ClassicNet(nn.Module):
         self._view = view
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
+        """Outputs `[B, K]` and values `[B]`."""
         return self.act(inputs), self.model.value_function()
 
     def act(self, inputs: Tensors) -> Tensor:
-        answer = self.model(self._view(inputs), [], None)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise ConfigError(f"{type(self.model).__name__}.forward must return (outputs, state), here (outputs, [])")
-        outputs: Tensor = answer[0]
+        """Outputs alone."""
+        outputs: Tensor = self.asked(inputs, (), None)[0]
         return outputs
 
     def values(self, inputs: Tensors) -> Tensor:
+        """Values alone."""
         self.act(inputs)
         return self.model.value_function()
+
+    def asked(self, inputs: Tensors, state: Tensors, seq_lens: Tensor | None, **more: Tensor) -> tuple[Any, Any]:
+        """What the model answers: outputs and state."""
+        input_dict = self._view(inputs)
+        input_dict.update(more)
+        answer = self.model(input_dict, list(state), seq_lens)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            wanted = "(outputs, state)" if state else "(outputs, state), here (outputs, [])"
+            raise ConfigError(f"{type(self.model).__name__}.forward must return {wanted}")
+        return answer
 
 
 def build_torch_network(
@@ -319,9 +349,14 @@ def build_torch_network(
     action_space: Space,
     seed: int,
     device: str = "cpu",
+    previous: tuple[int, int] = (0, 0),
 ) -> TorchNetwork:
-    """The network for encoded observations and a model config; the same for the same seed."""
+    """The network for encoded observations and a model config; the same for the same seed.
+
+    `previous` are the widths of the action and of the reward before each step, as a network with memory sees them.
+    """
     kinds = encoder.spec.kinds
+    parts = list(zip(kinds, encoder.shapes, strict=True))
     num_computed = num_outputs - len(free_outputs)
     # The caller's own random numbers go on as if nothing had been drawn here.
     with torch.random.fork_rng(devices=[]):
@@ -330,14 +365,23 @@ def build_torch_network(
         module: nn.Module
         if model.custom_model is not None:
             assert not len(free_outputs), "a custom model computes all its outputs"
-            custom = _custom_module(encoder, num_outputs, model, action_space)
+            custom = _custom_module(encoder, num_outputs, model, action_space, previous)
             module, label = custom, f"custom model {type(custom.model).__name__}"
+        elif model.memory is not None:
+            from shoal.models.torch_memory import MemoryNet  # here, for it stands on this module
+
+            module = MemoryNet(parts, sum(previous), num_computed, model)
         elif {"image", "items", "avail"} & set(kinds):
-            module = JoinedNet(list(zip(kinds, encoder.shapes, strict=True)), num_computed, model)
+            module = JoinedNet(parts, num_computed, model)
         else:
             hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
             module = MLPNet(encoder.size, num_computed, hiddens, activation, model.vf_share_layers)
-        return TorchNetwork(module, num_outputs, free_outputs, _example(encoder, seed), device, label)
+        example = _example(encoder, seed)
+        if initial_state := getattr(module, "initial_state", ()):  # each example is a sequence of its own
+            before = np.random.default_rng(seed).random((NUM_EXAMPLES, sum(previous)), np.float32)
+            states = (np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state)
+            example = (*example, before, *states, np.ones(NUM_EXAMPLES, np.int64))
+        return TorchNetwork(module, num_outputs, free_outputs, example, device, label)
 
 
 def _example(encoder: Encoder, seed: int) -> Inputs:
@@ -356,7 +400,9 @@ def _example(encoder: Encoder, seed: int) -> Inputs:
     return tuple(example)
 
 
-def _custom_module(encoder: Encoder, num_outputs: int, model: ModelConfig, action_space: Space) -> _ClassicNet:
+def _custom_module(
+    encoder: Encoder, num_outputs: int, model: ModelConfig, action_space: Space, previous: tuple[int, int]
+) -> ClassicNet:
     assert model.custom_model is not None
     model_class = custom_model_class(model.custom_model)
     name = model_class.__name__
@@ -372,6 +418,7 @@ def _custom_module(encoder: Encoder, num_outputs: int, model: ModelConfig, actio
     extra = {key: value for key, value in model.custom_model_config.items() if takes_all or key in accepted}
     try:
         made = model_class(obs_space, action_space, num_outputs, dict(vars(model)), name, **extra)
+        has_memory = len(made.get_initial_state()) > 0
     except ShoalError:
         raise
     except Exception as error:
@@ -379,12 +426,15 @@ def _custom_module(encoder: Encoder, num_outputs: int, model: ModelConfig, actio
     for word in ("custom_loss", "metrics"):
         if hasattr(made, word):
             raise ConfigError(f"custom model {name}: {word} is not supported; leave it out")
-    if made.get_initial_state():
-        raise ConfigError(f"custom model {name}: models with memory (get_initial_state) are not supported; return []")
-    return _ClassicNet(made, ObsView(encoder))
+    if has_memory:
+        from shoal.models.torch_memory import ClassicMemoryNet  # here, for it stands on this module
+
+        return ClassicMemoryNet(made, ObsView(encoder), previous)
+    return ClassicNet(made, ObsView(encoder))
 
 
-def _orthogonal(layer: Any, gain: float) -> Any:
+def orthogonal(layer: Any, gain: float) -> Any:
+    """The layer with orthogonal weights and no bias, as it starts."""
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer

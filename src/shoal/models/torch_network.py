@@ -1,18 +1,19 @@
 """Any PyTorch module behind the `Network` contract: `forward`, `vjp` and `jvp` on one flat parameter vector.
 
 A module takes the tuple of encoded observation parts as tensors and gives outputs `[B, K']` and values `[B]`. It may
-have `act(inputs)` and `values(inputs)`, which give one of the two without computing the other.
+have `act(inputs)` and `values(inputs)`, which give one of the two without computing the other. A module with memory has
+an `initial_state` and a `step` (see `MemoryNetwork`), and its inputs are those of sequences (see `Inputs`).
 
-Every row must depend on its own observation alone, by its parameters alone: dropout, noise, batch normalisation and
-buffers that change in `forward` are found and refused, because they would make acting and learning disagree. Constant
-buffers are welcome; layer and group normalisation are too.
+Every row must depend on its own observation alone (with memory: on its own sequence up to there), by its parameters
+alone: dropout, noise, batch normalisation and buffers that change in `forward` are found and refused, because they
+would make acting and learning disagree. Constant buffers are welcome; layer and group normalisation are too.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ from shoal.models.network import Array, Inputs
 
 # Observations that come through shared memory are read-only, and a network only reads them.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writ", category=UserWarning)
+# That a GPU would copy an LSTM's weights to have them in one piece; they lie in our flat vector.
+warnings.filterwarnings("ignore", message="RNN module weights are not part", category=UserWarning)
 # What torch says about Intel's GPUs whenever oneDNN is switched off or on.
 warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN", category=UserWarning)
 
@@ -87,6 +90,8 @@ class TorchNetwork:
         self._layers = _tried(self.module, self._tensors(example), len(self._computed), self.label)
         self._act: Callable[[Tensors], Tensor] = getattr(module, "act", None) or (lambda x: module(x)[0])
         self._values: Callable[[Tensors], Tensor] = getattr(module, "values", None) or (lambda x: module(x)[1])
+        self.initial_state: Inputs = getattr(module, "initial_state", ())
+        self._step: Callable[[Tensors, Tensors], tuple[Tensor, Tensors]] | None = getattr(module, "step", None)
         self._jvp_context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
         self._parameters = dict(module.named_parameters())
@@ -129,6 +134,13 @@ class TorchNetwork:
         """See `Network`."""
         with torch.no_grad():
             return _array(self._values(self._tensors(inputs)))
+
+    def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
+        """See `MemoryNetwork`."""
+        assert self._step is not None, "it has no memory"
+        with torch.no_grad():
+            outputs, after = self._step(self._tensors(inputs), self._tensors(state))
+            return self._with_free(_array(outputs), self._free_params), tuple(map(_array, after))
 
     def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
         """See `Network`."""
@@ -190,7 +202,7 @@ class TorchNetwork:
         except NotImplementedError as error:
             if self._jvp_context is _plain_kernels:
                 raise ShoalError(f"{self.label}: an operation has no forward derivative: {own_words(error)}") from error
-            # oneDNN's fused LSTM has none, but the plain kernels do.
+            # The fused LSTMs of oneDNN and cuDNN have none, but the plain kernels do.
             self._jvp_context = _plain_kernels
             return self.jvp(tape, tangent)
         return self._with_free(outputs, tangent[self._size :])
@@ -286,9 +298,10 @@ def _slope(top: Tensor) -> Array:
     return _array(torch.zeros_like(top) if slope is None else slope)
 
 
-def _plain_kernels() -> AbstractContextManager[Any]:
-    flags: AbstractContextManager[Any] = torch.backends.mkldnn.flags(enabled=False)
-    return flags
+@contextmanager
+def _plain_kernels() -> Iterator[None]:
+    with torch.backends.mkldnn.flags(enabled=False), torch.backends.cudnn.flags(enabled=False):
+        yield
 
 
 def _shares_memory(device: torch.device) -> bool:
@@ -307,6 +320,7 @@ def _tried(module: nn.Module, example: Tensors, width: int, label: str) -> list[
     """Run the module on a few observations, refuse what cannot be trained, and note what its layers put out."""
     seen: dict[str, str] = {}
     batch = len(example[0])
+    initial_state: Inputs = getattr(module, "initial_state", ())
 
     def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def note(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -326,6 +340,7 @@ def _tried(module: nn.Module, example: Tensors, width: int, label: str) -> list[
             buffers = [buffer.clone() for buffer in module.buffers()]
             again = _called(module, example, label)
             alone = _called(module, tuple(part[:1] for part in example), label)
+            whole, cut = _whole_and_cut(module, example, width, label) if initial_state else ((), ())
     finally:
         for handle in hooks:
             handle.remove()
@@ -340,7 +355,29 @@ def _tried(module: nn.Module, example: Tensors, width: int, label: str) -> list[
             f"{label} {what}{_suspects(module)}; acting and learning would disagree: "
             "leave out dropout, noise and batch normalisation (LayerNorm and GroupNorm are fine)"
         )
+    if not all(map(_close, whole, cut)):
+        raise ConfigError(
+            f"{label} gives other outputs or values for a sequence in one call than for its steps one by one; "
+            "lay the rows out as [len(seq_lens), -1, ...], begin with the given state, and return the state at the end"
+        )
     return _layers(module, seen)
+
+
+def _whole_and_cut(module: Any, example: Tensors, width: int, label: str) -> tuple[Tensors, Tensors]:
+    """Outputs and values of two unequal sequences in one piece, and those of their steps one by one."""
+    count = len(module.initial_state)
+    parts, state = example[: -count - 1], tuple(part[:2] for part in example[-count - 1 : -1])
+    steps = len(example[0])
+    lengths = torch.tensor([steps, steps - 1], device=example[0].device)
+    whole = _called(module, (*(torch.cat([part, part[:-1]]) for part in parts), *state, lengths), label)
+    _check_shapes(*whole, 2 * steps - 1, width, label)
+    found = []
+    for step in range(steps):
+        both = tuple(part[[step, step]] for part in parts)
+        found.append(_called(module, (*both, *state, torch.ones_like(lengths)), label))
+        _, state = module.step(both, state)
+    outputs, values = (torch.stack(rows, dim=1).flatten(0, 1)[:-1] for rows in zip(*found, strict=True))
+    return whole, (outputs, values)
 
 
 def _called(module: nn.Module, inputs: Tensors, label: str) -> tuple[Any, Any]:

@@ -262,11 +262,18 @@ def is_echo(cause: BaseException) -> bool:
 def _empty(batch: Batch) -> Batch:
     """A fragment without its environments."""
     names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs")
+    carried = batch.carried and replace(
+        batch.carried,
+        previous=batch.carried.previous[:, :0],
+        states=tuple(part[:, :0] for part in batch.carried.states),
+        final=tuple(part[:0] for part in batch.carried.final),
+    )
     return replace(
         batch,
         obs=tuple(part[:, :0] for part in batch.obs),
         final_obs=tuple(part[:0] for part in batch.final_obs),
         final_at=batch.final_at[:0],
+        carried=carried,
         **{name: getattr(batch, name)[:, :0] for name in names},
     )
 

@@ -165,13 +165,42 @@ class Trainer:
         finally:
             self.get_policy().set_state(kept)
 
-    def compute_single_action(self, obs: Any, explore: bool | None = None) -> Any:
-        """The action for one observation; `explore` is the config's unless given."""
-        return self.get_policy().compute_single_action(obs, self.config.explore if explore is None else explore)
+    def compute_single_action(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        *,
+        prev_action: Any = None,
+        prev_reward: float | None = None,
+        explore: bool | None = None,
+    ) -> Any:
+        """The action for one observation; `explore` is the config's unless given.
 
-    def compute_actions(self, observations: Any, explore: bool | None = None) -> Any:
-        """An action for each observation of a dict, under the same key, or of a list or batch in its order."""
-        return self.get_policy().compute_actions(observations, self.config.explore if explore is None else explore)
+        A policy with memory takes the state that its last answer gave, or where an episode begins
+        `get_policy().get_initial_state()`, and answers with action, state and a dict of details.
+        """
+        explore = self.config.explore if explore is None else explore
+        return self.get_policy().compute_single_action(
+            obs, state, prev_action=prev_action, prev_reward=prev_reward, explore=explore
+        )
+
+    def compute_actions(
+        self,
+        observations: Any,
+        state: Any = None,
+        *,
+        prev_action: Any = None,
+        prev_reward: Any = None,
+        explore: bool | None = None,
+    ) -> Any:
+        """An action for each observation of a dict, under the same key, or of a list or batch in its order.
+
+        A policy with memory takes states, and what was before, in the same form, and gives actions, states and details.
+        """
+        explore = self.config.explore if explore is None else explore
+        return self.get_policy().compute_actions(
+            observations, state, prev_action=prev_action, prev_reward=prev_reward, explore=explore
+        )
 
     def get_policy(self) -> Policy:
         """The policy that learns."""

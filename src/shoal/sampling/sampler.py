@@ -18,6 +18,7 @@ from shoal.data.state import State
 from shoal.envs.vector import Steps, Vector
 from shoal.errors import EnvError
 from shoal.models.policy import Policy
+from shoal.sampling.carrying import Carrier
 
 MOST_REPLAYED_STEPS = 20_000
 LONGEST_EPISODE = 1_000_000
@@ -60,12 +61,13 @@ class Sampler:
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
         self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
         self._history_steps = [0] * self.num_envs
+        self._carrier = None if policy.recurrence is None else Carrier(policy.recurrence, self.num_envs)
         self._buffers: Buffers | None = None
         self._started = False
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
-        policy, vector = self.policy, self.vector
+        policy, vector, carrier = self.policy, self.vector, self._carrier
         if not self._started:
             vector.reset(self._current)
             self._started = True
@@ -75,6 +77,9 @@ class Sampler:
         for part, current in zip(buffers.obs, self._current, strict=True):
             part[0] = current
         buffers.valid[:] = True
+        actor = policy.network if carrier is None else carrier
+        if carrier is not None:
+            carrier.begin_fragment()
         noise = self._draw(steps) if explore else None
         finals: list[tuple[int, int, Parts]] = []
         seeded_at: dict[int, int] = {}
@@ -84,7 +89,7 @@ class Sampler:
         t = 0
         while True:
             obs = tuple(part[t] for part in buffers.obs)
-            inputs = policy.network.act(policy.encoder(obs))
+            inputs = actor.act(policy.encoder(obs))
             if policy.is_stochastic:
                 buffers.dist_inputs[t] = inputs
             if noise is None:
@@ -102,6 +107,8 @@ class Sampler:
             before = perf_counter()
             vector.step(actions, active, out)
             env_time += perf_counter() - before
+            if carrier is not None:
+                carrier.follow(actions, out)
             for row, last in out.finals:
                 finals.append((t, row, last))
             for row in out.failed:
@@ -148,6 +155,7 @@ class Sampler:
         pieces = [piece for h in self._histories if h for piece in h]
         spec = self.policy.action_spec
         empty = np.zeros((0, spec.size), spec.dtype)
+        carried = {} if self._carrier is None else self._carrier.get_state().arrays
         return State(
             {
                 "started": self._started,
@@ -159,6 +167,7 @@ class Sampler:
                 "history": np.concatenate([empty, *pieces]),
                 **({} if self.policy.ou is None else {"last_noise": self._last_noise.copy()}),
                 **{f"current{k}": part.copy() for k, part in enumerate(self._current)},
+                **carried,
             },
         )
 
@@ -172,6 +181,8 @@ class Sampler:
         self.vector.set_state(state.values["vector"])
         self._histories = self._no_histories()
         self._history_steps = [0] * self.num_envs
+        if self._carrier is not None:
+            self._carrier.set_state(state)
         if not self._started:
             return 0
         lengths = [int(n) for n in state.values["history_lengths"]]
@@ -181,6 +192,8 @@ class Sampler:
             for n, end in zip(lengths, ends, strict=True)
         ]
         brought_back = self.vector.replay(histories, self._current)
+        if self._carrier is not None:
+            self._carrier.begin(np.flatnonzero(~np.array(brought_back)))
         lost = 0
         for row, (history, same) in enumerate(zip(histories, brought_back, strict=True)):
             if same and history is not None:
@@ -258,6 +271,7 @@ class Sampler:
             dist_inputs=b.dist_inputs[:steps],
             final_obs=tuple(part[order] for part in final_obs),
             final_at=final_at[order],
+            carried=None if self._carrier is None else self._carrier.record(final_at[order]),
         )
 
     def _remember(self, batch: Batch, buffers: Buffers, steps: int, seeded_at: dict[int, int]) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from shoal.algorithms import trpo
-from shoal.algorithms.on_policy import encoded
+from shoal.algorithms.seen import seen_by
 from shoal.algorithms.trpo import TRPO, TrustRegion, conjugate_gradient
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch
@@ -127,8 +127,12 @@ def columns(batch: Batch, first: int, end: int) -> Batch:
 
 def region_of(learner: TRPO, batch: Batch, subsample: int = 1, group=None) -> TrustRegion:
     advantages = np.random.default_rng(5).standard_normal(batch.rewards.shape).astype(np.float32)
-    inputs = encoded(learner.policy, batch)
-    return TrustRegion(learner.policy, group or Alone(), batch, inputs, advantages, subsample)
+    seen = seen_by(learner.policy, batch)
+    return TrustRegion(learner.policy, group or Alone(), batch, seen, advantages, subsample)
+
+
+def encoded(policy, batch):
+    return seen_by(policy, batch).take(np.arange(batch.valid.size))
 
 
 def outputs_now(learner: TRPO, batch: Batch) -> np.ndarray:

@@ -131,9 +131,10 @@ def test_acting_knows_the_mask(explore) -> None:
     policy = policy_for(spaces.MultiBinary(4), spaces.Discrete(4, start=10))
     for allowed in range(4):
         mask = np.arange(4) == allowed
-        assert policy.compute_single_action({"observations": np.ones(3), "action_mask": mask}, explore) == 10 + allowed
+        obs = {"observations": np.ones(3), "action_mask": mask}
+        assert policy.compute_single_action(obs, explore=explore) == 10 + allowed
     with pytest.raises(ValueError, match="action_mask allows no action"):
-        policy.compute_single_action({"observations": np.ones(3), "action_mask": np.zeros(4)}, explore)
+        policy.compute_single_action({"observations": np.ones(3), "action_mask": np.zeros(4)}, explore=explore)
 
 
 def test_chance_takes_the_allowed_actions_alike() -> None:

@@ -34,9 +34,9 @@ def test_actions_lie_in_their_space(obs_space, action_space, explore) -> None:
     policy = policy_for(obs_space, action_space)
     assert isinstance(policy.network, MLP)
     observations = [obs_space.sample() for _ in range(20)]
-    for action in policy.compute_actions(observations, explore):
+    for action in policy.compute_actions(observations, explore=explore):
         assert action_space.contains(action), action
-    assert action_space.contains(policy.compute_single_action(observations[0], explore))
+    assert action_space.contains(policy.compute_single_action(observations[0], explore=explore))
 
 
 @each_kind

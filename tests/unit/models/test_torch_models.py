@@ -258,11 +258,6 @@ class Breaking(Linear):
         raise KeyError("layers")
 
 
-class Remembering(Linear):
-    def get_initial_state(self):
-        return [torch.zeros(3)]
-
-
 class Double(Linear):
     def forward(self, input_dict, state, seq_lens):
         return super().forward(input_dict, state, seq_lens)[0].double(), state
@@ -332,7 +327,6 @@ class Unregistered(Linear):
             r"Misfit fails on 3 observations: RuntimeError.*shapes cannot be multiplied.*test_torch_models.py:\d+",
         ),
         (Breaking, "Breaking cannot be made: KeyError: 'layers'"),
-        (Remembering, "models with memory"),
         (Dropping, r"Dropping is random in model.policy.1 \(Dropout\)"),
         (Noisy, "Noisy is random"),
         (Counting, "Counting keeps statistics in buffers"),

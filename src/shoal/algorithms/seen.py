@@ -1,0 +1,139 @@
+"""What a network takes of a batch: single steps, or with memory whole sequences of them.
+
+Steps are known by their rows `t * N + n`. A batch of both kinds is asked in the same way, so algorithms need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.data.batch import Batch
+from shoal.models.network import Inputs
+from shoal.models.policy import Policy
+
+Integers = NDArray[np.int64]
+
+CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 20  # the most of one forward pass where no derivative is wanted
+GATHERED_BYTES = 8 << 20  # up to here a pass puts its inputs in order at once; larger ones by minibatch
+
+
+class Rows:
+    """What a network without memory takes: steps in any order and number."""
+
+    unit = 1  # steps that belong together
+
+    def __init__(self, parts: Inputs, order: slice | Integers = slice(None)) -> None:
+        self._parts = parts
+        self.order = order  # of the steps in `chunks`
+
+    def only(self, chosen: NDArray[np.bool_]) -> Rows:
+        """The chosen steps of all; the same if those are all."""
+        if chosen.all():
+            return self
+        return Rows(tuple(part[chosen] for part in self._parts), np.flatnonzero(chosen))
+
+    def chunks(self, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES) -> Iterator[Inputs]:
+        """All steps in order, at most `rows` and about `size` bytes at a time: few enough for cache and memory."""
+        step = _most_rows(self._parts, rows, size)
+        return (tuple(part[i : i + step] for part in self._parts) for i in range(0, len(self._parts[0]), step))
+
+    def take(self, rows: Integers) -> Inputs:
+        """The steps in these rows."""
+        return tuple(part.take(rows, axis=0) for part in self._parts)
+
+    def ordered(self, rows: Integers) -> Callable[[slice], Inputs]:
+        """What gives the steps in a stretch of these rows."""
+        if sum(part.nbytes for part in self._parts) > GATHERED_BYTES:
+            return lambda stretch: self.take(rows[stretch])
+        parts = self.take(rows)
+        return lambda stretch: tuple(part[stretch] for part in parts)
+
+
+class Sequences:
+    """What a network with memory takes: the steps of whole sequences, each from the state in which it began.
+
+    Each environment's time is cut into windows, and a window into sequences where an episode begins. A window begins
+    with the state that was recorded there, an episode with the initial one.
+    """
+
+    def __init__(self, parts: Inputs, states: Inputs, state_at: Integers, order: Integers, unit: int) -> None:
+        self._parts = parts
+        self._states = states  # each [Z, ...]
+        self._state_at = state_at  # [T * N], which of them a step begins a sequence with; -1: it goes on in one
+        self.order = order  # windows one after another; what is no transition is left out
+        self.unit = unit
+
+    @classmethod
+    def of(cls, parts: Inputs, batch: Batch, initial_state: Inputs) -> Sequences:
+        """The sequences of a batch, whose encoded observations are `parts`."""
+        assert batch.carried is not None
+        carried, (steps, num_envs) = batch.carried, batch.valid.shape
+        count = -(-steps // carried.window) * num_envs
+        state_at = np.full((steps, num_envs), -1)
+        state_at[1:][(batch.terminated | batch.truncated)[:-1]] = count
+        state_at[:: carried.window] = np.arange(count).reshape(-1, num_envs) if num_envs else 0
+        states = tuple(
+            np.concatenate([part.reshape(count, *part.shape[2:]), first[None]])
+            for part, first in zip(carried.states, initial_state, strict=True)
+        )
+        times, envs = np.divmod(np.arange(steps * num_envs), max(num_envs, 1))
+        order = np.lexsort((times, envs, times // carried.window))
+        previous = carried.previous.reshape(steps * num_envs, carried.previous.shape[2])
+        return cls(
+            (*parts, previous), states, state_at.reshape(-1), order[batch.valid.reshape(-1)[order]], carried.window
+        )
+
+    def only(self, chosen: NDArray[np.bool_]) -> Sequences:
+        """The chosen steps, which must be those of whole sequences."""
+        order = self.order[chosen[self.order]]
+        return Sequences(self._parts, self._states, self._state_at, order, self.unit)
+
+    def chunks(self, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES) -> Iterator[Inputs]:
+        """All sequences in order, about `rows` steps and `size` bytes at a time."""
+        step = _most_rows(self._parts, rows, size)
+        total = len(self.order)
+        begins = np.flatnonzero(self._state_at[self.order] >= 0)
+        places = np.searchsorted(begins, np.arange(0, total, step))
+        cuts = np.unique([*begins[places[places < len(begins)]], total])
+        return (self.take(self.order[begin:end]) for begin, end in pairwise(cuts.tolist()))
+
+    def take(self, rows: Integers) -> Inputs:
+        """The steps in these rows, which must be those of whole sequences one after another."""
+        states = self._state_at[rows]
+        begins = np.flatnonzero(states >= 0)
+        return (
+            *(part.take(rows, axis=0) for part in self._parts),
+            *(state.take(states[begins], axis=0) for state in self._states),
+            np.diff(begins, append=len(rows)),
+        )
+
+    def ordered(self, rows: Integers) -> Callable[[slice], Inputs]:
+        """What gives the sequences in a stretch of these rows."""
+        return lambda stretch: self.take(rows[stretch])
+
+
+Seen = Rows | Sequences
+
+
+def seen_by(policy: Policy, batch: Batch) -> Seen:
+    """The batch as the policy's network takes it."""
+    rows = batch.valid.size
+    parts = policy.encoder(tuple(part.reshape(rows, *part.shape[2:]) for part in batch.obs))
+    return Rows(parts) if policy.recurrence is None else Sequences.of(parts, batch, policy.recurrence.initial_state)
+
+
+def seen_at_ends(policy: Policy, batch: Batch) -> Rows:
+    """The batch's final observations as the policy's network takes them."""
+    parts = policy.encoder(batch.final_obs)
+    if batch.carried is not None:  # each is a sequence of its own
+        parts = (*parts, *batch.carried.final, np.ones(len(batch.final_at), np.int64))
+    return Rows(parts)
+
+
+def _most_rows(parts: Inputs, rows: int, size: int) -> int:
+    total = len(parts[0])
+    return max(1, min(rows, size * total // max(1, sum(part.nbytes for part in parts))))

@@ -1,0 +1,89 @@
+"""How a policy with memory takes its steps: the network's state, and the action and reward before each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.envs.spaces import ActionSpec
+from shoal.models.network import Array, Inputs
+
+
+class PreviousStep:
+    """Encodes what was done before a step, and what came of it, as a network sees it: `[B, size]`.
+
+    Choices are indicators, bits and continuous numbers stand for themselves (as the environment took them: -1 and 1
+    are the bounds of a bounded number), and the reward is as the environment gave it. Zeros: an episode begins.
+    """
+
+    def __init__(self, spec: ActionSpec, with_action: bool = False, with_reward: bool = False) -> None:
+        self._spec = spec
+        self.with_action, self.with_reward = with_action, with_reward
+        self._clips = any(leaf.kind == "gaussian" for leaf in spec.leaves)
+        widths = [sum(leaf.choices) if leaf.kind == "categorical" else leaf.size for leaf in spec.leaves]
+        self.action_size = sum(widths) if with_action else 0
+        self.size = self.action_size + with_reward
+
+    def __call__(self, actions: NDArray[Any], rewards: NDArray[Any]) -> Array:
+        """Features `[B, size]` of actions `[B, A]` as the policy has them, and rewards `[B]`."""
+        out = np.zeros((len(actions), self.size), np.float32)
+        if self.with_action:
+            # What was clipped on its way to the environment is remembered so.
+            taken = self._spec.encode(self._spec.decode(actions)) if self._clips else actions
+            column = 0
+            for leaf in self._spec.leaves:
+                numbers = taken[:, leaf.columns]
+                if leaf.kind != "categorical":
+                    out[:, column : column + leaf.size] = numbers
+                    column += leaf.size
+                    continue
+                for choice, count in zip(numbers.T.astype(np.int64), leaf.choices, strict=True):
+                    out[np.arange(len(out)), column + choice] = 1
+                    column += count
+        if self.with_reward:
+            out[:, -1] = rewards
+        return out
+
+    def of(self, actions: Sequence[Any] | None, rewards: Sequence[Any] | None, count: int) -> Array:
+        """The same for `count` actions and rewards as an environment has them, each None where an episode begins."""
+        for name, given, seen in (("action", actions, self.with_action), ("reward", rewards, self.with_reward)):
+            if given is not None and not seen and any(value is not None for value in given):
+                raise ValueError(f"prev_{name}: this policy does not look at it; leave it out")
+        out = np.zeros((count, self.size), np.float32)
+        actions, rewards = actions or [None] * count, rewards or [None] * count
+        for row, (action, reward) in enumerate(zip(actions, rewards, strict=True)):
+            if action is not None:
+                taken = self._spec.encode([action])
+                out[row, : self.action_size] = self(taken, np.zeros(1))[0, : self.action_size]
+            if reward is not None:
+                out[row, -1] = reward
+        return out
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The memory of a policy."""
+
+    step: Callable[[Inputs, Inputs], tuple[Array, Inputs]]  # see `MemoryNetwork`
+    initial_state: Inputs  # of one environment, each [...]
+    previous: PreviousStep
+    window: int  # steps that are learned from as one sequence
+
+    def begin(self, count: int) -> Inputs:
+        """What is carried into the first step of `count` episodes: nothing before it, and the initial state."""
+        nothing = np.zeros((count, self.previous.size), np.float32)
+        return (nothing, *(np.repeat(part[None], count, axis=0) for part in self.initial_state))
+
+    def stacked(self, states: Sequence[Sequence[Any]]) -> Inputs:
+        """The states of several environments as the network takes them; a ValueError says what does not fit."""
+        expected = [part.shape for part in self.initial_state]
+        for state in states:
+            shapes = [np.shape(part) for part in state]
+            if shapes != expected:
+                wanted = "as get_initial_state() gives them"
+                raise ValueError(f"state: must be arrays of shapes {expected}, {wanted} (got {shapes})")
+        return tuple(np.stack([np.asarray(part, np.float32) for part in parts]) for parts in zip(*states, strict=True))

@@ -1,0 +1,78 @@
+"""What a policy with memory carries from step to step of N environments, and the record of it for the learner."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.data.batch import Array, Carried, Parts
+from shoal.data.state import State
+from shoal.envs.vector import Steps
+from shoal.models.network import Inputs
+from shoal.models.recurrence import Recurrence
+
+
+class Carrier:
+    """Hands the network its state, and the action and reward before each step; both begin anew with each episode."""
+
+    def __init__(self, recurrence: Recurrence, num_envs: int) -> None:
+        self._recurrence = recurrence
+        self._now: Parts = recurrence.begin(num_envs)  # what was before, then the state: each [N, ...]
+        self._before: Parts = ()  # the same, one step ago
+        self._previous: list[Array] = []
+        self._states: list[Parts] = []
+        self._finals: dict[tuple[int, int], Parts] = {}
+
+    def begin_fragment(self) -> None:
+        """Forget the record of the last fragment; the episodes go on."""
+        self._previous, self._states, self._finals = [], [], {}
+
+    def act(self, inputs: Inputs) -> Array:
+        """The network's outputs `[N, K]` for the fragment's next step."""
+        previous, *state = self._now
+        if len(self._previous) % self._recurrence.window == 0:
+            self._states.append(tuple(state))
+        self._previous.append(previous)
+        outputs, after = self._recurrence.step((*inputs, previous), tuple(state))
+        # Copies: a model may hand back what it was given, or keep what it hands back.
+        self._before, self._now = self._now, (previous, *(np.array(part) for part in after))
+        return outputs
+
+    def follow(self, actions: NDArray[np.generic], steps: Steps) -> None:
+        """Take in what came of the actions."""
+        t = len(self._previous) - 1
+        self._now = (self._recurrence.previous(actions, steps.rewards), *self._now[1:])
+        for row, _ in steps.finals:
+            self._finals[t, row] = _row(self._now, row)
+        for row in steps.failed:  # the step before becomes the last one, unless it was that already
+            self._finals.setdefault((t - 1, row), _row(self._before, row))
+        self.begin(np.flatnonzero(steps.terminated | steps.truncated))
+
+    def begin(self, rows: NDArray[np.int64]) -> None:
+        """An episode begins in each of these rows."""
+        for part, first in zip(self._now, self._recurrence.begin(len(rows)), strict=True):
+            part[rows] = first
+
+    def record(self, final_at: NDArray[np.int64]) -> Carried:
+        """What was carried into the fragment's steps and into the observations that follow those in `final_at`."""
+        finals = [self._finals.get((t, row)) or _row(self._now, row) for t, row in final_at.tolist()]
+        nothing = self._recurrence.begin(0)
+        return Carried(
+            window=self._recurrence.window,
+            previous=np.stack(self._previous),
+            states=tuple(np.stack(part) for part in zip(*self._states, strict=True)),
+            final=tuple(np.stack(part) for part in zip(*finals, strict=True)) if finals else nothing,
+        )
+
+    def get_state(self) -> State:
+        """What is carried into the next step."""
+        return State(arrays={f"carried{k}": part.copy() for k, part in enumerate(self._now)})
+
+    def set_state(self, state: State) -> None:
+        """Take over what a saved state carried."""
+        for k, part in enumerate(self._now):
+            part[:] = state.arrays[f"carried{k}"]
+
+
+def _row(parts: Parts, row: int) -> Parts:
+    return tuple(part[row].copy() for part in parts)
