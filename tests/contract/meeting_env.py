@@ -90,3 +90,19 @@ class Highest(shoal.DefaultCallbacks):
     def on_episode_end(self, *, worker, env, episode, **kwargs) -> None:
         assert worker.policy is not None
         episode.custom_metrics["highest"] = episode.user_data["highest"]
+
+
+class Throwing(Course):
+    """Continuous, and without a mask."""
+
+    observation_space = spaces.Box(-100, 100, (3,), np.float32)
+    action_space = spaces.Box(-2, 2, (2,), np.float32)
+
+    def seen(self):
+        return np.array([self.place, self.wind, self.mass], np.float32)
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.steps += 1
+        self.place += float(action.sum()) / self.mass + self.wind
+        return self.seen(), -abs(self.place), bool(abs(self.place) > self.goal), self.steps >= 9, {}

@@ -184,3 +184,120 @@ def test_a_policy_of_masks_crowds_and_offers_acts_by_itself(trainer_of, tmp_path
     actions = policy.compute_actions(observations, explore=False)
     assert actions == trainer.compute_actions(observations, explore=False)
     assert all(obs["action_mask"][action] for obs, action in zip(observations, actions, strict=True))
+
+
+MEMORIES = {
+    "lstm": {"use_lstm": True, "lstm_cell_size": 8, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},
+    "attention": {"use_attention": True, "attention_memory_inference": 3, "attention_dim": 8},
+}
+
+
+def with_memory(memory: str = "lstm") -> dict[str, Any]:
+    return {"model": {"fcnet_hiddens": [8], "max_seq_len": 5, **MEMORIES[memory]}}
+
+
+def trained(trainer: shoal.Trainer, iterations: int) -> tuple[list[Any], np.ndarray]:
+    """Observations and actions of some iterations, and the weights after them."""
+    seen = []
+    sample = trainer.workers.sample
+
+    def watched(steps: int) -> Any:
+        found = sample(steps)
+        seen.append([np.array(part) for part in (*found.batch.obs, found.batch.actions, *found.batch.carried.states)])
+        return found
+
+    trainer.workers.sample = watched
+    for _ in range(iterations):
+        assert trainer.train()["env_failures_total"] == 0
+    return seen, trainer.get_policy().network.params.copy()
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize(
+    ("memory", "run", "name"),
+    [
+        ("lstm", "PPO", "Course"),
+        ("lstm", "TRPO", "Course"),
+        ("attention", "PPO", "Course"),
+        ("lstm", "PPO", "Crowded"),
+        ("lstm", "TRPO", "Offering"),
+    ],
+)
+def test_memory_behind_masks_is_the_same_in_any_layout(trainer_of, memory, run, name) -> None:
+    pytest.importorskip("torch")
+    trajectories, weights = trained(trainer_of(name, run, **with_memory(memory)), 2)
+    for num_workers in (1, 2):
+        layout = {"num_workers": num_workers, "num_envs_per_worker": NUM_ENVS // num_workers}
+        changes = {**with_memory(memory), **layout, "num_cpus_per_worker": 0.5}
+        others, other_weights = trained(trainer_of(name, run, **changes), 2)
+        for mine, theirs in zip(trajectories, others, strict=True):
+            for wanted, found in zip(mine, theirs, strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(other_weights, weights, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("run", ["PPO", "TRPO"])
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_memory_with_masks_tasks_draws_and_hooks_goes_on_bit_for_bit(trainer_of, tmp_path, memory, run) -> None:
+    pytest.importorskip("torch")
+    stages = [{"task": 3, "until": {"timesteps_total": 200}}, {"task": 5, "until": {"timesteps_total": 400}}, {"task": 8}]
+    changes = {**with_memory(memory), "randomize": DRAWS, "callbacks": f"{ENVS}:Highest"}
+    changes |= {"curriculum": {"stages": stages}, "exploration_config": {"type": "StochasticSampling"}}
+    whole, resumed = (trainer_of("Course", run, **changes) for _ in range(2))
+    for _ in range(3):
+        whole.train()
+    saved = whole.save(tmp_path)
+    resumed.train()
+    resumed.restore(saved)
+    for task in (5, 8, 8):
+        one, two = whole.train(), resumed.train()
+        assert one["task"] == two["task"] == task
+        for key in ("learner", "custom_metrics", "episode_reward_mean", "episodes_total"):
+            assert one[key] == two[key]
+        np.testing.assert_array_equal(whole.get_policy().network.params, resumed.get_policy().network.params)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_evaluation_workers_cases_and_policies_by_themselves_remember(trainer_of, tmp_path) -> None:
+    pytest.importorskip("torch")
+    alone = trainer_of(**with_memory(), observation_filter="MeanStdFilter")
+    workers = {"evaluation_num_workers": 2, "num_envs_per_worker": 2, "num_cpus_per_worker": 0.5}
+    two = trainer_of(**with_memory(), **workers, observation_filter="MeanStdFilter")
+    alone.train()
+    two.get_policy().set_state(alone.get_policy().get_state())
+    wanted = alone.evaluate(episodes=7)
+    found = two.evaluate(episodes=7)
+    assert found["episode_lengths"] == wanted["episode_lengths"]
+    assert found["episode_rewards"] == wanted["episode_rewards"]
+    path = alone.save(tmp_path)
+    (tmp_path / "cases.csv").write_text("seed\n" + "".join(f"{seed}\n" for seed in range(5)))
+    tables = []
+    for workers_ in ("0", "2"):
+        output = tmp_path / f"{workers_}.csv"
+        evaluated(path, "--cases", str(tmp_path / "cases.csv"), "--output", str(output), "--num-workers", workers_)
+        tables.append(output.read_text())
+    assert tables[0] == tables[1]
+    rewards = [float(row["episode_reward"]) for row in csv.DictReader(tables[0].splitlines())]
+
+    policy = shoal.Policy.load(path)
+    for seed, reward in enumerate(rewards):
+        env = alone.env_maker.make(shoal.EnvContext({}))
+        obs, _ = env.reset(seed=seed)
+        state, before, total, done = policy.get_initial_state(), {}, 0.0, False
+        while not done:
+            action, state, _ = policy.compute_single_action(obs, state, **before, explore=False)
+            obs, gained, terminated, truncated, _ = env.step(action)
+            before = {"prev_action": action, "prev_reward": gained}
+            total, done = total + gained, terminated or truncated
+        assert total == reward
+
+
+def test_correlated_noise_and_memory_go_on_together(trainer_of, tmp_path) -> None:
+    pytest.importorskip("torch")
+    changes = {**with_memory(), "exploration_config": {"type": "OrnsteinUhlenbeckNoise"}, "squash_actions": True}
+    whole, resumed = (trainer_of("Throwing", **changes) for _ in range(2))
+    whole.train()
+    saved = whole.save(tmp_path)
+    resumed.restore(saved)
+    assert whole.train()["learner"] == resumed.train()["learner"]
+    np.testing.assert_array_equal(whole.get_policy().network.params, resumed.get_policy().network.params)
