@@ -55,7 +55,9 @@ def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
             def watched(steps):
                 found = sample(steps)
                 carried = found.batch.carried
-                seen.append([np.array(x) for x in (found.batch.actions, carried.previous, *carried.states)])
+                seen.append(
+                    [np.array(x) for x in (found.batch.actions, carried.previous, *carried.states, carried.states_at)]
+                )
                 return found
 
             trainer.workers.sample = watched

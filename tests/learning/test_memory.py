@@ -65,42 +65,42 @@ MEMORIES = {
 
 
 def reached(env: Any, algorithm: str, model: dict[str, Any], iterations: int, goal: float, **settings: Any) -> float:
-    """The mean return of evaluation after training, or as soon as the goal is reached in training."""
+    """The mean return in evaluation, as soon as it is the goal or after so many iterations."""
     config = {
         "num_envs_per_worker": 16,
         "train_batch_size": 1024,
         "sgd_minibatch_size": 128,
-        "lr": 3e-3,
         "gamma": 0.9,
         "seed": 2,
-        "model": {"fcnet_hiddens": [32], "vf_share_layers": True, **model},
+        "model": {"fcnet_hiddens": [32], **model},
         **settings,
     }
     with getattr(shoal, algorithm)(env=env, config=config) as trainer:
         for _ in range(iterations):
-            if (trainer.train()["episode_reward_mean"] or -np.inf) >= goal:
-                break
+            if (trainer.train()["episode_reward_mean"] or -np.inf) >= 0.8 * goal:
+                found = float(trainer.evaluate(episodes=64)["episode_reward_mean"])
+                if found >= goal:
+                    return found
         return float(trainer.evaluate(episodes=64)["episode_reward_mean"])
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_repeat_after_me_is_learned_with_memory(memory: str) -> None:
-    model = {**MEMORIES[memory], "max_seq_len": 10}
-    assert reached(RepeatAfterMe, "PPO", model, 40, goal=24) > 26  # of 28
+    model = {**MEMORIES[memory], "max_seq_len": 10, "vf_share_layers": True}
+    assert reached(RepeatAfterMe, "PPO", model, 60, goal=26) >= 26  # of 28
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_t_maze_is_learned_with_memory(memory: str) -> None:
-    model = {**MEMORIES[memory], "max_seq_len": 9}
-    assert reached(TMaze, "PPO", model, 40, goal=0.9) > 0.95
+    model = {**MEMORIES[memory], "max_seq_len": 9, "vf_share_layers": True}
+    assert reached(TMaze, "PPO", model, 40, goal=1.0) == 1
 
 
 def test_trpo_learns_with_memory() -> None:
-    model = {**MEMORIES["lstm"], "max_seq_len": 10, "vf_share_layers": False}
-    assert reached(RepeatAfterMe, "TRPO", model, 60, goal=24, max_kl=0.03, lambda_=0.8) > 26
+    model = {**MEMORIES["lstm"], "max_seq_len": 10}
+    assert reached(RepeatAfterMe, "TRPO", model, 60, goal=26, max_kl=0.03, lambda_=0.8) >= 26
 
 
 @pytest.mark.parametrize("env", [RepeatAfterMe, TMaze])
 def test_without_memory_nothing_is_learned(env: Any) -> None:
-    model = {"fcnet_hiddens": [32]}
-    assert reached(env, "PPO", model, 15, goal=np.inf) < (4 if env is RepeatAfterMe else 0.4)
+    assert reached(env, "PPO", {}, 15, goal=np.inf) < (4 if env is RepeatAfterMe else 0.4)

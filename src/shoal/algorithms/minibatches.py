@@ -49,10 +49,10 @@ class Epoch:
 class Minibatches:
     """Cuts `[T, N]` batches into stratified minibatches: each takes as evenly as it can from every environment's time.
 
-    Every `window` steps of an environment stay together and in order: the sequences of a model with memory.
-
     Each environment's time is permuted by itself, and so is the order of environments; the permutations follow from
     seed, pass and environment alone. So a learner that has some of the environments finds its share by itself.
+
+    The sequences of a model with memory stay whole: those that begin in the same `window` steps go together.
     """
 
     def __init__(self, seed: int, size: int, shuffle: bool = True, window: int = 1) -> None:
@@ -60,30 +60,37 @@ class Minibatches:
         self.passes = 0  # made so far, over all batches
         self._seed = int(np.random.SeedSequence([seed, 2]).generate_state(1, np.uint64)[0])
 
-    def of(self, valid: NDArray[np.bool_], group: Group, columns: Integers | None = None) -> Iterator[Epoch]:
+    def of(
+        self,
+        valid: NDArray[np.bool_],
+        group: Group,
+        columns: Integers | None = None,
+        starts: Integers | None = None,
+    ) -> Iterator[Epoch]:
         """One pass after another over this learner's `[T, N]` share of a batch; without end.
 
-        `columns` says where its environments stand among those of all learners.
+        `columns` says where its environments stand among those of all learners, and `starts` `[T, N]` when the sequence
+        of each step began, if there are sequences.
         """
         shares = np.zeros((group.size, 3), np.int64)
         shares[group.rank] = *valid.shape, np.count_nonzero(valid)
         shares = group.sum(shares)
         steps, num_envs, num_valid = int(shares[:, 0].max()), int(shares[:, 1].sum()), int(shares[:, 2].sum())
         columns = np.arange(num_envs) if columns is None else columns
-        windows = ceil(steps / self.window)
-        steps = windows * self.window
         if len(valid) < steps:
             valid = np.concatenate([valid, np.zeros((steps - len(valid), valid.shape[1]), bool)])
         rows_valid = None if num_valid == steps * num_envs else valid.reshape(-1)
         count = ceil(num_valid / self.size)
+        windows = ceil(steps / self.window)
         bounds = np.round(np.linspace(0, windows * num_envs, count + 1)).astype(np.int64)
         while True:
             rows, places = self._ordered(windows, num_envs, columns)
-            cuts = self.window * np.searchsorted(places, bounds)
-            sizes = self.window * np.diff(bounds)
-            if self.window > 1:
-                rows = _steps_of(rows, self.window, len(columns))
-            if rows_valid is not None:
+            cuts = np.searchsorted(places, bounds)
+            sizes = np.diff(bounds)
+            if starts is not None:
+                rows, cuts = _steps_of(rows, cuts, starts // self.window, valid)
+                sizes = group.sum(np.diff(cuts))
+            elif rows_valid is not None:
                 kept = rows_valid[rows]
                 cuts = np.concatenate([[0], np.cumsum(kept)])[cuts]
                 rows = rows[kept]
@@ -108,11 +115,19 @@ class Minibatches:
         return (times * mine + envs).reshape(-1), places
 
 
-def _steps_of(windows: Integers, length: int, num_envs: int) -> Integers:
-    """The rows of the steps in windows that are given by their own rows."""
-    at, envs = np.divmod(windows, max(num_envs, 1))
-    times = at[:, None] * length + np.arange(length)
-    return (times * num_envs + envs[:, None]).reshape(-1)
+def _steps_of(
+    windows: Integers, cuts: Integers, window_of: Integers, valid: NDArray[np.bool_]
+) -> tuple[Integers, Integers]:
+    """The rows of the steps that belong to windows `[W]`, in the order of those, and the cuts among them.
+
+    A window is known by its row, as a step is; `window_of` `[T, N]` says when it is that each step belongs to.
+    """
+    ranks = np.argsort(windows)
+    steps, num_envs = window_of.shape
+    rows = np.flatnonzero(valid[:steps])
+    rank = ranks[(window_of * num_envs + np.arange(num_envs)).reshape(-1)[rows]]
+    order = np.argsort(rank, kind="stable")  # in a window, time goes on as it did
+    return rows[order], np.searchsorted(rank[order], cuts)
 
 
 def _scrambled(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

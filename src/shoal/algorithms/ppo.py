@@ -58,7 +58,7 @@ class PPO:
 
         totals = Totals()
         before = network.params.copy(), self.optimizer.get_state()
-        passes = self.minibatches.of(batch.valid, group, batch.columns)
+        passes = self.minibatches.of(batch.valid, group, batch.columns, seen.starts)
         for epoch, minibatches in zip(range(c.num_sgd_iter), passes, strict=False):
             rows = minibatches.rows
             inputs = seen.ordered(rows)

@@ -24,7 +24,7 @@ GATHERED_BYTES = 8 << 20  # up to here a pass puts its inputs in order at once; 
 class Rows:
     """What a network without memory takes: steps in any order and number."""
 
-    unit = 1  # steps that belong together
+    starts: Integers | None = None  # of sequences
 
     def __init__(self, parts: Inputs, order: slice | Integers = slice(None)) -> None:
         self._parts = parts
@@ -56,41 +56,39 @@ class Rows:
 class Sequences:
     """What a network with memory takes: the steps of whole sequences, each from the state in which it began.
 
-    Each environment's time is cut into windows, and a window into sequences where an episode begins. A window begins
-    with the state that was recorded there, an episode with the initial one.
+    A sequence begins with each episode, and wherever a state was recorded (see `Carried`).
     """
 
-    def __init__(self, parts: Inputs, states: Inputs, state_at: Integers, order: Integers, unit: int) -> None:
+    def __init__(self, parts: Inputs, states: Inputs, state_at: Integers, starts: Integers, order: Integers) -> None:
         self._parts = parts
-        self._states = states  # each [Z, ...]
+        self._states = states  # each [Z + 1, ...], the initial one last
         self._state_at = state_at  # [T * N], which of them a step begins a sequence with; -1: it goes on in one
-        self.order = order  # windows one after another; what is no transition is left out
-        self.unit = unit
+        self.starts = starts  # [T, N], when each step's sequence began
+        self.order = order  # of the steps in `chunks`: by environment and time, without what is no transition
 
     @classmethod
     def of(cls, parts: Inputs, batch: Batch, initial_state: Inputs) -> Sequences:
         """The sequences of a batch, whose encoded observations are `parts`."""
         assert batch.carried is not None
         carried, (steps, num_envs) = batch.carried, batch.valid.shape
-        count = -(-steps // carried.window) * num_envs
         state_at = np.full((steps, num_envs), -1)
-        state_at[1:][(batch.terminated | batch.truncated)[:-1]] = count
-        state_at[:: carried.window] = np.arange(count).reshape(-1, num_envs) if num_envs else 0
-        states = tuple(
-            np.concatenate([part.reshape(count, *part.shape[2:]), first[None]])
-            for part, first in zip(carried.states, initial_state, strict=True)
-        )
-        times, envs = np.divmod(np.arange(steps * num_envs), max(num_envs, 1))
-        order = np.lexsort((times, envs, times // carried.window))
-        previous = carried.previous.reshape(steps * num_envs, carried.previous.shape[2])
+        state_at[1:][(batch.terminated | batch.truncated)[:-1]] = len(carried.states_at)
+        state_at[tuple(carried.states_at.T)] = np.arange(len(carried.states_at))
+        times = np.arange(steps)[:, None]
         return cls(
-            (*parts, previous), states, state_at.reshape(-1), order[batch.valid.reshape(-1)[order]], carried.window
+            (*parts, carried.previous.reshape(steps * num_envs, carried.previous.shape[2])),
+            tuple(
+                np.concatenate([part, first[None]]) for part, first in zip(carried.states, initial_state, strict=True)
+            ),
+            state_at.reshape(-1),
+            np.maximum.accumulate(np.where(state_at >= 0, times, 0), axis=0),
+            np.arange(steps * num_envs).reshape(steps, num_envs).T[batch.valid.T],
         )
 
     def only(self, chosen: NDArray[np.bool_]) -> Sequences:
         """The chosen steps, which must be those of whole sequences."""
         order = self.order[chosen[self.order]]
-        return Sequences(self._parts, self._states, self._state_at, order, self.unit)
+        return Sequences(self._parts, self._states, self._state_at, self.starts, order)
 
     def chunks(self, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES) -> Iterator[Inputs]:
         """All sequences in order, about `rows` steps and `size` bytes at a time."""

@@ -129,7 +129,7 @@ class TRPO:
         if not c.use_critic:
             return {"vf_loss": loss, "refused_minibatches": 0.0}
         before = network.params.copy(), self.optimizer.get_state()
-        for epoch in islice(self.minibatches.of(batch.valid, group, batch.columns), c.num_sgd_iter):
+        for epoch in islice(self.minibatches.of(batch.valid, group, batch.columns, seen.starts), c.num_sgd_iter):
             losses, count = 0.0, 0
             for part, size in epoch:
                 rows = epoch.rows[part]
@@ -184,8 +184,10 @@ class TrustRegion:
         self.policy, self.group = policy, group
         steps, num_envs = batch.valid.shape
         valid = batch.valid.reshape(-1)
-        windows = np.arange(steps * num_envs) // max(num_envs, 1) // seen.unit
-        thinned = valid & (windows % subsample == 0)
+        times = np.arange(steps * num_envs) // max(num_envs, 1)
+        if seen.starts is not None:  # whole sequences
+            times = seen.starts.reshape(-1) // policy.window
+        thinned = valid & (times % subsample == 0)
         self._seen = seen.only(valid)
         rows = self._seen.order
         self._actions = batch.actions.reshape(len(valid), batch.actions.shape[2])[rows]

@@ -106,7 +106,7 @@ class ModelConfig(BaseModel):
     lstm_use_prev_reward: Flag = False
     """Whether the LSTM or GRU also sees the reward before each step (your own model: as prev_rewards)."""
     max_seq_len: Size = 20
-    """Steps that a model with memory learns from as one sequence; no gradient reaches further back."""
+    """Longest sequence that a model with memory learns from; no gradient reaches further back."""
     use_attention: Flag = False
     """Whether the model has memory by attention: a causal transformer over the last steps, after the hidden layers."""
     attention_memory_inference: Size = 50

@@ -18,13 +18,13 @@ Parts = tuple[NDArray[Any], ...]
 class Carried:
     """What a policy with memory carried into the steps of a batch: what its network's outputs depended on beside them.
 
-    The network's state is recorded before every `window`-th step, where learning begins a sequence. It begins one
-    where an episode begins too, from the network's initial state.
+    A sequence to learn from begins with each episode, from the network's initial state, and at the places in
+    `states_at`, from the state that was there: at the fragment's first step, and where a sequence would get too long.
     """
 
-    window: int
     previous: Array  # [T, N, P], the action and reward before each step, encoded; zeros where an episode begins
-    states: Parts  # each [ceil(T / window), N, ...]
+    states: Parts  # each [Z, ...]
+    states_at: NDArray[np.int64]  # [Z, 2], (t, n), in ascending order
     final: Parts  # each [F, ...]: what was before `final_obs`, and the state there
 
 
@@ -70,30 +70,39 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         for f in fields(Batch)
         if f.name not in ("obs", "final_obs", "final_at", "columns", "carried")
     }
-    final_at = np.concatenate([b.final_at + np.array([0, n]) for b, n in zip(batches, offsets, strict=True)])
-    order = np.lexsort(final_at.T[::-1])
+    final_at, order = _joined_places([b.final_at for b in batches], offsets)
 
     def beside(parts: Iterable[Parts]) -> Parts:
         return tuple(np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
 
-    def finals(parts: Iterable[Parts]) -> Parts:
+    def listed(parts: Iterable[Parts], order: NDArray[np.int64]) -> Parts:
         return tuple(np.concatenate(part)[order] for part in zip(*parts, strict=True))
 
     carried = [b.carried for b in batches if b.carried is not None]
     if carried:
-        joined["carried"] = replace(
-            carried[0],
+        states_at, states_order = _joined_places([c.states_at for c in carried], offsets)
+        joined["carried"] = Carried(
             previous=np.concatenate([c.previous for c in carried], axis=1),
-            states=beside(c.states for c in carried),
-            final=finals(c.final for c in carried),
+            states=listed((c.states for c in carried), states_order),
+            states_at=states_at,
+            final=listed((c.final for c in carried), order),
         )
     return replace(
         first,
         **joined,
         obs=beside(b.obs for b in batches),
-        final_obs=finals(b.final_obs for b in batches),
-        final_at=final_at[order],
+        final_obs=listed((b.final_obs for b in batches), order),
+        final_at=final_at,
     )
+
+
+def _joined_places(
+    places: Sequence[NDArray[np.int64]], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places `(t, n)` of several fragments side by side in ascending order, and that order."""
+    joined = np.concatenate([at + np.array([0, n]) for at, n in zip(places, offsets, strict=True)])
+    order = np.lexsort(joined.T[::-1])
+    return joined[order], order
 
 
 def padded(batch: Batch, steps: int) -> Batch:
@@ -101,8 +110,8 @@ def padded(batch: Batch, steps: int) -> Batch:
     if len(batch.rewards) == steps:
         return batch
 
-    def longer(array: NDArray[Any], value: Any = 0, length: int = steps) -> NDArray[Any]:
-        room = np.full((length - len(array), *array.shape[1:]), value, array.dtype)
+    def longer(array: NDArray[Any], value: Any = 0) -> NDArray[Any]:
+        room = np.full((steps - len(array), *array.shape[1:]), value, array.dtype)
         return np.concatenate([array, room])
 
     rows: dict[str, Any] = {
@@ -110,10 +119,7 @@ def padded(batch: Batch, steps: int) -> Batch:
         for name in ("actions", "rewards", "truncated", "valid", "log_probs", "dist_inputs")
     }
     if batch.carried is not None:
-        c = batch.carried
-        windows = -(-steps // c.window)
-        states = tuple(longer(part, length=windows) for part in c.states)
-        rows["carried"] = replace(c, previous=longer(c.previous), states=states)
+        rows["carried"] = replace(batch.carried, previous=longer(batch.carried.previous))
     return replace(
         batch, obs=tuple(longer(part) for part in batch.obs), terminated=longer(batch.terminated, True), **rows
     )

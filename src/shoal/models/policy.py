@@ -85,7 +85,7 @@ class Policy:
 
     @property
     def window(self) -> int:
-        """Steps that are learned from in one piece: those of a sequence, or one."""
+        """The most steps that are learned from in one piece: those of a sequence, or one."""
         return 1 if self.recurrence is None else self.recurrence.window
 
     def get_initial_state(self) -> list[Array]:

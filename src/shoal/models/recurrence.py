@@ -71,7 +71,7 @@ class Recurrence:
     step: Callable[[Inputs, Inputs], tuple[Array, Inputs]]  # see `MemoryNetwork`
     initial_state: Inputs  # of one environment, each [...]
     previous: PreviousStep
-    window: int  # steps that are learned from as one sequence
+    window: int  # the longest sequence that is learned from
 
     def begin(self, count: int) -> Inputs:
         """What is carried into the first step of `count` episodes: nothing before it, and the initial state."""

@@ -265,7 +265,8 @@ def _empty(batch: Batch) -> Batch:
     carried = batch.carried and replace(
         batch.carried,
         previous=batch.carried.previous[:, :0],
-        states=tuple(part[:, :0] for part in batch.carried.states),
+        states=tuple(part[:0] for part in batch.carried.states),
+        states_at=batch.carried.states_at[:0],
         final=tuple(part[:0] for part in batch.carried.final),
     )
     return replace(

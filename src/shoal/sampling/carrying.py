@@ -19,19 +19,23 @@ class Carrier:
         self._recurrence = recurrence
         self._now: Parts = recurrence.begin(num_envs)  # what was before, then the state: each [N, ...]
         self._before: Parts = ()  # the same, one step ago
+        self._length = np.zeros(num_envs, np.int64)  # of each sequence so far
         self._previous: list[Array] = []
-        self._states: list[Parts] = []
+        self._states: dict[tuple[int, int], Parts] = {}
         self._finals: dict[tuple[int, int], Parts] = {}
 
     def begin_fragment(self) -> None:
         """Forget the record of the last fragment; the episodes go on."""
-        self._previous, self._states, self._finals = [], [], {}
+        self._previous, self._states, self._finals = [], {}, {}
+        self._length[:] = self._recurrence.window  # so a new sequence begins
 
     def act(self, inputs: Inputs) -> Array:
         """The network's outputs `[N, K]` for the fragment's next step."""
         previous, *state = self._now
-        if len(self._previous) % self._recurrence.window == 0:
-            self._states.append(tuple(state))
+        for row in np.flatnonzero(self._length == self._recurrence.window).tolist():
+            self._states[len(self._previous), row] = _row(tuple(state), row)
+            self._length[row] = 0
+        self._length += 1
         self._previous.append(previous)
         outputs, after = self._recurrence.step((*inputs, previous), tuple(state))
         # Copies: a model may hand back what it was given, or keep what it hands back.
@@ -52,15 +56,16 @@ class Carrier:
         """An episode begins in each of these rows."""
         for part, first in zip(self._now, self._recurrence.begin(len(rows)), strict=True):
             part[rows] = first
+        self._length[rows] = 0
 
     def record(self, final_at: NDArray[np.int64]) -> Carried:
         """What was carried into the fragment's steps and into the observations that follow those in `final_at`."""
         finals = [self._finals.get((t, row)) or _row(self._now, row) for t, row in final_at.tolist()]
         nothing = self._recurrence.begin(0)
         return Carried(
-            window=self._recurrence.window,
             previous=np.stack(self._previous),
-            states=tuple(np.stack(part) for part in zip(*self._states, strict=True)),
+            states=tuple(np.stack(part) for part in zip(*self._states.values(), strict=True)),
+            states_at=np.array(list(self._states), np.int64),
             final=tuple(np.stack(part) for part in zip(*finals, strict=True)) if finals else nothing,
         )
 

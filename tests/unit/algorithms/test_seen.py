@@ -116,6 +116,7 @@ def test_sequences_give_what_acting_gave_step_by_step(memory, kind) -> None:
         batch = sampler.sample(T, complete_episodes=complete).batch
         outputs, values, finals = by_hand(policy, batch, state)
         seen = seen_by(policy, batch)
+        assert (np.arange(len(batch.valid))[:, None] - seen.starts < WINDOW)[batch.valid].all()
         valid = batch.valid.reshape(-1)
         assert sorted(seen.order.tolist()) == np.flatnonzero(valid).tolist()
         flat = outputs.reshape(-1, outputs.shape[2])[seen.order]
@@ -160,36 +161,40 @@ def test_fragments_of_several_workers_are_joined() -> None:
 
 @pytest.mark.parametrize("columns", [[3, 5], [8, 0], [1, 2, 5]])
 @pytest.mark.parametrize("holes", [False, True])
-def test_minibatches_are_whole_windows_and_their_union_is_that_of_one_learner(in_threads, columns, holes) -> None:
+def test_minibatches_are_whole_sequences_and_their_union_is_that_of_one_learner(in_threads, columns, holes) -> None:
     rng = np.random.default_rng(1)
-    valid = rng.random((T, 8)) < 0.7 if holes else np.ones((T, 8), bool)
+    valid = rng.random((T, 8)) < 0.8 if holes else np.ones((T, 8), bool)
+    begins = rng.random((T, 8)) < 0.2
+    begins[0] = True
+    starts = np.maximum.accumulate(np.where(begins, np.arange(T)[:, None], 0), axis=0)
     cuts = np.cumsum([0, *columns]).tolist()
 
     def work(group, share):
-        first, mask = share
+        first, end = share
         found = []
-        made = Minibatches(5, 16, window=WINDOW).of(mask, group, np.arange(first, first + mask.shape[1]))
+        made = Minibatches(5, 16, window=WINDOW).of(
+            valid[:, first:end], group, np.arange(first, end), starts[:, first:end]
+        )
         for epoch in islice(made, 3):
             for part, size in epoch:
-                times, envs = np.divmod(epoch.rows[part], max(mask.shape[1], 1))
+                times, envs = np.divmod(epoch.rows[part], max(end - first, 1))
                 found.append((list(zip(times.tolist(), (envs + first).tolist(), strict=True)), size))
         return found
 
-    [whole] = in_threads(work, [(0, valid)])
-    shares = [(a, valid[:, a:b]) for a, b in pairwise(cuts)]
-    parts = in_threads(work, shares)
+    [whole] = in_threads(work, [(0, 8)])
+    parts = in_threads(work, list(pairwise(cuts)))
     for k, (steps, size) in enumerate(whole):
         assert sorted(step for found in parts for step in found[k][0]) == sorted(steps)
         assert {found[k][1] for found in parts} == {size} == {len(steps)}
-        windows = list(dict.fromkeys((t // WINDOW, n) for t, n in steps))
-        wanted = [
-            (t, n)
-            for window, n in windows
-            for t in range(WINDOW * window, min(T, WINDOW * window + WINDOW))
-            if valid[t, n]
+        sequences = list(dict.fromkeys((int(starts[t, n]), n) for t, n in steps))
+        assert steps == [
+            (t, n) for start, n in sequences for t in range(start, T) if starts[t, n] == start and valid[t, n]
         ]
-        assert steps == wanted
-    assert len({step for steps, _ in whole for step in steps}) == np.count_nonzero(valid)
+    every = [step for steps, _ in whole for step in steps]
+    assert len(every) == 3 * len(set(every)) == 3 * np.count_nonzero(valid)
+    sizes = [size for _, size in whole]
+    assert max(sizes) < 3 * 16
+    assert len({tuple(steps) for steps, _ in whole}) == len(whole)
 
 
 def share_of(batch: Batch, begin: int, end: int) -> Batch:
@@ -197,6 +202,7 @@ def share_of(batch: Batch, begin: int, end: int) -> Batch:
     mine = (begin <= batch.final_at[:, 1]) & (batch.final_at[:, 1] < end)
     names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs")
     assert batch.carried is not None
+    known = (begin <= batch.carried.states_at[:, 1]) & (batch.carried.states_at[:, 1] < end)
     return replace(
         batch,
         obs=tuple(part[:, begin:end] for part in batch.obs),
@@ -206,7 +212,8 @@ def share_of(batch: Batch, begin: int, end: int) -> Batch:
         carried=replace(
             batch.carried,
             previous=batch.carried.previous[:, begin:end],
-            states=tuple(part[:, begin:end] for part in batch.carried.states),
+            states=tuple(part[known] for part in batch.carried.states),
+            states_at=batch.carried.states_at[known] - np.array([0, begin]),
             final=tuple(part[mine] for part in batch.carried.final),
         ),
         **{name: getattr(batch, name)[:, begin:end] for name in names},
@@ -250,7 +257,11 @@ def test_a_thinned_fisher_matrix_is_that_of_every_nth_sequence() -> None:
     made, policy, sampler = policy_and_sampler("lstm", config=TRPOConfig, fisher_subsample=2)
     batch = sampler.sample(T).batch
     seen = seen_by(policy, batch)
-    thinned = seen.only(np.arange(T * N) // N // WINDOW % 2 == 0)
-    assert set((thinned.order // N // WINDOW).tolist()) == {0, 2}
+    windows = seen.starts // WINDOW
+    thinned = seen.only((windows % 2 == 0).reshape(-1))
+    assert set(windows.reshape(-1)[thinned.order].tolist()) == {0, 2}
+    whole = outputs_of(policy, seen.chunks())
+    kept = np.isin(seen.order, thinned.order)
+    np.testing.assert_allclose(outputs_of(policy, thinned.chunks()), whole[kept], atol=1e-5)
     stats = TRPO(made, policy).update(batch, 0)
     assert 0 < stats["kl"] <= made.max_kl
