@@ -165,9 +165,7 @@ def test_the_head_s_node_dies(brittle: Bed) -> None:
     running = n1.popen(launch(*HOSTS, command=["sleep", "1000"]))
     job_folder(running, brittle)
     brittle.kill(n1)
-    for name in ("n2", "n3"):
-        node = brittle.nodes[name]
-        wait_until(lambda node=node: not node.processes() and not node.files(), 60, f"nothing is left on {name}")
+    wait_until_clean(brittle, 60)
 
 
 def _agents(node: Node) -> list[psutil.Process]:
