@@ -63,7 +63,7 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 UsePAM no
 PidFile none
-ClientAliveInterval 10
+ClientAliveInterval 5
 SetEnv {variables}
 """
 
