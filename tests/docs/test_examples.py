@@ -69,3 +69,11 @@ def test_learning_ray_goes_through_the_whole_api(folder: Path) -> None:
     assert "training_iteration: 10" in printed
     assert re.search(r"\{'obs1': [012], 'obs2': [012]\}", printed)
     assert "4 workers have" in printed
+
+
+def test_parametric_actions_are_learned_by_both_models(folder: Path) -> None:
+    pytest.importorskip("torch")
+    printed = run([sys.executable, "parametric_actions.py"], folder)
+    rewards = re.findall(r"^(built-in|custom) model: (\S+) -> (\S+) per day$", printed, re.MULTILINE)
+    assert [name for name, _, _ in rewards] == ["built-in", "custom"]
+    assert all(float(last) > float(first) + 3 for _, first, last in rewards)

@@ -125,8 +125,10 @@ class DQNConfig(AlgorithmConfig):
             found.append("config.num_learners: replay and learner of DQN are in one process; leave it at 1")
         if self.batch_mode != "truncate_episodes":
             found.append("config.batch_mode: DQN learns from single transitions; leave it at truncate_episodes")
-        for key in ("normalize_actions", "clip_actions"):
+        for key in ("normalize_actions", "clip_actions", "squash_actions"):
             found += self._unread(key, True, "DQN acts in discrete spaces alone")
+        if self.model.custom_action_dist is not None:
+            found.append("config.model.custom_action_dist: nothing reads it, for DQN acts by values; leave it out")
         exploration, replay = self.exploration_config, self.replay_buffer_config
         if exploration.type == "PerWorkerEpsilonGreedy":
             found += [

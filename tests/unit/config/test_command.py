@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.config.settings import ModelConfig
+
 
 def shoal(*args: str, debug: bool = False) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "shoal.cli.main", *args]
@@ -56,7 +58,7 @@ def test_config_show_one_key(key: str) -> None:
 
 
 def test_config_show_a_key_with_keys_inside() -> None:
-    assert len(shoal("config", "show", "model").stdout.splitlines()) == 10
+    assert len(shoal("config", "show", "model").stdout.splitlines()) == 1 + len(ModelConfig.model_fields)
     assert "stop.timesteps_total" in shoal("config", "show", "stop").stdout
 
 
