@@ -90,7 +90,7 @@ def hello(environ: Mapping[str, str], rank: int | None, reached: str, is_joining
         "scheduler_cpus": own[0].num_cpus if own else None,
         "num_gpus": len(gpus_of_this_host(environ)),
         "versions": {
-            "python": ".".join(str(part) for part in sys.version_info[:2]),
+            "python": ".".join(str(part) for part in sys.version_info[:3]),
             "ray": _version("ray"),
             "shoal": _version("shoal"),
         },
