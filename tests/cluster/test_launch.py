@@ -186,3 +186,15 @@ def _check_another_user(node: Node, folder: Path, token_file: str, token: str) -
     assert not [status for status in their["statuses"].values() if 200 <= status < 400], their
     own = json.loads(node.run([*INTRUDER, "0", str(folder), token_file, token]).out)
     assert 401 not in own["statuses"].values(), f"the token is what they lack: {own}"
+
+
+def test_doctor_looks_at_every_host(slurm: Bed, here: Path) -> None:
+    by_ssh = slurm.nodes["n1"].run(["shoal", "doctor", "--hosts", "n1,n2,n3,n9", "--json"], within_s=120, check=False)
+    told = json.loads(by_ssh.out)["facts"]
+    assert sorted(told) == [*NODES, "n9"]
+    assert [facts["hostname"] for host, facts in sorted(told.items()) if host != "n9"] == NODES
+    assert "n9" in told["n9"]["error"]
+    assert by_ssh.wait() == 1, "a host that cannot be reached would break a job"
+    job = _batch(slurm, here, ["-N3", "--ntasks-per-node=1"], ["sh", "-c", "shoal doctor --json || true"])
+    assert sorted(json.loads(job[job.index("{") :])["facts"]) == NODES
+    wait_until_clean(slurm)
