@@ -40,6 +40,8 @@ bench: setup
 	$(BIN)/python benchmarks/trpo.py
 	$(BIN)/python benchmarks/workers.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/launch.py
+	$(BIN)/python benchmarks/rendezvous.py
 
 clean:
 	rm -rf .venv .venvs

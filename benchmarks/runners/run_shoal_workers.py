@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import sys
@@ -48,6 +49,28 @@ def sampling(
             taken = trainer.train()["timesteps_this_iter"]
             overall.append(taken / (perf_counter() - started))
     return {"sampling": statistics.median(alone), "overall": statistics.median(overall)}
+
+
+def paired(
+    env: str, num_workers: int, num_envs: int, steps: int, rounds: int, env_config: dict[str, Any]
+) -> task.Answer:
+    """Steps per second of sampling with no workers and with some, in turns, since a shared machine's speed drifts."""
+    layouts = {"inside": 0, "workers": num_workers}
+    rates: dict[str, list[float]] = {name: [] for name in layouts}
+    with contextlib.ExitStack() as stack:
+        trainers = {
+            name: stack.enter_context(trainer_of(env, count, num_envs, steps * num_envs, env_config=env_config))
+            for name, count in layouts.items()
+        }
+        for _ in range(rounds + 1):
+            for name, trainer in trainers.items():
+                started = perf_counter()
+                taken = trainer.workers.sample(steps).num_steps
+                rates[name].append(taken / (perf_counter() - started))
+    inside, workers = rates["inside"][1:], rates["workers"][1:]
+    ratios = [many / one for one, many in zip(inside, workers, strict=True)]
+    answer = {"inside": inside, "workers": workers, "ratio": ratios}
+    return {name: statistics.median(values) for name, values in answer.items()}
 
 
 def bare(processes: int, num_envs: int, seconds: float) -> task.Answer:
@@ -123,4 +146,4 @@ def _role(pid: int, command: str) -> str:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (sampling, bare, killed, crowd)})
+    task.main({f.__name__: f for f in (sampling, paired, bare, killed, crowd)})

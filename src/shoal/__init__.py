@@ -17,9 +17,11 @@ from shoal.version import __version__
 if TYPE_CHECKING:
     from shoal.envs.context import EnvContext
     from shoal.envs.registry import register_env
+    from shoal.envs.repeated import Repeated
     from shoal.errors import CheckpointError, ClusterError, ConfigError, EnvError, ShoalError, WorkerError
-    from shoal.models.catalog import ModelCatalog, register_custom_model
+    from shoal.models.catalog import ModelCatalog, register_custom_action_dist, register_custom_model
     from shoal.models.policy import Policy
+    from shoal.models.torch_distributions import TorchDistributionWrapper
     from shoal.models.torch_memory import RecurrentNetwork
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
     from shoal.runs.printing import pretty_print
@@ -35,8 +37,11 @@ _HOMES = {
     "pretty_print": "runs.printing",
     "register_env": "envs.registry",
     "EnvContext": "envs.context",
+    "Repeated": "envs.repeated",
     "ModelCatalog": "models.catalog",
+    "register_custom_action_dist": "models.catalog",
     "register_custom_model": "models.catalog",
+    "TorchDistributionWrapper": "models.torch_distributions",
     "TorchModelV2": "models.torch_models",
     "FullyConnectedNetwork": "models.torch_models",
     "RecurrentNetwork": "models.torch_memory",
@@ -62,12 +67,15 @@ __all__ = [
     "ModelCatalog",
     "Policy",
     "RecurrentNetwork",
+    "Repeated",
     "ShoalError",
+    "TorchDistributionWrapper",
     "TorchModelV2",
     "Trainer",
     "WorkerError",
     "__version__",
     "pretty_print",
+    "register_custom_action_dist",
     "register_custom_model",
     "register_env",
     "run",

@@ -33,14 +33,20 @@ def imported(desk: Any, *arguments: str) -> set[str]:
         ["train", "--help"],
         ["evaluate", "--help"],
         ["completion", "bash"],
+        ["doctor", "--help"],
+        ["cluster", "aws", "--help"],
         ["config", "show"],
         ["config", "show", "--json-schema"],
         ["config", "check", "fast.yml"],
+        ["submit", "--help"],
+        ["submit", "-f", "job.yml", "--scheduler", "slurm", "--dry-run", "--", "true"],
+        ["jobs", "--all"],
     ],
     ids=" ".join,
 )
 def test_a_command_that_only_answers_imports_nothing_heavy(desk: Any, arguments: list[str]) -> None:
     (desk.work / "fast.yml").write_text(YAML)
+    (desk.work / "job.yml").write_text("walltime: 20m\n")
     assert not {"numpy", "gymnasium", "torch", "ray"} & imported(desk, *arguments)
 
 

@@ -17,6 +17,7 @@ FILES = {
     "nowhere.yml": "a: {env: no_such_module.Env}\n",
     "broken.py": "raise RuntimeError('no licence')\n",
     "broken.yml": "a: {env: broken.Env}\n",
+    "queue.yml": "walltime: 20m\nqueue: debug\n",
     "plain.py": "class Plain:\n    pass\n",
     "meshless.py": "from gymnasium import Env\nclass Mine(Env):\n    def __init__(self): raise OSError('no mesh')\n",
     "texts.py": (
@@ -75,6 +76,14 @@ REFUSED = {
     "resume nothing": "there is no run at",
     "resume .": "is no run and holds none",
     "resume plain.py": "plain.py",
+    "submit --walltime 20m": "command: is missing; write it after --",
+    "submit --walltime 20 -- true": "--walltime: must say its unit",
+    "submit --walltime 20m --queue debug -- true": "There is no --queue; the word is --partition.",
+    "submit --walltime 20m --dry-run --script job.sh -- true": "--dry-run writes no file",
+    "submit -f queue.yml -- true": "queue.yml:2: queue: unknown key; did you mean partition?",
+    "submit -f list.yml -- true": "must be a mapping of keys",
+    "logs 41": "no job 41 was submitted from here",
+    "cancel 41": "no job 41 was submitted from here",
     "tarin CartPole-v1": "did you mean train?",
 }
 

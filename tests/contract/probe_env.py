@@ -8,6 +8,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from shoal import Repeated
+
 
 class Walk(gym.Env):
     """A walk that knows which environment of the run it is."""
@@ -133,3 +135,62 @@ def vector(config):
             self.env_index = index
 
     return SyncVectorEnv([lambda k=k: Walk(Context(k)) for k in range(4)])
+
+
+class Masked(Walk):
+    """Some of four actions are open, others are refused; which, chance decides at every step."""
+
+    observation_space = spaces.Dict(observations=Walk.observation_space, action_mask=spaces.MultiBinary(4))
+    action_space = spaces.Discrete(4)
+
+    def seen(self):
+        self.open = self.np_random.random(4) < 0.4
+        self.open[self.np_random.integers(4)] = True
+        return {"observations": self.obs, "action_mask": self.open.astype(np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def step(self, action):
+        if not self.open[action]:
+            raise RuntimeError(f"action {action} is closed")
+        _, *rest = super().step(action)
+        return self.seen(), *rest
+
+
+class Offers(Masked):
+    """The same, and each action has an embedding of its own."""
+
+    observation_space = spaces.Dict(
+        Masked.observation_space.spaces | {"avail_actions": spaces.Box(-np.inf, np.inf, (4, 2), np.float32)}
+    )
+
+    def seen(self):
+        return {**super().seen(), "avail_actions": self.np_random.standard_normal((4, 2)).astype(np.float32)}
+
+
+class Crowd(Walk):
+    """A walk among others, of whom there are more or fewer."""
+
+    observation_space = spaces.Dict(me=Walk.observation_space, others=Repeated(spaces.Box(-9, 9, (2,), np.float32), 4))
+
+    def seen(self):
+        others = self.np_random.uniform(-9, 9, (self.np_random.integers(5), 2)).astype(np.float32)
+        return {"me": self.obs, "others": list(others)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return self.seen(), *rest
+
+
+class Stuck(Masked):
+    """In its seventh step it has no way out."""
+
+    def seen(self):
+        obs = super().seen()
+        return obs if self.steps != 7 else {**obs, "action_mask": np.zeros(4, np.int8)}

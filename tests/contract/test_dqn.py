@@ -81,7 +81,7 @@ def test_a_result_has_every_name(trainer_of) -> None:
 
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.parametrize("name", ["Walk", "FailingNowAndThen"])
+@pytest.mark.parametrize("name", ["Walk", "FailingNowAndThen", "Masked", "Crowd"])
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
     whole = trainer_of(name, **changes)
     for _ in range(4):
@@ -157,9 +157,10 @@ def test_a_native_vector_environment_trains(trainer_of) -> None:
     assert result["learner"]["num_updates"] > 0
 
 
-def test_two_workers_sample_and_learn_the_same(trainer_of) -> None:
+@pytest.mark.parametrize("name", ["Walk", "Masked", "Offers"])
+def test_two_workers_sample_and_learn_the_same(trainer_of, name) -> None:
     changes = {**VARIANTS["priorities and filter"], "exploration_config": {"type": "PerWorkerEpsilonGreedy"}}
-    alone, shared = trainer_of(**changes), trainer_of(**changes, num_workers=2, num_envs_per_worker=2)
+    alone, shared = trainer_of(name, **changes), trainer_of(name, **changes, num_workers=2, num_envs_per_worker=2)
     for _ in range(4):
         one, two = without_times(alone.train()), without_times(shared.train())
         assert one["episode_reward_mean"] == two["episode_reward_mean"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import shoal
 
+PROBES = Path(__file__).with_name("probe_env.py")
 NUM_ENVS = 8
 ALGORITHMS = ["PPO", "TRPO"]
 
@@ -61,3 +64,18 @@ def test_any_number_of_workers_learns_the_same(algorithm, env, iterations, toler
         np.testing.assert_allclose(other_weights / scale, weights / scale, rtol=0, atol=tolerance)
         for name, wanted in seen.items():
             np.testing.assert_allclose(other_seen[name], wanted, rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"), [("PPO", "Masked"), ("TRPO", "Masked"), ("PPO", "Offers"), ("TRPO", "Crowd")]
+)
+def test_masks_offers_and_crowds_are_the_same_in_any_layout(algorithm, name) -> None:
+    env = f"{PROBES}:{name}"
+    trajectories, weights, _ = trained(algorithm, env, 2, 0)
+    for num_workers in (1, 2):
+        others, other_weights, _ = trained(algorithm, env, 2, num_workers)
+        for mine, theirs in zip(trajectories, others, strict=True):
+            for wanted, found in zip(mine, theirs, strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        scale = np.abs(weights).max()
+        np.testing.assert_allclose(other_weights / scale, weights / scale, rtol=0, atol=1e-4)

@@ -50,6 +50,11 @@ def test_no_process_and_no_folder_stays_after_stop(short_folder) -> None:
         before = children()
         assert before
         assert glob.glob(os.path.join(tempfile.gettempdir(), "shoal-*"))
+        (folder,) = glob.glob(os.path.join(tempfile.gettempdir(), "shoal-*"))
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+        sockets = [c for p in [psutil.Process(), *before] for c in p.net_connections("inet")]
+        heard = {c.laddr.ip for c in sockets if c.status == "LISTEN"}
+        assert heard and heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, heard
         trainer.stop()
         assert not left_behind(before), left_behind(before)
         assert not glob.glob(os.path.join(tempfile.gettempdir(), "shoal-*"))

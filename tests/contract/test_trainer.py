@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_run(trainer_of, name, run) -> None:
     np.testing.assert_array_equal(params(one), params(two))
 
 
-@pytest.mark.parametrize("name", ["Walk", "WalkInBox", "FailingNowAndThen", "CartPole-v1"])
+@pytest.mark.parametrize("name", ["Walk", "WalkInBox", "FailingNowAndThen", "CartPole-v1", "Masked", "Offers", "Crowd"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -357,3 +357,15 @@ def test_classes_and_functions_train(env) -> None:
             last = trainer.train()
     assert last["episode_reward_mean"] > 2 * first["episode_reward_mean"]
     assert last["episode_len_mean"] == 4
+
+
+def test_a_mask_that_allows_nothing_is_told_with_environment_and_step(trainer_of, caplog) -> None:
+    trainer = trainer_of("Stuck", train_batch_size=60)
+    with caplog.at_level(logging.WARNING, "shoal"):
+        result = trainer.train()
+    assert result["env_failures_total"] > 0
+    told = [record.getMessage() for record in caplog.records]
+    assert any("environment 0 failed at step 7 of its episode" in line for line in told)
+    assert "action_mask allows no action: all its flags are 0" in told[0]
+    with pytest.raises(EnvError, match=r"failed at step 7 .*action_mask allows no action"):
+        trainer_of("Stuck", train_batch_size=60, max_env_failures=0).train()

@@ -77,3 +77,11 @@ def test_memory_yml_learns_to_repeat(folder: Path) -> None:
     (run_folder,) = (folder.parent / "home" / "shoal_results" / "repeat_after_me").iterdir()
     last = json.loads((run_folder / "result.json").read_text().splitlines()[-1])
     assert last["episode_reward_mean"] >= 50
+
+
+def test_parametric_actions_are_learned_by_both_models(folder: Path) -> None:
+    pytest.importorskip("torch")
+    printed = run([sys.executable, "parametric_actions.py"], folder)
+    rewards = re.findall(r"^(built-in|custom) model: (\S+) -> (\S+) per day$", printed, re.MULTILINE)
+    assert [name for name, _, _ in rewards] == ["built-in", "custom"]
+    assert all(float(last) > float(first) + 3 for _, first, last in rewards)

@@ -15,8 +15,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "examples/README.md"]
-DOCUMENTS += ["benchmarks/README.md"]
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for where in (".", "docs", "examples", "benchmarks")
+    for path in (ROOT / where).glob("*.md")
+)
 MOST_STEPS = 3000
 FURTHER_STEPS = 6000
 

@@ -148,7 +148,7 @@ def test_the_same_command_goes_on_after_kill_9(desk: Desk, uninterrupted: tuple[
     assert numbers_of(desk.run_folder()) == uninterrupted
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 85)])
 def test_a_signal_saves_and_ends_without_a_traceback(
     desk: Desk, uninterrupted: tuple[Any, ...], number: signal.Signals, code: int
 ) -> None:
@@ -301,3 +301,35 @@ def test_workers_that_are_being_started_end_with_the_run(desk: Desk, short_folde
     assert code == 143, printed + desk.complaints()
     assert "Stopped: interrupted by SIGTERM" in printed
     assert not glob.glob(f"{short_folder}/shoal-*")
+
+
+DEADLY = """
+import os, signal
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Deadly(CartPoleEnv):
+    def step(self, action):
+        if Path(__file__).with_name("now").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+"""
+
+
+def test_workers_that_die_again_and_again_leave_a_saved_run_and_the_cause(desk: Desk, short_folder: str) -> None:
+    (desk.home / "deadly.py").write_text(DEADLY)
+    words = ["train", "deadly.py:Deadly", *ENDLESS[2:], "--num-workers", "2"]
+    child = desk.start(*words, TMPDIR=short_folder)
+    reached = await_iteration(child, 2)
+    (desk.home / "now").touch()
+    printed, code = desk.end(child)
+    assert code == 1
+    assert re.search(r"worker [12] on \S+ \(pid \d+\) was lost: its process died", desk.complaints())
+    assert "times in a row, without a fragment in between" in desk.complaints()
+    assert "Failed" in printed
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
+    assert not glob.glob(f"{short_folder}/shoal-*")
+    (desk.home / "now").unlink()
+    again = desk.start(*words, TMPDIR=short_folder)
+    assert await_iteration(again, reached + 1) > reached
+    assert desk.end(again, signal.SIGTERM)[1] == 143

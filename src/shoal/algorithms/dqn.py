@@ -1,7 +1,8 @@
 """Deep Q-learning (Mnih et al. 2015) with double and dueling Q, multi-step returns and prioritised replay.
 
 The network's outputs are the actions' advantages A and its value head is V. With `dueling` Q = V + A - mean A, else
-Q = A and the value head rests. The loss is written as its gradient in output space, which the network pulls back.
+Q = A and the value head rests. Where actions are masked, best and mean are those of the actions that are allowed. The
+loss is written as its gradient in output space, which the network pulls back.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.errors import ConfigError
 from shoal.models.exploration import EpsilonGreedy
+from shoal.models.masked import allowed_of
 from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
@@ -44,6 +46,7 @@ class DQN:
         assert (group or Alone()).size == 1
         assert isinstance(policy.distribution, EpsilonGreedy)
         self.config, self.policy, self.exploration = config, policy, policy.distribution
+        self.masked = policy.obs_spec.mask is not None
         self.optimizer = Adam(len(policy.network.params), config.optimizer.betas, config.optimizer.eps)
         self.replay = _replay(config, policy)
         self.target = policy.network.params.copy()
@@ -127,7 +130,8 @@ class DQN:
             taken = rows, old.actions[part]
             q = outputs[taken]
             if c.dueling:
-                q = q + values - outputs.mean(axis=1)
+                mean, share = self._mean(outputs)
+                q = q + values - mean
             error = np.subtract(q, targets[part], out=errors[part])
             chosen_q[part] = q
 
@@ -137,7 +141,7 @@ class DQN:
                 d_q /= np.maximum(np.abs(error), 1)
             if c.dueling:
                 d_values = d_q
-                d_outputs[:] = d_q[:, None] * np.float32(-1 / num_actions)
+                d_outputs[:] = d_q[:, None] * -share
                 d_outputs[taken] += d_q
             else:
                 d_outputs[:] = 0
@@ -193,13 +197,25 @@ class DQN:
         try:
             network.params[:] = self.target
             network.sync()
-            if not self.config.dueling:
-                return network.act(inputs).copy()
-            outputs, values, _ = network.forward(inputs)
-            return np.asarray(outputs + (values - outputs.mean(axis=1))[:, None])
+            if self.config.dueling:
+                outputs, values, _ = network.forward(inputs)
+                q = np.asarray(outputs + (values - self._mean(outputs)[0])[:, None])
+            else:
+                outputs = q = network.act(inputs).copy()
+            if self.masked:
+                q[~allowed_of(outputs).any(axis=1)] = 0  # an episode cut where nothing could be done
+            return q
         finally:
             network.params[:] = now
             network.sync()
+
+    def _mean(self, outputs: Array) -> tuple[Array, Array | np.float32]:
+        """The mean advantage `[B]` of the actions that are allowed, and the share of each action in it."""
+        if not self.masked:
+            return outputs.mean(axis=1), np.float32(1 / outputs.shape[1])
+        allowed = allowed_of(outputs)
+        share: Array = allowed / np.maximum(allowed.sum(axis=1, keepdims=True, dtype=np.float32), np.float32(1))
+        return np.einsum("ij,ij->i", np.where(allowed, outputs, np.float32(0)), share), share
 
     def _drawn_at_once(self, updates: int) -> Iterator[int]:
         """`updates` as a sum of numbers of minibatches that may lie in memory together."""

@@ -25,6 +25,13 @@ COMMANDS = {
     "train": _Lazy("shoal.cli.train", "train", "Train an agent on an environment, or the experiments of a file."),
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
+    "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a Ray cluster of its own, on the hosts there are."),
+    "submit": _Lazy("shoal.cli.submit", "submit", "Submit a command to the batch system of a cluster."),
+    "jobs": _Lazy("shoal.cli.submit", "jobs", "List the jobs that were submitted from here."),
+    "logs": _Lazy("shoal.cli.submit", "logs", "Print what a job has printed."),
+    "cancel": _Lazy("shoal.cli.submit", "cancel", "Cancel a job."),
+    "doctor": _Lazy("shoal.cli.doctor", "doctor", "Check what would break a cluster, here or on every host of a job."),
+    "cluster": _Lazy("shoal.cli.cluster_command", "cluster", "Write the file that starts a cluster on AWS."),
     "config": _Lazy("shoal.cli.config_command", "config", "Show every key there is, or check a file."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
 }

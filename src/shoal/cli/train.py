@@ -32,7 +32,7 @@ class Workers(click.ParamType[int | str]):
 @click.command()
 @click.argument("env", required=False)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
-@click.option("--run", "run_name", metavar="ALGORITHM", help="Algorithm: PPO or TRPO.")
+@click.option("--run", "run_name", metavar="ALGORITHM", help="Algorithm: PPO, TRPO or DQN.")
 @click.option("--env", "env_option", metavar="ENV", help="The environment; the same as the argument.")
 @click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
 @click.option("--num-cpus", type=click.IntRange(1), help="Cores to use in all.")
@@ -179,7 +179,9 @@ def follow(run: Run, quiet: bool) -> None:
     finally:
         _tell_end(run)
     if run.outcome is not None and run.outcome.signal is not None:
-        sys.exit(128 + run.outcome.signal)
+        from shoal.runs.interrupts import exit_code
+
+        sys.exit(exit_code(run.outcome.signal))
 
 
 def _tell_end(run: Run) -> None:

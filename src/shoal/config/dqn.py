@@ -130,8 +130,10 @@ class DQNConfig(AlgorithmConfig):
                 f"config.model.{self.model.memory}: DQN learns from single transitions and has no memory; "
                 "leave it out, or say run: PPO"
             )
-        for key in ("normalize_actions", "clip_actions"):
+        for key in ("normalize_actions", "clip_actions", "squash_actions"):
             found += self._unread(key, True, "DQN acts in discrete spaces alone")
+        if self.model.custom_action_dist is not None:
+            found.append("config.model.custom_action_dist: nothing reads it, for DQN acts by values; leave it out")
         exploration, replay = self.exploration_config, self.replay_buffer_config
         if exploration.type == "PerWorkerEpsilonGreedy":
             found += [

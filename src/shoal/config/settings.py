@@ -115,10 +115,18 @@ class ModelConfig(BaseModel):
     """1: each step is remembered with the action before it (classic RLlib: any number; one a step tells them all)."""
     attention_use_n_prev_rewards: NoneOrOne = 0
     """1: each step is remembered with the reward before it."""
+    sequence_max_len: Size | None = None
+    """Most items of a Sequence in the observations; null: a Repeated space says it itself."""
+    sequence_hiddens: Sizes = (64,)
+    """Widths of the layers that each item of a Sequence or Repeated passes before all of them are pooled."""
+    sequence_pooling: Literal["mean", "max", "attention"] = "mean"
+    """How the items become one row, whatever their number and order: their mean, their maximum or a learned mean."""
     custom_model: ModelSource = None
     """Your own model: a registered name, module:Class, or in Python the class itself; null: the built-in networks."""
     custom_model_config: FreeMapping = {}
     """What your own model gets as its configuration."""
+    custom_action_dist: ModelSource = None
+    """Your own action distribution, named as a custom_model is; null: the one that suits the action space."""
 
     @property
     def memory(self) -> str | None:
@@ -253,6 +261,8 @@ class AlgorithmConfig(BaseModel):
     """Whether bounded continuous actions are -1..1 to the policy and are scaled to the environment's bounds."""
     clip_actions: Flag = True
     """Whether continuous actions are clipped to the environment's bounds (classic RLlib: false when normalised)."""
+    squash_actions: Flag = False
+    """Whether bounded continuous actions pass a tanh, which ends at the bounds, where clipping cuts at them."""
 
     gamma: Fraction = 0.99
     """Discount factor."""
@@ -320,6 +330,9 @@ class AlgorithmConfig(BaseModel):
         found += self.model.conflicts()
         if self.lr_schedule is not None:
             found += self._scheduled("lr", self.lr_schedule[0][1])
+        found += self._unread("squash_actions", self.model.custom_action_dist is not None, "custom_action_dist samples")
+        if self.squash_actions and not self.normalize_actions:
+            found.append("config.squash_actions: a tanh gives -1..1; say normalize_actions: true, or leave it out")
         found += self._layout_conflicts()
         if self.evaluation_num_workers:
             found.append("config.evaluation_num_workers: evaluation runs in the driver's process only; leave it at 0")

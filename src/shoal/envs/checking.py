@@ -15,9 +15,13 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from shoal.envs.making import AnyEnv, Env, adapt_legacy, strip
-from shoal.envs.spaces import ActionSpec, ObsSpec, Space, leaves_of, path_name
+from shoal.envs.masks import MaskSpec
+from shoal.envs.observations import ObsSpec
+from shoal.envs.repeated import Repeated, items_of
+from shoal.envs.spaces import ActionSpec, Space, leaves_of, path_name
 from shoal.envs.telling import own_words, start_error
 from shoal.errors import ConfigError, EnvError
 
@@ -52,10 +56,10 @@ def check_first_steps(make: Callable[[], AnyEnv]) -> CheckReport:
 
 def _check_single(env: Env) -> tuple[bool, list[str]]:
     bare, _ = strip(env)
-    _check_spaces(bare.observation_space, bare.action_space)
+    spec, actions = _check_spaces(bare.observation_space, bare.action_space)
     warnings: list[str] = []
-    legacy = _check_reset(bare, warnings)
-    action = _first_action(bare.action_space)
+    legacy, obs = _check_reset(bare, warnings)
+    action = _first_action(bare.action_space) if spec.mask is None else _allowed_actions(spec.mask, actions, [obs])[0]
     try:
         result: Any = bare.step(action)
     except Exception as error:
@@ -80,40 +84,47 @@ def _check_single(env: Env) -> tuple[bool, list[str]]:
     return legacy, warnings
 
 
-def _check_reset(env: Env, warnings: list[str]) -> bool:
-    """Reset once and look at the observation; whether the result has the form of old Gym."""
+def _check_reset(env: Env, warnings: list[str]) -> tuple[bool, Any]:
+    """Reset once and look at the observation; whether the result has the form of old Gym, and the observation."""
     try:
         result: Any = env.reset(seed=_SEED)
     except Exception as error:
         raise start_error(f"its first reset() failed: {own_words(error)}") from error
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         warnings += obs_warnings(env.observation_space, result[0], "reset()")
-        return False
+        return False, result[0]
     try:
         warnings += obs_warnings(env.observation_space, result, "reset()")
     except EnvError as error:
         raise start_error(f"reset() must return (obs, info) with info a dict (got {_kind(result)}); {error}") from error
-    return True
+    return True, result
 
 
-def _check_spaces(observation_space: Any, action_space: Any) -> None:
+def _check_spaces(observation_space: Any, action_space: Any) -> tuple[ObsSpec, ActionSpec]:
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if not isinstance(space, spaces.Space):
             raise start_error(
                 f"{name} must be a gymnasium.spaces.Space (got {_kind(space)}); set it in the constructor"
             )
     problems: list[str] = []
-    for spec, space in ((ObsSpec, observation_space), (ActionSpec, action_space)):
-        try:
-            spec(space)
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
+    actions: ActionSpec | None = None
+    spec: ObsSpec | None = None
+    try:
+        actions = ActionSpec(action_space)
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        # How long a sequence may be is for the model to say.
+        spec = ObsSpec(observation_space, actions=actions, max_len=1)
+    except ConfigError as error:
+        problems = [*error.problems, *problems]
+    if spec is None or actions is None:
         raise ConfigError(problems)
+    return spec, actions
 
 
 def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
-    _check_spaces(env.single_observation_space, env.single_action_space)
+    spec, actions = _check_spaces(env.single_observation_space, env.single_action_space)
     try:
         obs, info = env.reset(seed=_SEED)
     except Exception as error:
@@ -121,8 +132,13 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
     if not isinstance(info, dict):
         raise start_error(f"reset() must return (obs, info) with info a dict (got {type(info).__name__})")
     warnings = obs_warnings(env.observation_space, obs, "reset()")
+    first = _first_action(env.action_space)
+    if spec.mask is not None:
+        allowed = _allowed_actions(spec.mask, actions, list(iterate(env.observation_space, obs)))
+        room: Any = create_empty_array(actions.space, len(allowed))
+        first = concatenate(actions.space, allowed, room)
     try:
-        obs, rewards, terminated, truncated, _ = env.step(_first_action(env.action_space))
+        obs, rewards, terminated, truncated, _ = env.step(first)
     except Exception as error:
         return [*warnings, f"its first step raised {own_words(error)}"]
     for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
@@ -148,8 +164,20 @@ def obs_warnings(space: Space, obs: Any, source: str) -> list[str]:
                 value = value[key]
             except (KeyError, IndexError, TypeError):
                 raise start_error(f"{what} is missing (got {_kind(obs)})") from None
-        warnings += _leaf_warnings(leaf, value, what)
+        look = _sequence_warnings if isinstance(leaf, spaces.Sequence) else _leaf_warnings
+        warnings += look(leaf, value, what)
     return warnings
+
+
+def _sequence_warnings(sequence: Space, value: Any, what: str) -> list[str]:
+    assert isinstance(sequence, spaces.Sequence)
+    try:
+        items = items_of(sequence, value)
+    except (ValueError, TypeError, KeyError) as error:
+        raise start_error(f"{what} {error}") from None
+    if isinstance(sequence, Repeated) and len(items) > sequence.max_len:
+        raise start_error(f"{what} has {len(items)} items, its space says {sequence.max_len} at most")
+    return [warning for item in items for warning in obs_warnings(sequence.feature_space, item, f"{what}, an item")]
 
 
 def _leaf_warnings(leaf: Space, value: Any, what: str) -> list[str]:
@@ -208,6 +236,19 @@ def _first_action(space: Space) -> Any:
     own = copy.deepcopy(space)
     own.seed(_SEED)
     return own.sample()
+
+
+def _allowed_actions(mask: MaskSpec, actions: ActionSpec, observations: list[Any]) -> list[Any]:
+    """An action for each observation that its mask allows."""
+    taken = np.zeros((len(observations), actions.size), actions.dtype)
+    for index, obs in enumerate(observations):
+        try:
+            row = mask.row(obs)
+        except ValueError as error:
+            raise start_error(f"reset(): {error}") from None
+        for column, value in mask.first_allowed(row):
+            taken[index, column] = value
+    return list(actions.decode(taken))
 
 
 def _kind(value: Any) -> str:

@@ -12,7 +12,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
-from shoal.envs.spaces import ActionSpec, ObsSpec
+from shoal.envs.observations import ObsSpec
+from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import Steps, reset_seed
 from shoal.errors import EnvError
 
@@ -59,7 +60,7 @@ class NativeVector:
             obs, rewards, terminated, truncated, infos = self.env.step(self._batched(actions))
         except Exception as error:
             raise EnvError(f"the vector environment failed in step: {type(error).__name__}: {error}") from error
-        self._put(obs, steps.obs)
+        self._put(obs, steps.obs, np.asarray(terminated), np.asarray(truncated))
         steps.rewards[:] = rewards
         if not np.isfinite(steps.rewards.sum()):
             row = int((~np.isfinite(steps.rewards)).argmax())
@@ -122,23 +123,38 @@ class NativeVector:
             if self._mode == AutoresetMode.SAME_STEP:
                 room = self._obs_spec.allocate(1)
                 finals = infos["final_obs"] if "final_obs" in infos else infos["final_observation"]
-                self._obs_spec.put(finals[row], room, 0)
+                self._obs_spec.put(finals[row], room, 0, ended=True)
                 last = tuple(part[0] for part in room)
             steps.finals.append((row, last))
 
-    def _put(self, batched: Any, obs: Parts) -> None:
-        single = len(self._obs_spec.leaves) == 1 and not self._obs_spec.leaves[0].path
-        if single and self._obs_spec.leaves[0].first is None:
+    def _put(self, batched: Any, obs: Parts, *ended: NDArray[np.bool_]) -> None:
+        leaf = self._obs_spec.leaves[0]
+        if len(self._obs_spec.leaves) == 1 and not leaf.path and leaf.first is None and leaf.items is None:
             array = np.asarray(batched)
             if len(array) != self.num_envs or array[0].size != obs[0][0].size:
                 raise EnvError(f"the vector environment's observations have shape {array.shape}")
             obs[0][...] = array.reshape(obs[0].shape)
         else:
             rows = list(iterate(self.env.observation_space, batched))
-            self._obs_spec.put_all(rows, obs)
-        problem = self._obs_spec.problem(obs)
+            try:
+                self._obs_spec.put_all(rows, obs)
+            except Exception as error:
+                raise self._misfit(*self._first_misfit(rows, obs, str(error)), bool(ended)) from error
+        problem = self._obs_spec.problem(obs, *ended)
         if problem is not None:
-            raise EnvError(f"environment {self._first_index + problem[0]} of the vector: {problem[1]}")
+            raise self._misfit(*problem, bool(ended))
+
+    def _first_misfit(self, rows: list[Any], obs: Parts, otherwise: str) -> tuple[int, str]:
+        for row, single in enumerate(rows):
+            try:
+                self._obs_spec.put(single, obs, row, ended=True)
+            except ValueError as error:
+                return row, str(error)
+        return 0, otherwise
+
+    def _misfit(self, row: int, sentence: str, stepped: bool) -> EnvError:
+        place = f"environment {self._first_index + row} of the vector, at step {self._lengths[row] + stepped}"
+        return EnvError(f"{place} of its episode: {sentence}")
 
     def _batched(self, actions: NDArray[Any]) -> Any:
         decoded = self._action_spec.decode(actions)

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
-from shoal.envs.spaces import ActionSpec, ObsSpec
+from shoal.envs.observations import ObsSpec
+from shoal.envs.spaces import ActionSpec
 from shoal.errors import EnvError
 
 MOST_FAILURES_IN_A_ROW = 10
@@ -204,7 +205,7 @@ class PythonVector:
         if numbers.ndim != 1 or not np.isfinite(numbers.sum()):
             return False
         steps.rewards[:] = numbers
-        return self._obs_spec.problem(steps.obs) is None
+        return self._obs_spec.problem(steps.obs, steps.terminated, steps.truncated) is None
 
     def _write_one_by_one(self, steps: Steps, decoded: Sequence[Any]) -> None:
         """Write what is sound and blame what is not."""
@@ -214,7 +215,8 @@ class PythonVector:
                 try:
                     steps.rewards[row] = _number(rewards[row])
                     steps.terminated[row], steps.truncated[row] = bool(terminated[row]), bool(truncated[row])
-                    self._obs_spec.put(observations[row], steps.obs, row)
+                    ended = bool(steps.terminated[row] or steps.truncated[row])
+                    self._obs_spec.put(observations[row], steps.obs, row, ended)
                 except Exception as error:
                     self._fail(row, error, decoded[row])
                     steps.failed.append(row)

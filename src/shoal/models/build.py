@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 import numpy as np
+from gymnasium import spaces
 
 from shoal.config.dqn import DQNConfig
 from shoal.config.settings import AlgorithmConfig, ModelConfig
 from shoal.data.filters import MeanStdFilter
-from shoal.envs.spaces import ActionSpec, ObsSpec, Space, is_image, leaves_of
+from shoal.envs.masks import MASK
+from shoal.envs.observations import AVAIL, ObsSpec
+from shoal.envs.repeated import Repeated
+from shoal.envs.spaces import ActionSpec, Space, is_image, leaves_of
 from shoal.errors import ConfigError
 from shoal.models.catalog import with_model_class
 from shoal.models.distributions import Distribution, distribution_for, log_std_inputs
 from shoal.models.encoder import Encoder
 from shoal.models.exploration import epsilon_greedy_for
+from shoal.models.masked import MaskedNetwork, masked_outputs
 from shoal.models.mlp import MLP
-from shoal.models.network import MemoryNetwork, Network
+from shoal.models.network import Network
 from shoal.models.policy import Policy
 from shoal.models.recurrence import PreviousStep, Recurrence
 
@@ -33,13 +38,17 @@ def build_policy(
     reason = needs_torch(obs_space, config)
     if reason is not None and find_spec("torch") is None:
         raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
-    obs_spec = ObsSpec(obs_space, images=config.framework != "numpy")
-    if unread := unread_keys(config.model, bool(obs_spec.image_shapes)):
+    action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions, config.squash_actions)
+    obs_spec = ObsSpec(obs_space, config.framework != "numpy", action_spec, config.model.sequence_max_len)
+    if unread := unread_keys(config.model, bool(obs_spec.image_shapes)) + unfit_keys(config, obs_spec, action_spec):
         raise ConfigError(unread)
-    action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions)
     distribution: Distribution
     if isinstance(config, DQNConfig):
-        distribution = epsilon_greedy_for(action_spec, config.exploration_config, config.num_envs)
+        distribution = epsilon_greedy_for(
+            action_spec, config.exploration_config, config.num_envs, obs_spec.mask is not None
+        )
+    elif config.model.custom_action_dist is not None:
+        distribution = _custom_distribution(action_spec, config.model, obs_spec)
     else:
         distribution = distribution_for(action_spec)
     encoder = Encoder(obs_spec)
@@ -50,13 +59,17 @@ def build_policy(
             )
         encoder.filter = MeanStdFilter(encoder.measured)
     seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
-    if reason is None:
-        network = _numpy_network(encoder, distribution, config.model, seed)
-        return Policy(obs_spec, action_spec, network, distribution, encoder, config.seed)
     previous = PreviousStep(action_spec, config.model.sees_prev_action, config.model.sees_prev_reward)
-    with_memory = _torch_network(obs_spec, encoder, distribution, config, action_space, previous, seed)
-    recurrence = _recurrence(with_memory, config, previous)
-    return Policy(obs_spec, action_spec, with_memory, distribution, encoder, config.seed, recurrence)
+    network = (
+        _numpy_network(encoder, distribution, config.model, seed)
+        if reason is None
+        else _torch_network(encoder, distribution, config, action_space, previous, seed)
+    )
+    if obs_spec.mask is not None:
+        place = len(obs_spec.kinds) - 1
+        network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec), place)
+    recurrence = _recurrence(network, config, previous)
+    return Policy(obs_spec, action_spec, network, distribution, encoder, config.seed, recurrence)
 
 
 def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
@@ -71,7 +84,14 @@ def needs_torch(obs_space: Space, config: AlgorithmConfig) -> str | None:
         return config.model.memory
     if config.num_gpus:
         return "num_gpus"
-    return "an image observation" if any(is_image(leaf) for _, leaf in leaves_of(obs_space)) else None
+    for path, leaf in leaves_of(obs_space):
+        if isinstance(leaf, spaces.Sequence):
+            return "an observation of varying length"
+        if path[:1] == (AVAIL,):
+            return AVAIL
+        if is_image(leaf) and path[:1] != (MASK,):
+            return "an image observation"
+    return None
 
 
 def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
@@ -91,6 +111,41 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
     ]
 
 
+def unfit_keys(config: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> list[str]:
+    """A sentence for each key that these spaces leave without a reader, or that cannot do what they ask for."""
+    model, fields = config.model, ModelConfig.model_fields
+    sequences = [leaf.space for leaf in obs_spec.leaves if leaf.kind == "items"]
+    unread = {"sequence_max_len": all(isinstance(space, Repeated) for space in sequences)}
+    unread |= dict.fromkeys(("sequence_hiddens", "sequence_pooling"), not sequences and model.custom_model is None)
+    found = [
+        f"config.model.{key}: nothing reads it, for no observation is a Sequence"
+        f"{' that leaves its length open' if sequences else ''}; leave it out"
+        for key, is_unread in unread.items()
+        if is_unread and getattr(model, key) != fields[key].default
+    ]
+    if config.squash_actions and not any(leaf.squashed.any() for leaf in action_spec.leaves):
+        found.append("config.squash_actions: nothing reads it, for no action is a bounded Box; leave it out")
+    if config.framework == "numpy" and (sequences or "avail" in obs_spec.kinds):
+        what = "pool a Sequence" if sequences else f"score {AVAIL}"
+        found.append(f"config.framework: numpy cannot {what}; say torch, or leave framework out")
+    return found
+
+
+def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: ObsSpec) -> Distribution:
+    if find_spec("torch") is None:
+        raise ConfigError("custom_action_dist needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
+    from shoal.models.torch_distributions import CustomDistribution
+
+    assert isinstance(model.custom_action_dist, type)
+    distribution: Distribution = CustomDistribution(model.custom_action_dist, action_spec, dict(vars(model)))
+    if obs_spec.mask is not None and distribution.num_inputs != obs_spec.mask.size:
+        raise ConfigError(
+            f"config.model.custom_action_dist: its {distribution.num_inputs} inputs are not the {obs_spec.mask.size} "
+            f"values that {MASK} is about; leave one of them out"
+        )
+    return distribution
+
+
 def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelConfig, seed: int) -> Network:
     free = log_std_inputs(distribution) if model.free_log_std else None
     return MLP(
@@ -105,30 +160,25 @@ def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelCon
 
 
 def _torch_network(
-    obs_spec: ObsSpec,
     encoder: Encoder,
     distribution: Distribution,
     config: AlgorithmConfig,
     action_space: Space,
     previous: PreviousStep,
     seed: int,
-) -> MemoryNetwork:
+) -> Network:
     from shoal.models.torch_models import build_torch_network
     from shoal.models.torch_network import set_threads
 
-    if not obs_spec.image_shapes:
+    if not encoder.spec.image_shapes:
         set_threads(1)  # small networks lose by threads; convolutions gain
     model = config.model
     free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)
-    image_dtypes = obs_spec.dtypes[1:] if obs_spec.vector_size else obs_spec.dtypes
-    network: MemoryNetwork = build_torch_network(
-        encoder.size,
-        obs_spec.image_shapes,
-        image_dtypes,
+    network: Network = build_torch_network(
+        encoder,
         distribution.num_inputs,
         free,
         model,
-        obs_spec.space,
         action_space,
         seed,
         "cuda" if config.num_gpus else "cpu",
@@ -137,7 +187,7 @@ def _torch_network(
     return network
 
 
-def _recurrence(network: MemoryNetwork, config: AlgorithmConfig, previous: PreviousStep) -> Recurrence | None:
+def _recurrence(network: Network, config: AlgorithmConfig, previous: PreviousStep) -> Recurrence | None:
     """How the policy remembers, if its network does."""
     if not network.initial_state:
         if previous.size:

@@ -1,4 +1,4 @@
-"""Custom models by name: what a program registers, and what a config file points at."""
+"""Custom models and action distributions by name: what a program registers, and what a config file points at."""
 
 from __future__ import annotations
 
@@ -10,66 +10,95 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.envs.importing import attribute, load_dotted, load_file, load_module
 from shoal.errors import ConfigError
 
-_registered: dict[str, type[Any]] = {}
+# By the key that names them in a model's config.
+_registered: dict[str, dict[str, type[Any]]] = {"custom_model": {}, "custom_action_dist": {}}
 
 
 def register_custom_model(name: str, model_class: type[Any]) -> None:
     """Make a model class known as `model: {custom_model: NAME}`; a later registration of the name replaces it."""
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"register_custom_model: the name must be a non-empty text (got {name!r})")
-    if not isinstance(model_class, type):
-        raise ConfigError(f"register_custom_model({name!r}, ...): give the class itself (got {model_class!r})")
-    _registered[name] = model_class
+    _register("custom_model", name, model_class)
+
+
+def register_custom_action_dist(name: str, dist_class: type[Any]) -> None:
+    """Make an action distribution known as `model: {custom_action_dist: NAME}`; a later one replaces it."""
+    _register("custom_action_dist", name, dist_class)
 
 
 class ModelCatalog:
-    """The classic place to register models."""
+    """The classic place to register models and action distributions."""
 
     @staticmethod
     def register_custom_model(name: str, model_class: type[Any]) -> None:
         """Make a model class known as `model: {custom_model: NAME}`."""
         register_custom_model(name, model_class)
 
+    @staticmethod
+    def register_custom_action_dist(name: str, dist_class: type[Any]) -> None:
+        """Make an action distribution known as `model: {custom_action_dist: NAME}`."""
+        register_custom_action_dist(name, dist_class)
 
-def custom_model_class(model: str | type[Any], search_path: Sequence[str] = ()) -> type[Any]:
-    """The class behind `custom_model`: the class itself, or what its text names.
+
+def custom_model_class(model: str | type[Any], search_path: Sequence[str] = (), key: str = "custom_model") -> type[Any]:
+    """The class behind `custom_model`, or another key: the class itself, or what its text names.
 
     A text is a registered name, `my_module.MyModel`, `my_module:MyModel` or `my_file.py:MyModel`; modules and files are
     looked for in the folders of `search_path` first.
     """
     if isinstance(model, type):
         return model
-    if model in _registered:
-        return _registered[model]
+    if model in _registered[key]:
+        return _registered[key][model]
     place, colon, name = model.rpartition(":")
     if not colon and "." not in model:
-        raise ConfigError(f"model.custom_model: no model {model!r} is registered; {_known(model)}")
+        raise ConfigError(f"model.{key}: no {_noun(key)} {model!r} is registered; {_known(key, model)}")
     if colon:
         module = load_file(place, search_path) if place.endswith(".py") else load_module(place, search_path)
         found = attribute(module, name)
     else:
         found = load_dotted(model, search_path)
     if not isinstance(found, type):
-        raise ConfigError(f"model.custom_model: {model!r} is no class (it is {found!r})")
+        raise ConfigError(f"model.{key}: {model!r} is no class (it is {found!r})")
     return found
 
 
 def with_model_class(config: AlgorithmConfig, search_path: Sequence[str] = ()) -> AlgorithmConfig:
-    """The config with the custom model's class in place of its text."""
-    if not isinstance(config.model.custom_model, str):
-        return config
-    model = config.model.model_copy(update={"custom_model": custom_model_class(config.model.custom_model, search_path)})
-    return config.model_copy(update={"model": model})
+    """The config with the classes of custom model and action distribution in place of their texts."""
+    found = {
+        key: custom_model_class(text, search_path, key)
+        for key in _registered
+        if isinstance(text := getattr(config.model, key), str)
+    }
+    return _with(config, found)
 
 
 def with_registered_model(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The config with a registered model's class in place of its name, which other processes do not know."""
-    return with_model_class(config) if config.model.custom_model in _registered else config
+    """The config with registered classes in place of their names, which other processes do not know."""
+    named = {key: getattr(config.model, key) for key in _registered}
+    return _with(config, {key: _registered[key][name] for key, name in named.items() if name in _registered[key]})
 
 
-def _known(name: str) -> str:
-    how = "call shoal.register_custom_model(name, MyModel) first, or type my_module.MyModel"
-    if not _registered:
+def _with(config: AlgorithmConfig, classes: dict[str, type[Any]]) -> AlgorithmConfig:
+    if not classes:
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update=classes)})
+
+
+def _register(key: str, name: str, made: type[Any]) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"register_{key}: the name must be a non-empty text (got {name!r})")
+    if not isinstance(made, type):
+        raise ConfigError(f"register_{key}({name!r}, ...): give the class itself (got {made!r})")
+    _registered[key][name] = made
+
+
+def _noun(key: str) -> str:
+    return "model" if key == "custom_model" else "distribution"
+
+
+def _known(key: str, name: str) -> str:
+    example = "MyModel" if key == "custom_model" else "MyDist"
+    how = f"call shoal.register_{key}(name, {example}) first, or type my_module.{example}"
+    if not _registered[key]:
         return f"none is: {how}"
-    near = difflib.get_close_matches(name, _registered, n=3) or sorted(_registered)[:10]
+    near = difflib.get_close_matches(name, _registered[key], n=3) or sorted(_registered[key])[:10]
     return f"did you mean {', '.join(near)}? Otherwise {how}"

@@ -20,6 +20,7 @@ from shoal.envs.spaces import ActionSpec
 Array = NDArray[np.float32]
 Coefficient = Array | float | np.floating[Any]
 LOG_STD_RANGE = (-20.0, 2.0)
+ENTROPY_NODES = 32
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,46 @@ class Gaussian:
         return g
 
 
+class SquashedGaussian(Gaussian):
+    """Normal numbers of which some pass a tanh on their way to the environment; actions are the numbers before it.
+
+    Log-probabilities are densities of the numbers after it, less by log(1 - tanh(u)^2) of each. KL and Fisher matrix
+    are the same before and after, for a tanh loses nothing. The entropy changes by the mean of that logarithm, which
+    has no closed form: Gauss-Hermite quadrature gives it, and its derivatives are those of the quadrature.
+    """
+
+    def __init__(self, squashed: NDArray[np.bool_]) -> None:
+        super().__init__(len(squashed))
+        self._squashed = squashed.astype(np.float32)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(ENTROPY_NODES)
+        self._nodes, self._weights = nodes.astype(np.float32), (weights / weights.sum()).astype(np.float32)
+
+    def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
+        """See `Distribution`."""
+        e = super().evaluate(inputs, actions, old_inputs)
+        u, _ = self._at_nodes(inputs)
+        log_prob = e.log_prob - _log_tanh_slope(actions) @ self._squashed
+        entropy = e.entropy + (_log_tanh_slope(u) @ self._weights) @ self._squashed
+        return Evaluation(log_prob, entropy, e.kl, e.saved)
+
+    def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
+        """The Gaussian's, and the entropy's change: d log(1 - tanh(u)^2) = -2 tanh(u) d u."""
+        g = super().gradient(e, d_log_prob, d_entropy, d_kl)
+        if np.ndim(d_entropy) or d_entropy:
+            u, deviation = self._at_nodes(e.saved[0])
+            slope = -2 * np.tanh(u)
+            change = np.concatenate([slope @ self._weights, (slope * deviation) @ self._weights], axis=1)
+            change *= _column(d_entropy) * np.tile(self._squashed, 2)
+            g += self._inside(e.saved[0], change)
+        return g
+
+    def _at_nodes(self, inputs: Array) -> tuple[Array, Array]:
+        """Numbers at the nodes of the quadrature, and how far from their mean, both `[B, A, Q]`."""
+        mean, log_std = self._split(inputs)
+        deviation: Array = np.exp(log_std)[:, :, None] * self._nodes
+        return mean[:, :, None] + deviation, deviation
+
+
 class Product:
     """Independent distributions side by side: MultiDiscrete with unequal choices, Dict and Tuple actions."""
 
@@ -300,7 +341,7 @@ def distribution_for(spec: ActionSpec) -> Distribution:
         elif leaf.kind == "bernoulli":
             factors.append(Bernoulli(leaf.size))
         else:
-            factors.append(Gaussian(leaf.size))
+            factors.append(SquashedGaussian(leaf.squashed) if leaf.squashed.any() else Gaussian(leaf.size))
     return factors[0] if len(factors) == 1 else Product(factors)
 
 
@@ -323,6 +364,12 @@ def _slices(sizes: Sequence[int]) -> list[slice]:
 def _column(coefficient: Coefficient) -> Array:
     c = np.asarray(coefficient, np.float32)
     return c[:, None] if c.ndim else c
+
+
+def _log_tanh_slope(u: NDArray[Any]) -> Array:
+    """log(1 - tanh(u)^2), also where that is too small to be a number."""
+    size = np.abs(u)
+    return np.asarray(2 * (np.float32(np.log(2)) - size - np.log1p(np.exp(-2 * size))), np.float32)
 
 
 def _sigmoid(z: Array) -> Array:

@@ -11,6 +11,7 @@ from shoal.config.dqn import EpsilonGreedyConfig
 from shoal.envs.spaces import ActionSpec
 from shoal.errors import ConfigError
 from shoal.models.distributions import Array, Coefficient, Evaluation
+from shoal.models.masked import allowed_of
 
 LARGEST, EXPONENT = 0.4, 7.0  # of Ape-X's ladder of epsilons (Horgan et al. 2018)
 
@@ -20,14 +21,15 @@ class EpsilonGreedy:
 
     What chance decides is drawn beforehand: the noise of a step is the action that chance takes, or -1 where it leaves
     the choice to the values. So acting costs one comparison, and epsilon may differ between environments. As many
-    numbers are drawn whatever epsilon is.
+    numbers are drawn whatever epsilon is. Where actions are `masked`, the noise is a fraction instead: how far chance
+    goes through the actions that are allowed.
     """
 
     num_actions = num_noise = 1
 
-    def __init__(self, num_inputs: int, config: EpsilonGreedyConfig, num_envs: int) -> None:
+    def __init__(self, num_inputs: int, config: EpsilonGreedyConfig, num_envs: int, masked: bool = False) -> None:
         self.num_inputs = num_inputs
-        self.num_envs = num_envs
+        self.num_envs, self.masked = num_envs, masked
         self.schedule = ((0, config.initial_epsilon), (config.epsilon_timesteps, config.final_epsilon))
         self.per_env = config.type == "PerWorkerEpsilonGreedy"
         self.epsilon = self.epsilon_of(num_envs - 1) if self.per_env else config.initial_epsilon
@@ -42,7 +44,9 @@ class EpsilonGreedy:
     def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:
         """What chance takes in each of `steps` steps of one environment, `[steps, 1]`."""
         u = rng.random((steps, 2), dtype=np.float32)
-        chance = np.minimum(np.floor(u[:, 1:] * np.float32(self.num_inputs)), np.float32(self.num_inputs - 1))
+        chance = u[:, 1:]
+        if not self.masked:
+            chance = np.minimum(np.floor(chance * np.float32(self.num_inputs)), np.float32(self.num_inputs - 1))
         return np.where(u[:, :1] < self.epsilon_of(env_index), chance, np.float32(-1))
 
     def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
@@ -50,12 +54,18 @@ class EpsilonGreedy:
         actions = self.mode(inputs)
         taken = noise >= 0
         if taken.any():
-            actions[taken] = noise[taken]
+            actions[taken] = self._allowed(inputs, noise)[taken] if self.masked else noise[taken]
         return actions
 
     def mode(self, inputs: Array) -> NDArray[Any]:
         """The action of the largest value."""
         return np.asarray(inputs.argmax(axis=1)[:, None])
+
+    def _allowed(self, inputs: Array, noise: Array) -> NDArray[Any]:
+        """The actions `[B, 1]` that lie a fraction `noise` of the way through those that are allowed."""
+        reached = allowed_of(inputs).cumsum(axis=1)
+        passed = np.floor(noise * reached[:, -1:])  # a fraction is below 1, so this is below the count
+        return np.asarray((reached > passed).argmax(axis=1)[:, None])
 
     def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
         """Not defined: who learns values asks for no probabilities."""
@@ -70,11 +80,13 @@ class EpsilonGreedy:
         raise NotImplementedError("epsilon-greedy acting has no log-probabilities to learn from")
 
 
-def epsilon_greedy_for(spec: ActionSpec, config: EpsilonGreedyConfig, num_envs: int) -> EpsilonGreedy:
+def epsilon_greedy_for(
+    spec: ActionSpec, config: EpsilonGreedyConfig, num_envs: int, masked: bool = False
+) -> EpsilonGreedy:
     """Epsilon-greedy acting in a space of one discrete choice; others are refused."""
     leaf = spec.leaves[0]
     if len(spec.leaves) > 1 or leaf.kind != "categorical" or leaf.size > 1:
         raise ConfigError(
             f"run: DQN chooses one of finitely many actions, and this action_space is {spec.space}; say run: PPO"
         )
-    return EpsilonGreedy(leaf.choices[0], config, num_envs)
+    return EpsilonGreedy(leaf.choices[0], config, num_envs, masked)

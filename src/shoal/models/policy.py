@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from shoal.data.batch import Batch
 from shoal.data.filters import MeanStdFilter, Numbers
 from shoal.data.state import State
-from shoal.envs.spaces import ActionSpec, ObsSpec, path_name
+from shoal.envs.observations import ObsLeaf, ObsSpec
+from shoal.envs.spaces import ActionSpec, path_name
 from shoal.errors import CheckpointError
 from shoal.models.distributions import Distribution
 from shoal.models.encoder import Encoder
@@ -222,12 +223,14 @@ class Policy:
 
 def _spaces_tree(obs_spec: ObsSpec, action_spec: ActionSpec) -> list[list[list[Any]]]:
     """The form of observations and actions as JSON has it: by this a checkpoint knows its environment."""
-    observations = [
-        [path_name(leaf.path), type(leaf.space).__name__, list(leaf.shape), _sizes(leaf.choices)]
-        for leaf in obs_spec.leaves
-    ]
+    observations = [_leaf_tree(leaf) for leaf in obs_spec.leaves]
     actions = [[path_name(leaf.path), leaf.kind, leaf.size, list(leaf.choices)] for leaf in action_spec.leaves]
     return [observations, actions]
+
+
+def _leaf_tree(leaf: ObsLeaf) -> list[Any]:
+    tree = [path_name(leaf.path), type(leaf.space).__name__, list(leaf.shape), _sizes(leaf.choices)]
+    return tree if leaf.items is None else [*tree, [_leaf_tree(item) for item in leaf.items.spec.leaves]]
 
 
 def _sizes(choices: NDArray[np.int64] | None) -> list[int]:

@@ -1,7 +1,7 @@
 """The PyTorch modules that come with shoal, the classic way to write one's own, and how a network is made of them.
 
 - `MLPNet`: the same layers as the NumPy MLP, for one feature vector.
-- `VisionNet`: convolutions for each image, joined with the feature vector.
+- `JoinedNet`: images, sequences and actions on offer, joined with the feature vector.
 - `TorchModelV2` and `FullyConnectedNetwork`: custom models with classic RLlib's signature.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import sqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -21,12 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.config.settings import ModelConfig
-from shoal.envs.spaces import Space, channels_first, image_sides, is_image, leaves_of, path_name
+from shoal.envs.observations import Kind
+from shoal.envs.spaces import Space, channels_first, image_sides
 from shoal.envs.telling import own_words
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.catalog import custom_model_class
 from shoal.models.convolutions import classic_convolutions, default_convolutions
+from shoal.models.encoder import Encoder
+from shoal.models.network import Inputs
+from shoal.models.torch_inputs import ObsView, flat
 from shoal.models.torch_network import Tensors, TorchNetwork
+from shoal.models.torch_sets import SetNet, mean_offer, scores
 
 # In place wherever the derivative needs only the result: a layer's own output is nobody else's.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -40,6 +45,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": partial(F.gelu, approximate="tanh"),
     "softplus": F.softplus,
 }
+JOINED_KINDS = {"image", "items", "avail"}  # what takes more than the feature vector
 NUM_EXAMPLES = 3
 
 
@@ -129,51 +135,81 @@ class ImageNet(nn.Module):
         return x.flatten(1)
 
 
-class ImageFeatures(nn.Module):
-    """Convolutions over each image, their features beside the feature vector."""
+class JoinedFeatures(nn.Module):
+    """What each part of an observation becomes, side by side in one row: convolutions over images, pooled sequences.
 
-    def __init__(self, vector_size: int, image_shapes: Sequence[tuple[int, ...]], model: ModelConfig) -> None:
-        super().__init__()
-        self.vector_size = vector_size
-        self._images = []
-        for index, shape in enumerate(image_shapes):
-            net = ImageNet(shape, model.conv_filters, model.conv_activation)
-            self.add_module(f"image{index}", net)
-            self._images.append(net)
-        self.num_features = vector_size + sum(net.num_features for net in self._images)
-
-    def features(self, inputs: Tensors) -> Tensors:
-        """Everything that is seen, as one row `[B, D]` per observation."""
-        vectors, images = (inputs[:1], inputs[1:]) if self.vector_size else ((), inputs)
-        seen = [net(image) for net, image in zip(self._images, images, strict=True)]
-        return (torch.cat([*vectors, *seen], dim=1),) if vectors or len(seen) > 1 else (seen[0],)
-
-
-class VisionNet(ImageFeatures):
-    """Convolutions over each image, their features beside the feature vector, then dense layers and two heads.
-
-    Policy and value always share the convolutions, as PPO with the Nature network does; `vf_share_layers` says whether
-    they share the dense layers after them too (`post_fcnet_hiddens`, None: [256]). Each layer has `conv_activation`.
+    Where actions are on offer (`avail_actions`), what a policy puts out is what it wants of an action (`num_wanted`
+    numbers), and its outputs are the dot products of that with each of them.
     """
 
     def __init__(
-        self, vector_size: int, image_shapes: Sequence[tuple[int, ...]], num_outputs: int, model: ModelConfig
+        self, parts: Sequence[tuple[Kind, tuple[int, ...]]], num_outputs: int, activation: str, model: ModelConfig
     ) -> None:
-        super().__init__(vector_size, image_shapes, model)
-        hiddens = [256] if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens
-        self.dense = MLPNet(self.num_features, num_outputs, hiddens, model.conv_activation, model.vf_share_layers)
+        super().__init__()
+        places = {kind: place for place, (kind, _) in enumerate(parts)}
+        self._has_vector, self._masked, self._avail = "vector" in places, "mask" in places, places.get("avail")
+        self._nets: list[tuple[int, nn.Module]] = []
+        self.num_features = parts[0][1][0] if self._has_vector else 0
+        for place, (kind, shape) in enumerate(parts):
+            net: ImageNet | SetNet
+            if kind == "image":
+                net = ImageNet(shape, model.conv_filters, model.conv_activation)
+            elif kind == "items":
+                layers = Dense(shape[1] - 1, model.sequence_hiddens, activation)
+                net = SetNet(layers, layers.num_features, model.sequence_pooling)
+            else:
+                continue
+            self.add_module(f"{kind}{place - self._has_vector}", net)
+            self._nets.append((place, net))
+            self.num_features += net.num_features
+        self.num_wanted = num_outputs if self._avail is None else parts[self._avail][1][1]
+        if self._avail is not None:
+            self.num_features += self.num_wanted
+
+    def features(self, inputs: Tensors) -> Tensors:
+        """Everything that is seen, as one row `[B, D]` per observation."""
+        seen = [inputs[0]] if self._has_vector else []
+        seen += [net(inputs[place]) for place, net in self._nets]
+        if self._avail is not None:
+            seen.append(mean_offer(inputs[self._avail], inputs[-1] if self._masked else None))
+        return (torch.cat(seen, dim=1) if len(seen) > 1 else seen[0],)
+
+    def scored(self, inputs: Tensors, wanted: Tensor) -> Tensor:
+        """The outputs `[B, K]` that follow from what the policy put out."""
+        return wanted if self._avail is None else scores(inputs[self._avail], wanted)
+
+
+class JoinedNet(JoinedFeatures):
+    """What is seen of each part of an observation, then dense layers and two heads.
+
+    Policy and value always share the convolutions over an image, as PPO with the Nature network does, and the pooling
+    of a sequence; `vf_share_layers` says whether they share the dense layers after them too.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Kind, tuple[int, ...]]], num_outputs: int, model: ModelConfig) -> None:
+        hiddens, activation = dense_layers([kind for kind, _ in parts], model)
+        super().__init__(parts, num_outputs, activation, model)
+        self.dense = MLPNet(self.num_features, self.num_wanted, hiddens, activation, model.vf_share_layers)
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]`."""
-        return self.dense.forward(self.features(inputs))
+        outputs, values = self.dense.forward(self.features(inputs))
+        return self.scored(inputs, outputs), values
 
     def act(self, inputs: Tensors) -> Tensor:
         """Outputs alone."""
-        return self.dense.act(self.features(inputs))
+        return self.scored(inputs, self.dense.act(self.features(inputs)))
 
     def values(self, inputs: Tensors) -> Tensor:
         """Values alone."""
         return self.dense.values(self.features(inputs))
+
+
+def dense_layers(kinds: Sequence[Kind], model: ModelConfig) -> tuple[Sequence[int], str]:
+    """Widths and activation of the dense layers: those of `post_fcnet_hiddens` (None: [256]) where an image is seen."""
+    if "image" not in kinds:
+        return model.fcnet_hiddens, model.fcnet_activation
+    return (256,) if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens, model.conv_activation
 
 
 class _ModelType(type):
@@ -195,9 +231,11 @@ class TorchModelV2(_Module, metaclass=_ModelType):
     """The parent of custom models, with classic RLlib's signature.
 
     `forward(input_dict, state, seq_lens)` returns `(outputs [B, num_outputs], state)`; `value_function()` then returns
-    the values `[B]` of the same observations. `input_dict["obs"]` is the encoded observation `[B, D]` (choices are
-    one-hot); an image alone is a tensor in its own shape and dtype; images beside other things make it a dict, of each
-    image by its place in the space and of all else as "features". `input_dict["obs_flat"]` is everything in one row.
+    the values `[B]` of the same observations. `input_dict["obs"]` is the encoded observation: of a Dict or Tuple space
+    a dict or tuple of tensors, choices one-hot `[B, n]`, images in their own shape and dtype, an `action_mask` as
+    floats, a sequence as `RepeatedValues`; of any other space one tensor, `[B, D]` unless it is an image.
+    `input_dict["obs_flat"]` is one row of all numbers and images, without masks, offers and sequences. `obs_space` is
+    the space of that row, with the environment's as its `original_space`; that of an image alone is the image's own.
 
     A model has memory if `get_initial_state()` says in which state an episode begins: a list of arrays. Then the rows
     are those of sequences, `B = len(seq_lens) * T` of them with T the longest, and `state` is where each began, each
@@ -262,8 +300,8 @@ class FullyConnectedNetwork(TorchModelV2):
     ) -> tuple[Tensor, list[Tensor]]:
         """Outputs `[B, num_outputs]`; the value net waits for `value_function`."""
         del seq_lens
-        flat = input_dict["obs_flat"] if "obs_flat" in input_dict else _flat(input_dict["obs"])
-        self._seen = self.net.features((flat,))
+        row = input_dict["obs_flat"] if "obs_flat" in input_dict else flat(input_dict["obs"])
+        self._seen = self.net.features((row,))
         return self.net.policy.forward(self._seen), state or []
 
     def value_function(self) -> Tensor:
@@ -272,26 +310,13 @@ class FullyConnectedNetwork(TorchModelV2):
         return self.net.value.forward(self._seen).squeeze(1)
 
 
-class _InputDict(dict[str, Any]):
-    """What a classic model gets; `obs_flat` of images is made only when asked for."""
-
-    def __contains__(self, key: object) -> bool:
-        return key == "obs_flat" or super().__contains__(key)
-
-    def __missing__(self, key: str) -> Any:
-        if key != "obs_flat":
-            raise KeyError(key)
-        self[key] = _flat(self["obs"])
-        return self[key]
-
-
 class ClassicNet(nn.Module):
     """A classic custom model behind the calls that `TorchNetwork` makes."""
 
-    def __init__(self, model: TorchModelV2, part_names: list[str]) -> None:
+    def __init__(self, model: TorchModelV2, view: ObsView) -> None:
         super().__init__()
         self.model = model
-        self._names = part_names
+        self._view = view
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]`."""
@@ -309,9 +334,9 @@ class ClassicNet(nn.Module):
 
     def asked(self, inputs: Tensors, state: Tensors, seq_lens: Tensor | None, **more: Tensor) -> tuple[Any, Any]:
         """What the model answers: outputs and state."""
-        obs = inputs[0] if len(inputs) == 1 else dict(zip(self._names, inputs, strict=True))
-        flat = {"obs_flat": obs} if self._names == ["features"] else {}
-        answer = self.model(_InputDict(obs=obs, **flat, **more), list(state), seq_lens)
+        seen = self._view(inputs)
+        seen.update(more)
+        answer = self.model(seen, list(state), seq_lens)
         if not isinstance(answer, tuple) or len(answer) != 2:
             wanted = "(outputs, state)" if state else "(outputs, state), here (outputs, [])"
             raise ConfigError(f"{type(self.model).__name__}.forward must return {wanted}")
@@ -319,28 +344,20 @@ class ClassicNet(nn.Module):
 
 
 def build_torch_network(
-    vector_size: int,
-    image_shapes: tuple[tuple[int, ...], ...],
-    image_dtypes: Sequence[Any],
+    encoder: Encoder,
     num_outputs: int,
     free_outputs: NDArray[np.int64],
     model: ModelConfig,
-    obs_space: Space,
     action_space: Space,
     seed: int,
     device: str = "cpu",
     previous: tuple[int, int] = (0, 0),
 ) -> TorchNetwork:
-    """The network for a space and a model config: custom model, memory, convolutions or MLP.
+    """The network for encoded observations and a model config; the same for the same seed.
 
-    It is the same for the same seed. `previous` are the widths of the action and of the reward before each step, as a
-    network with memory sees them.
+    `previous` are the widths of the action and of the reward before each step, as a network with memory sees them.
     """
-    rng = np.random.default_rng(seed)
-    example: list[NDArray[Any]] = [rng.random((NUM_EXAMPLES, vector_size), np.float32)] if vector_size else []
-    for shape, dtype in zip(image_shapes, image_dtypes, strict=True):
-        scale = 255 if np.dtype(dtype) == np.uint8 else 1
-        example.append((scale * rng.random((NUM_EXAMPLES, *shape), np.float32)).astype(dtype))
+    kinds = encoder.spec.kinds
     num_computed = num_outputs - len(free_outputs)
     # The caller's own random numbers go on as if nothing had been drawn here.
     with torch.random.fork_rng(devices=[]):
@@ -349,43 +366,53 @@ def build_torch_network(
         module: nn.Module
         if model.custom_model is not None:
             assert not len(free_outputs), "a custom model computes all its outputs"
-            custom = _custom_module(vector_size, image_shapes, num_outputs, model, obs_space, action_space, previous)
+            custom = _custom_module(encoder, num_outputs, model, action_space, previous)
             module, label = custom, f"custom model {type(custom.model).__name__}"
         elif model.memory is not None:
             from shoal.models.torch_memory import MemoryNet  # here, for it stands on this module
 
-            module = MemoryNet(vector_size, image_shapes, sum(previous), num_computed, model)
-        elif image_shapes:
-            module = VisionNet(vector_size, image_shapes, num_computed, model)
+            module = MemoryNet(list(zip(kinds, encoder.shapes, strict=True)), sum(previous), num_computed, model)
+        elif JOINED_KINDS & set(kinds):
+            module = JoinedNet(list(zip(kinds, encoder.shapes, strict=True)), num_computed, model)
         else:
             hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
-            module = MLPNet(vector_size, num_computed, hiddens, activation, model.vf_share_layers)
+            module = MLPNet(encoder.size, num_computed, hiddens, activation, model.vf_share_layers)
+        example = _example(encoder, seed)
         if initial_state := getattr(module, "initial_state", ()):  # each example is a sequence of its own
-            example.append(rng.random((NUM_EXAMPLES, sum(previous)), np.float32))
-            example += [np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state]
-            example.append(np.ones(NUM_EXAMPLES, np.int64))
-        return TorchNetwork(module, num_outputs, free_outputs, tuple(example), device, label)
+            before = np.ones((NUM_EXAMPLES, sum(previous)), np.float32)
+            states = (np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state)
+            example = (*example, before, *states, np.ones(NUM_EXAMPLES, np.int64))
+        return TorchNetwork(module, num_outputs, free_outputs, example, device, label)
+
+
+def _example(encoder: Encoder, seed: int) -> Inputs:
+    """A few observations of no meaning, as a network gets them; of sequences, empty, short and full ones."""
+    rng = np.random.default_rng(seed)
+    example: list[NDArray[Any]] = []
+    for kind, shape, dtype in zip(encoder.spec.kinds, encoder.shapes, encoder.spec.dtypes, strict=True):
+        numbers = rng.random((NUM_EXAMPLES, *shape), np.float32)
+        if kind == "items":
+            lengths = np.array([[0], [1], [shape[0]]])
+            numbers *= (np.arange(shape[0]) < lengths)[:, :, None]
+            numbers[:, :, 0] = np.arange(shape[0]) < lengths
+        elif kind == "mask":
+            numbers += 1
+        example.append((numbers * (255 if dtype == np.uint8 else 1)).astype(dtype))
+    return tuple(example)
 
 
 def _custom_module(
-    vector_size: int,
-    image_shapes: tuple[tuple[int, ...], ...],
-    num_outputs: int,
-    model: ModelConfig,
-    obs_space: Space,
-    action_space: Space,
-    previous: tuple[int, int],
+    encoder: Encoder, num_outputs: int, model: ModelConfig, action_space: Space, previous: tuple[int, int]
 ) -> ClassicNet:
     assert model.custom_model is not None
     model_class = custom_model_class(model.custom_model)
     name = model_class.__name__
     if not issubclass(model_class, TorchModelV2):
         raise ConfigError(f"model.custom_model: write class {name}(TorchModelV2), with TorchModelV2 from shoal")
-    names = [path_name(path) for path, leaf in leaves_of(obs_space) if is_image(leaf)] if image_shapes else []
-    if vector_size:
-        names.insert(0, "features")
-    if not image_shapes:
-        original, obs_space = obs_space, gymnasium.spaces.Box(-np.inf, np.inf, (vector_size,), np.float32)
+    obs_space = encoder.spec.space
+    if {*encoder.spec.kinds} - {"image"}:
+        width = encoder.size + sum(prod(shape) for shape in encoder.spec.image_shapes)
+        original, obs_space = obs_space, gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
         obs_space.original_space = original  # type: ignore[attr-defined]
     accepted = inspect.signature(model_class.__init__).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
@@ -403,14 +430,8 @@ def _custom_module(
     if has_memory:
         from shoal.models.torch_memory import ClassicMemoryNet  # here, for it stands on this module
 
-        return ClassicMemoryNet(made, names, previous)
-    return ClassicNet(made, names)
-
-
-def _flat(obs: Any) -> Tensor:
-    if isinstance(obs, Tensor):
-        return obs.flatten(1).float()
-    return torch.cat([_flat(part) for part in (obs.values() if isinstance(obs, Mapping) else obs)], dim=1)
+        return ClassicMemoryNet(made, ObsView(encoder), previous)
+    return ClassicNet(made, ObsView(encoder))
 
 
 def orthogonal(layer: Any, gain: float) -> Any:

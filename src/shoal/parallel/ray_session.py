@@ -20,11 +20,12 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 
 FREEING_TIMEOUT_S = 10.0
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # where it is 0, Ray stays on this machine's own addresses
 MOST_LAST_WORDS = 3  # lines
 RAYS_OWN = re.compile(
     r":job_id:|:actor_name:|\*\*\* |.*@ +0x|\[\d{4}-\d\d-\d\d .*\] \w+\.cc:"
 )  # lines of a worker's log
-LONGEST_TEMP_FOLDER = 25  # a socket's path may have 107 letters, and Ray wants 80 of them
+LONGEST_TEMP_FOLDER = 23  # a socket's path may have 107 letters, and Ray wants 80 of them
 
 
 class Session:
@@ -141,6 +142,7 @@ def _start_private(folder: str, num_cpus: int) -> Any:
     # Ray reads these when it is imported.
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = token
+    _keep_to_loopback(True)
     # Ray runs workers at nice 15; ours are no less important than the learner that waits for them.
     os.environ.setdefault("RAY_worker_niceness", "0")
     _reread_token()
@@ -152,10 +154,21 @@ def _start_private(folder: str, num_cpus: int) -> Any:
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        _temp_dir=folder,
+        _temp_dir=os.path.join(folder, "r"),  # Ray lets everybody into its own (mode 0777)
         _node_ip_address="127.0.0.1",
     )
     return ray
+
+
+def _keep_to_loopback(is_kept: bool) -> None:
+    """Let Ray take 127.0.0.1 as it is: it turns it into an address of the network wherever it could have clusters."""
+    if is_kept:
+        os.environ[LOOPBACK] = "0"
+    else:
+        os.environ.pop(LOOPBACK, None)
+    if "ray" in sys.modules:  # read once, when it is imported
+        constants: Any = sys.modules["ray._private.ray_constants"]
+        constants.ENABLE_RAY_CLUSTER = not is_kept
 
 
 def _reread_token() -> None:
@@ -178,6 +191,7 @@ def clean(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if os.environ.get("RAY_AUTH_TOKEN_PATH", "").startswith(folder):
         del os.environ["RAY_AUTH_TOKEN_PATH"], os.environ["RAY_AUTH_MODE"]
+        _keep_to_loopback(False)
         _reread_token()  # a Ray that the program starts itself has another
 
 

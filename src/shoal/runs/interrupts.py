@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run: the first ends it with everything saved, the second ends it at once."""
+"""Ctrl-C, SIGTERM and SIGUSR1 during a run: the first ends it with everything saved, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+ECHO_S = 1.0  # schedulers and launchers tell every process of a job, and some of those pass it on
+RESUME_ME = 85  # the exit code of a run that was saved because its walltime is near, and wants to be started again
+
+
+def exit_code(number: int) -> int:
+    """What a program ends with after it has saved because of a signal."""
+    return RESUME_ME if number == signal.SIGUSR1 else 128 + number
 
 
 class Interrupted(BaseException):
@@ -27,6 +35,7 @@ class Interrupts:
 
     def __init__(self, hold: bool) -> None:
         self.signal: int | None = None
+        self._heard_at = 0.0
         self._hold = hold
         self._cutting = False
         self._away = False
@@ -71,8 +80,10 @@ class Interrupts:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.signal is not None:
+            if number == self.signal != signal.SIGINT and monotonic() - self._heard_at < ECHO_S:
+                return
             _end_now(number)
-        self.signal = number
+        self.signal, self._heard_at = number, monotonic()
         if self._cutting:
             raise Interrupted
         if self._away and not self._hold and number == signal.SIGINT:

@@ -30,7 +30,7 @@ from shoal.runs.checkpoints import (
 )
 from shoal.runs.durable import remove_folder, replace_file
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
-from shoal.runs.interrupts import Interrupted, Interrupts
+from shoal.runs.interrupts import Interrupted, Interrupts, exit_code
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
 from shoal.runs.reporters import Reporters
@@ -255,7 +255,7 @@ def run(config: Mapping[str, Any] | Experiment, *, new: bool = False) -> Iterato
     """Train the experiment and yield one result per iteration; an unfinished run of the same experiment is continued.
 
     `config` is a tree such as `{"env": "CartPole-v1", "run": "PPO", "stop": {...}, "config": {...}}`. After Ctrl-C the
-    run is saved and KeyboardInterrupt raised, after SIGTERM SystemExit.
+    run is saved and KeyboardInterrupt raised, after SIGTERM or SIGUSR1 SystemExit.
     """
     opened = Run.open(config if isinstance(config, Experiment) else experiment_from(config), new)
     if opened.done is not None:
@@ -278,7 +278,7 @@ def _for_a_program(opened: Run) -> Generator[Result, None, None]:
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     if number is not None:
-        raise SystemExit(128 + number)
+        raise SystemExit(exit_code(number))
 
 
 @contextmanager

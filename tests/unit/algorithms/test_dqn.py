@@ -357,3 +357,44 @@ def test_a_replay_that_does_not_fit_is_refused_with_the_arithmetic(monkeypatch, 
 def test_actions_that_are_no_single_choice_are_refused_with_a_way_out(space) -> None:
     with pytest.raises(ConfigError, match="say run: PPO"):
         build_policy(OBS, space, DQNConfig())
+
+
+MASKED_OBS = spaces.Dict(observations=OBS, action_mask=spaces.MultiBinary(ACTIONS))
+
+
+@pytest.mark.parametrize("dueling", [True, False], ids=["dueling", "plain"])
+@pytest.mark.parametrize("double_q", [True, False], ids=["double", "single"])
+def test_masked_actions_are_neither_the_best_nor_in_the_mean(dueling, double_q) -> None:
+    config = DQNConfig(train_batch_size=SIZE, dueling=dueling, double_q=double_q, model={"fcnet_hiddens": [6]}, lr=1e-2)
+    learner = DQN(config, build_policy(MASKED_OBS, spaces.Discrete(ACTIONS), config))
+    network, rng = learner.policy.network, np.random.default_rng(0)
+    network.params[:] += 0.3 * rng.standard_normal(len(network.params)).astype(np.float32)
+    learner.target[:] += 0.3 * rng.standard_normal(len(learner.target)).astype(np.float32)
+    plain = drawn(SIZE).transitions
+    mask, next_mask = (rng.random((2, SIZE, ACTIONS)) < 0.5) | (np.arange(ACTIONS) == plain.actions[:, None])
+    next_mask[0] = False  # cut by a time limit where nothing could be done
+    discounts = np.full(SIZE, 0.9, np.float32)
+    masked = replace(plain, obs=(*plain.obs, mask), next_obs=(*plain.next_obs, next_mask), discounts=discounts)
+
+    def q(obs, allowed, params):
+        """Values of all actions by the plain network, those of masked ones minus infinity."""
+        now = network.params.copy()
+        network.params[:] = params
+        outputs, values, _ = network.network.forward((obs,))
+        network.params[:] = now
+        outputs = np.where(allowed, outputs, -np.inf).astype(np.float64)
+        if not dueling:
+            return outputs
+        mean = np.where(allowed, outputs, 0).sum(axis=1) / np.maximum(allowed.sum(axis=1), 1)
+        return outputs + (values - mean)[:, None]
+
+    rows = np.arange(SIZE)
+    later = q(plain.next_obs[0], next_mask, learner.target)
+    chooser = q(plain.next_obs[0], next_mask, network.params) if double_q else later
+    best = np.where(next_mask.any(axis=1), later[rows, chooser.argmax(axis=1)], 0)
+    wanted = q(plain.obs[0], mask, network.params)[rows, plain.actions] - (plain.returns + 0.9 * best)
+    before = network.params.copy()
+    errors = learner.update(Drawn(masked, rows, None), 1e-2, Totals())
+    np.testing.assert_allclose(errors, wanted, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(network.params).all()
+    assert (network.params != before).any()

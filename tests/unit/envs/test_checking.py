@@ -177,7 +177,6 @@ def test_an_environment_refused_is_closed() -> None:
     [
         spaces.Text(5),
         spaces.Graph(spaces.Discrete(2), None),
-        spaces.Sequence(spaces.Discrete(2)),
         spaces.OneOf([spaces.Discrete(2), spaces.Discrete(3)]),
     ],
 )

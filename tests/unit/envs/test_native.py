@@ -9,7 +9,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from shoal.envs.native import NativeVector
-from shoal.envs.spaces import ActionSpec, ObsSpec
+from shoal.envs.observations import ObsSpec
+from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import PythonVector, Steps
 from shoal.errors import EnvError
 
@@ -179,7 +180,7 @@ class Faulty(Clock):
     ("fault", "sentence"),
     [
         ("raises", "failed in step: RuntimeError: diverged"),
-        ("nan observation", "environment 11 of the vector: observation is not finite"),
+        ("nan observation", "environment 11 of the vector, at step 1 of its episode: observation is not finite"),
         ("nan reward", "environment 11 of the vector gave the reward nan"),
     ],
 )

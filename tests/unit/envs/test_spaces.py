@@ -6,7 +6,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.envs.spaces import ActionSpec, ObsSpec, is_image, leaves_of, path_name
+from shoal.envs.observations import ObsSpec
+from shoal.envs.spaces import ActionSpec, is_image, leaves_of, path_name
 from shoal.errors import ConfigError
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)

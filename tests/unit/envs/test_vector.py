@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from shoal.envs.spaces import ActionSpec, ObsSpec
+from shoal.envs.observations import ObsSpec
+from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import MOST_FAILURES_IN_A_ROW, PythonVector, Steps, describe, reset_seed
 from shoal.errors import EnvError
 

@@ -11,7 +11,15 @@ from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, Normal, kl_divergence
 
 from shoal.envs.spaces import ActionSpec
-from shoal.models.distributions import Bernoulli, Categorical, Gaussian, Product, distribution_for, log_std_inputs
+from shoal.models.distributions import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    Product,
+    SquashedGaussian,
+    distribution_for,
+    log_std_inputs,
+)
 
 ROWS = 17
 FAMILIES = {
@@ -230,3 +238,76 @@ def test_every_action_space_has_its_distribution(space, factors, free) -> None:
     assert [(type(f), f.num_inputs) for f in parts] == factors
     assert log_std_inputs(family).tolist() == free
     assert family.num_actions == ActionSpec(space).size
+
+
+def line_of(family, mean, log_std, count=20_001):
+    """Numbers before the tanh, far into both tails, and their distribution's evaluation."""
+    u = np.linspace(mean - 12 * np.exp(log_std), mean + 12 * np.exp(log_std), count)
+    inputs = np.tile(np.array([[mean, log_std]], np.float32), (count, 1))
+    return u, family.evaluate(inputs, u[:, None].astype(np.float32))
+
+
+def integral(y, x):
+    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum())
+
+
+@pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.8, -0.7), (-1.5, -2.0), (0.3, 1.0)])
+def test_densities_integrate_to_one_over_what_the_policy_samples(mean, log_std) -> None:
+    u, plain = line_of(Gaussian(1), mean, log_std)
+    assert integral(np.exp(plain.log_prob.astype(np.float64)), u) == pytest.approx(1, abs=1e-4)
+    # The squashed number lies between -1 and 1, and its density there integrates to one and to its entropy.
+    u, squashed = line_of(SquashedGaussian(np.array([True])), mean, log_std)
+    density = np.exp(squashed.log_prob.astype(np.float64))
+    assert integral(density, np.tanh(u)) == pytest.approx(1, abs=2e-3)
+    entropy = integral(-density * squashed.log_prob, np.tanh(u))
+    assert squashed.entropy[0] == pytest.approx(entropy, abs=1e-2)
+
+
+def test_a_squashed_number_has_the_density_that_torch_gives_it() -> None:
+    family = SquashedGaussian(np.array([True, False]))
+    inputs, _, actions = situation(family)
+    mean, log_std = double(inputs[:, :2]), double(inputs[:, 2:])
+    normal = Normal(mean, log_std.exp())
+    u = double(actions)
+    wanted = normal.log_prob(u).sum(dim=1) - torch.log(1 - torch.tanh(u[:, 0]) ** 2)
+    np.testing.assert_allclose(family.evaluate(inputs, actions).log_prob, wanted, rtol=1e-4, atol=1e-4)
+    far = family.evaluate(inputs[:1], np.array([[60, 0]], np.float32))
+    assert np.isfinite(far.log_prob).all()
+
+
+def test_squashing_changes_neither_kl_nor_fisher_nor_the_gradient_of_log_probabilities() -> None:
+    family, plain = SquashedGaussian(np.array([True, False])), Gaussian(2)
+    inputs, old, actions = situation(family)
+    mine, theirs = family.evaluate(inputs, actions, old), plain.evaluate(inputs, actions, old)
+    np.testing.assert_array_equal(mine.kl, theirs.kl)
+    np.testing.assert_array_equal(family.gradient(mine, 0.7, 0.0, 0.3), plain.gradient(theirs, 0.7, 0.0, 0.3))
+    np.testing.assert_array_equal(family.fisher(inputs, old), plain.fisher(inputs, old))
+    assert log_std_inputs(family).tolist() == [2, 3]
+
+
+def test_the_entropy_of_squashed_numbers_has_the_slope_it_says() -> None:
+    family = SquashedGaussian(np.array([True, False, True]))
+    inputs, _, actions = situation(family)
+    weights = np.random.default_rng(3).standard_normal(ROWS).astype(np.float32)
+    gradient = family.gradient(family.evaluate(inputs, actions), 0.0, weights, 0.0)
+    for column in range(family.num_inputs):
+        step = np.zeros_like(inputs)
+        step[:, column] = 1e-2
+        above, below = (family.evaluate(inputs + sign * step, actions).entropy for sign in (1, -1))
+        inside = (np.abs(inputs[:, column]) < 1.9) | (column < 3)
+        slope = weights * (above - below) / 2e-2
+        np.testing.assert_allclose(gradient[inside, column], slope[inside], atol=2e-3)
+
+
+@pytest.mark.parametrize("space", [spaces.Box(-2, 6, (3,)), spaces.Box(0, 1000, (2,), np.int64)], ids=str)
+def test_squashed_actions_lie_between_their_bounds_and_reach_them(space) -> None:
+    spec = ActionSpec(space, squash=True)
+    assert isinstance(distribution_for(spec), SquashedGaussian)
+    rows = np.linspace(-30, 30, 61, dtype=np.float32)[:, None].repeat(spec.size, axis=1)
+    decoded = spec.decode(rows)
+    assert all(space.contains(action) for action in decoded)
+    assert (decoded[0] == space.low).all()
+    assert (decoded[-1] == space.high).all()
+    middle = (np.float64(space.low) + np.float64(space.high)) / 2
+    np.testing.assert_allclose(decoded[30], middle)
+    assert type(distribution_for(ActionSpec(spaces.Box(0, np.inf, (2,)), squash=True))) is Gaussian

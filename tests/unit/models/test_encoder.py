@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from shoal.data.filters import MeanStdFilter
-from shoal.envs.spaces import ObsSpec
+from shoal.envs.observations import ObsSpec
 from shoal.models.encoder import Encoder
 
 

@@ -11,11 +11,20 @@ from gymnasium import spaces
 from torch import nn
 
 from shoal.config.settings import ModelConfig
+from shoal.envs.observations import ObsSpec
+from shoal.envs.repeated import Repeated
+from shoal.envs.spaces import ActionSpec
 from shoal.errors import ConfigError
+from shoal.models.encoder import Encoder
 from shoal.models.torch_memory import RecurrentNetwork
 from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2, build_torch_network
 
 torch.set_num_threads(1)
+VECTOR = spaces.Box(-1, 1, (4,))
+IMAGE = spaces.Dict(me=VECTOR, seen=spaces.Box(0, 255, (20, 17, 3), np.uint8))
+UNITS = spaces.Dict(me=VECTOR, units=Repeated(spaces.Box(-1, 1, (3,)), 4))
+MASK = spaces.Box(0, 1, (3,), np.int8)
+OFFERS = spaces.Dict(me=VECTOR, avail_actions=spaces.Box(-1, 1, (3, 2)), action_mask=MASK)
 LENGTHS = [5, 1, 3]
 ATTENTION = {"use_attention": True, "attention_memory_inference": 4, "attention_dim": 8, "attention_head_dim": 4}
 DEEP = {**ATTENTION, "attention_memory_inference": 2, "attention_num_transformer_units": 2, "attention_num_heads": 2}
@@ -66,20 +75,20 @@ class Classic(RecurrentNetwork):
         return self.value(self.seen).reshape(-1)
 
 
-def build(images=(), previous=(0, 0), num_outputs=3, free=(), **model):
-    obs_space = spaces.Tuple([spaces.Box(-1, 1, (4,)), *(spaces.Box(0, 255, s, np.uint8) for s in images)])
-    sizes = {"fcnet_hiddens": [8]} if not images else {}
+def build(obs_space=VECTOR, previous=(0, 0), num_outputs=3, free=(), **model):
+    encoder = Encoder(ObsSpec(obs_space, True, ActionSpec(spaces.Discrete(num_outputs))))
+    sizes = {} if "image" in encoder.spec.kinds else {"fcnet_hiddens": [8]}
     memory = {"lstm_cell_size": 5} if "use_lstm" in model or "use_gru" in model else {}
+    config = ModelConfig(**{**sizes, **memory, **model})
+    unset = np.array(free, np.int64)
     network = build_torch_network(
-        4, images, [np.uint8 for _ in images], num_outputs, np.array(free, np.int64),
-        ModelConfig(**{**sizes, **memory, **model}), obs_space, spaces.Discrete(num_outputs), 0, previous=previous,
-    )  # fmt: skip
+        encoder, num_outputs, unset, config, spaces.Discrete(num_outputs), 0, previous=previous
+    )
     network.params += 0.3 * np.random.default_rng(5).standard_normal(len(network.params)).astype(np.float32)
-    network.asked = images, sum(previous)  # for `rows_for`
+    network.asked = encoder, sum(previous)  # for `rows_for`
     return network
 
 
-IMAGE = (20, 17, 3)
 NETWORKS = {
     "lstm": lambda: build(use_lstm=True),
     "lstm shared": lambda: build(use_lstm=True, vf_share_layers=True),
@@ -90,8 +99,11 @@ NETWORKS = {
     "attention": lambda: build(**ATTENTION),
     "attention shared": lambda: build(**ATTENTION, vf_share_layers=True, previous=(0, 1)),
     "attention deep": lambda: build(**DEEP),
-    "lstm sees": lambda: build((IMAGE,), use_lstm=True, post_fcnet_hiddens=[8]),
-    "attention sees": lambda: build((IMAGE,), **ATTENTION, post_fcnet_hiddens=[8]),
+    "lstm sees": lambda: build(IMAGE, use_lstm=True, post_fcnet_hiddens=[8]),
+    "attention sees": lambda: build(IMAGE, **ATTENTION, post_fcnet_hiddens=[8]),
+    "lstm counts": lambda: build(UNITS, use_lstm=True, sequence_hiddens=[4]),
+    "gru is offered": lambda: build(OFFERS, use_gru=True),
+    "attention is offered": lambda: build(OFFERS, **ATTENTION),
     "custom": lambda: build(custom_model=Counting),
     "custom classic": lambda: build(custom_model=Classic),
 }
@@ -100,10 +112,16 @@ NETWORKS = {
 def rows_for(network, count, seed=1):
     """What `count` steps see, without states and lengths."""
     rng = np.random.default_rng(seed)
-    images, width = network.asked
-    vector = rng.standard_normal((count, 4)).astype(np.float32)
-    seen = [rng.integers(0, 256, (count, *shape), np.uint8) for shape in images]
-    return (vector, *seen, rng.standard_normal((count, width)).astype(np.float32))
+    encoder, width = network.asked
+    parts = []
+    for kind, shape, dtype in zip(encoder.spec.kinds, encoder.shapes, encoder.spec.dtypes, strict=True):
+        numbers = rng.standard_normal((count, *shape))
+        if kind == "items":
+            numbers[:, :, 0] = np.arange(shape[0]) < rng.integers(0, shape[0] + 1, (count, 1))
+        elif kind == "mask":
+            numbers = (numbers > 0) | (np.arange(shape[0]) == 0)
+        parts.append(rng.integers(0, 256, numbers.shape, np.uint8) if dtype == np.uint8 else numbers.astype(dtype))
+    return (*parts, rng.standard_normal((count, width)).astype(np.float32))
 
 
 def states_for(network, count, steps=0, seed=2):

@@ -9,8 +9,10 @@ from gymnasium import spaces
 from torch import nn
 
 from shoal.config.settings import ModelConfig
+from shoal.envs.observations import ObsSpec
 from shoal.errors import ConfigError
 from shoal.models.catalog import ModelCatalog
+from shoal.models.encoder import Encoder
 from shoal.models.torch_models import (
     FullyConnectedNetwork,
     TorchModelV2,
@@ -25,15 +27,13 @@ NONE = np.zeros(0, np.int64)
 RATIO_OBS = spaces.MultiDiscrete([4, 49, 49, 49, 49])
 
 
-def build(obs_space, num_outputs=2, images=(), vector_size=0, dtype=np.uint8, **model):
-    config, dtypes = ModelConfig(**model), [dtype for _ in images]
-    action_space = spaces.Discrete(num_outputs)
-    return build_torch_network(vector_size, images, dtypes, num_outputs, NONE, config, obs_space, action_space, 0)
+def build(obs_space, num_outputs=2, **model):
+    encoder = Encoder(ObsSpec(obs_space))
+    return build_torch_network(encoder, num_outputs, NONE, ModelConfig(**model), spaces.Discrete(num_outputs), 0)
 
 
-def build_custom(model_class, obs_space=None, vector_size=4, **config):
-    obs_space = obs_space or spaces.Box(-1, 1, (4,))
-    return build(obs_space, vector_size=vector_size, custom_model=model_class, custom_model_config=config)
+def build_custom(model_class, **config):
+    return build(spaces.Box(-1, 1, (4,)), custom_model=model_class, custom_model_config=config)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def build_custom(model_class, obs_space=None, vector_size=4, **config):
 )
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_images_of_any_size(shape, dtype):
-    network = build(spaces.Box(0, 255, shape, dtype), images=(shape,), dtype=dtype)
+    network = build(spaces.Box(0, 255, shape, dtype))
     image = np.random.default_rng(0).random((2, *shape)).astype(np.float32)
     if dtype == np.uint8:
         image = (255 * image).astype(np.uint8)
@@ -100,17 +100,15 @@ def test_where_the_channels_are(shape, sides):
 
 def test_channel_order_does_not_change_what_is_seen():
     assert channels_first((3, 20, 24))
-    last = build(spaces.Box(0, 255, (20, 24, 3), np.uint8), images=((20, 24, 3),))
-    first = build(spaces.Box(0, 255, (3, 20, 24), np.uint8), images=((3, 20, 24),))
+    last = build(spaces.Box(0, 255, (20, 24, 3), np.uint8))
+    first = build(spaces.Box(0, 255, (3, 20, 24), np.uint8))
     np.testing.assert_array_equal(last.params, first.params)
     image = np.random.default_rng(0).integers(0, 256, (2, 20, 24, 3), np.uint8)
     np.testing.assert_allclose(last.act((image,)), first.act((image.transpose(0, 3, 1, 2),)), atol=1e-6)
 
 
 def test_bytes_are_scaled_and_floats_are_not():
-    images = ((16, 16, 1),)
-    space = spaces.Box(0, 255, images[0])
-    of_bytes, of_floats = build(space, images=images), build(space, images=images, dtype=np.float32)
+    of_bytes, of_floats = (build(spaces.Box(0, 255, (16, 16, 1), dtype)) for dtype in (np.uint8, np.float32))
     image = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 1), np.uint8)
     scaled = image.astype(np.float32) / 255
     np.testing.assert_allclose(of_bytes.act((image,)), of_floats.act((scaled,)), atol=1e-6)
@@ -122,7 +120,7 @@ def test_classic_filters_reach_one_by_one():
     for layer in classic_convolutions(filters, 84, 84):
         sides = [layer.side(axis, side) for axis, side in enumerate(sides)]
     assert sides == [1, 1]
-    network = build(spaces.Box(0, 255, (84, 84, 4), np.uint8), images=((84, 84, 4),), conv_filters=filters)
+    network = build(spaces.Box(0, 255, (84, 84, 4), np.uint8), conv_filters=filters)
     assert "[B, 256, 1, 1]" in network.summary()
     assert "[B, 16, 21, 21]" in network.summary()
 
@@ -131,11 +129,12 @@ def test_filters_that_do_not_fit_are_explained():
     with pytest.raises(
         ConfigError, match=r"layer 2 has a kernel of 11 x 11, larger than its map \(40 x 30 -> 10 x 8\)"
     ):
-        build(spaces.Box(0, 255, (40, 30, 3)), images=((40, 30, 3),), conv_filters=[[16, 8, 4], [32, 11, 1]])
+        build(spaces.Box(0, 255, (40, 30, 3)), conv_filters=[[16, 8, 4], [32, 11, 1]])
 
 
 def test_images_beside_numbers():
-    network = build(spaces.Dict(), vector_size=3, images=((16, 16), (3, 20, 20)), post_fcnet_hiddens=[])
+    near, far = spaces.Box(0, 255, (16, 16), np.uint8), spaces.Box(0, 255, (3, 20, 20), np.uint8)
+    network = build(spaces.Dict(a=spaces.Box(-1, 1, (3,)), b=near, c=far), post_fcnet_hiddens=[])
     rng = np.random.default_rng(0)
     inputs = (
         rng.random((2, 3), np.float32),
@@ -173,7 +172,7 @@ class CustomModel(TFModelV2):
 
 def test_the_seeds_model_runs_by_its_registered_name():
     ModelCatalog.register_custom_model("my_model", CustomModel)
-    network = build(RATIO_OBS, num_outputs=49, vector_size=200, custom_model="my_model")
+    network = build(RATIO_OBS, num_outputs=49, custom_model="my_model")
     outputs, values, tape = network.forward((np.eye(5, 200, dtype=np.float32),))
     assert outputs.shape == (5, 49)
     assert network.vjp(tape, np.ones_like(outputs), np.ones_like(values)).any()
@@ -378,13 +377,14 @@ class Looking(TorchModelV2):
 
 def test_custom_models_see_images():
     shape = (16, 20, 3)
-    build(spaces.Box(0, 255, shape, np.uint8), images=(shape,), custom_model=Looking)
+    build(spaces.Box(0, 255, shape, np.uint8), custom_model=Looking)
     assert Looking.told["obs"].shape[1:] == shape
     assert Looking.told["obs"].dtype == torch.uint8
     assert "obs_flat" not in Looking.told  # made when asked for
     both = spaces.Dict(camera=spaces.Box(0, 255, shape, np.uint8), speed=spaces.Box(-1, 1, (2,)))
-    network = build(both, images=(shape,), vector_size=2, custom_model=Looking)
-    assert sorted(Looking.told["obs"]) == ["camera", "features"]
+    network = build(both, custom_model=Looking)
+    shapes = {name: tuple(seen.shape[1:]) for name, seen in Looking.told["obs"].items()}
+    assert shapes == {"camera": shape, "speed": (2,)}
     assert network.named_params()["model.fc.net.policy.hidden0.weight"].shape == (64, 2 + 16 * 20 * 3)
 
 

@@ -13,8 +13,12 @@ from gymnasium import spaces
 from torch import nn
 
 from shoal.config.settings import ModelConfig
+from shoal.envs.observations import ObsSpec
+from shoal.envs.repeated import Repeated
+from shoal.envs.spaces import ActionSpec
 from shoal.errors import ConfigError
 from shoal.models import torch_network
+from shoal.models.encoder import Encoder
 from shoal.models.mlp import ACTIVATIONS, MLP
 from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2, build_torch_network
 from shoal.models.torch_network import TorchNetwork
@@ -49,16 +53,31 @@ class Memory(nn.Module):
 
 def build(vector_size=4, images=(), num_outputs=3, free=NONE, seed=0, **model):
     obs_space = spaces.Tuple([spaces.Box(-1, 1, (vector_size,)), *(spaces.Box(0, 255, s, np.uint8) for s in images)])
-    dtypes = [np.uint8 for _ in images]
-    action_space = spaces.Discrete(num_outputs)
-    config = ModelConfig(**model)
-    return build_torch_network(vector_size, images, dtypes, num_outputs, free, config, obs_space, action_space, seed)
+    encoder = Encoder(ObsSpec(obs_space))
+    config, action_space = ModelConfig(**model), spaces.Discrete(num_outputs)
+    return build_torch_network(encoder, num_outputs, free, config, action_space, seed)
 
 
 def inputs_for(vector_size=4, images=(), batch=7, seed=1):
     rng = np.random.default_rng(seed)
     vector = rng.standard_normal((batch, vector_size)).astype(np.float32)
     return (vector, *(rng.integers(0, 256, (batch, *shape), np.uint8) for shape in images))
+
+
+UNITS = spaces.Dict(me=spaces.Box(-1, 1, (2,)), units=Repeated(spaces.Box(-1, 1, (3,)), 4))
+OFFERS = spaces.Dict(me=spaces.Box(-1, 1, (2,)), avail_actions=spaces.Box(-1, 1, (3, 2)))
+
+
+def varying(space, **model):
+    """A network for observations of varying size, and some of them, the first without any item."""
+    spec = ObsSpec(space, actions=ActionSpec(spaces.Discrete(3)))
+    encoder, rows = Encoder(spec), spec.allocate(7)
+    space.seed(4)
+    for index in range(7):
+        obs = space.sample()
+        spec.put({**obs, "units": obs.get("units", ())[: index and None]}, rows, index)
+    network = build_torch_network(encoder, 3, NONE, ModelConfig(**model), spaces.Discrete(3), 0)
+    return network, encoder(rows)
 
 
 NETWORKS = {
@@ -71,6 +90,10 @@ NETWORKS = {
     "custom": lambda: (build(custom_model=Delegating), inputs_for()),
     "custom shared": lambda: (build(custom_model=Delegating, vf_share_layers=True), inputs_for()),
     "memory": lambda: (TorchNetwork(Memory(), 3, NONE, inputs_for()), inputs_for()),
+    "mean of items": lambda: varying(UNITS, sequence_pooling="mean"),
+    "maximum of items": lambda: varying(UNITS, sequence_pooling="max", vf_share_layers=True),
+    "attention to items": lambda: varying(UNITS, sequence_pooling="attention"),
+    "offers": lambda: varying(OFFERS),
 }
 
 

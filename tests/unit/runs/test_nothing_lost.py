@@ -97,7 +97,7 @@ def test_a_key_that_nothing_would_read_is_refused(config: dict[str, Any], words:
 
 
 def test_images_of_wide_integers_are_scaled() -> None:
-    from shoal.envs.spaces import ObsSpec
+    from shoal.envs.observations import ObsSpec
     from shoal.models.encoder import Encoder
 
     spec = ObsSpec(gym.spaces.Box(0, 4095, (16, 16, 1), np.uint16))

@@ -1,0 +1,163 @@
+"""`shoal launch`: one command on a Ray cluster of one's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shoal.cluster.allocation import Host
+
+
+SCHEDULERS = ["slurm", "pbs", "lsf", "cobalt", "sge", "none"]
+
+
+@click.command()
+@click.option("--hosts", metavar="A,B,C", help="Hosts to reach by ssh, e.g. n1,n2 or n[1-3].")
+@click.option("--hostfile", type=click.Path(path_type=Path), help="A file with a host on each line.")
+@click.option(
+    "--scheduler",
+    type=click.Choice(SCHEDULERS),
+    help="Whose allocation this is, where it is not seen; none: this machine alone.",
+)
+@click.option("--num-ranks", type=click.IntRange(1), help="How many ranks were started, where the launcher hides it.")
+@click.option("--min-nodes", type=click.IntRange(1), help="Start the command when so many hosts are up; default: all.")
+@click.option(
+    "--timeout", default="5m", show_default=True, help="How long hosts may take to be ready, e.g. 90s or 10m."
+)
+@click.option(
+    "--on-node-loss",
+    type=click.Choice(["continue", "stop"]),
+    default="continue",
+    show_default=True,
+    help="What happens when a host is lost during the run.",
+)
+@click.option("--ports", metavar="LOW-HIGH", help="Keep every port within a range, e.g. 30000-30999.")
+@click.option("--dashboard", is_flag=True, help="Ray's dashboard, on the head's loopback only.")
+@click.option(
+    "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable for every host; repeatable."
+)
+@click.option("--job-dir", type=click.Path(path_type=Path), help="The job's folder, where all hosts see it.")
+@click.option("--join", "joined", metavar="JOB", help="Add the hosts here to a job that runs; takes no command.")
+@click.option("--agent", hidden=True)
+@click.option("--rank", type=int, hidden=True)
+@click.option("--joining", is_flag=True, hidden=True)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def launch(
+    hosts: str | None,
+    hostfile: Path | None,
+    scheduler: str | None,
+    num_ranks: int | None,
+    min_nodes: int | None,
+    timeout: str,
+    on_node_loss: str,
+    ports: str | None,
+    dashboard: bool,
+    variables: tuple[str, ...],
+    job_dir: Path | None,
+    joined: str | None,
+    agent: str | None,
+    rank: int | None,
+    joining: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Bring Ray up on the hosts of this allocation, run COMMAND once, end everything.
+
+    \b
+    mpirun -np 4 shoal launch -- shoal train -f custom.yml --num-workers 3
+    srun shoal launch -- shoal train -f custom.yml --num-workers auto
+    shoal launch --hosts n1,n2,n3 -- python train_ppo.py --ray-address {address}
+
+    Started by mpirun, mpiexec, srun, aprun or jsrun, its ranks find each other; several on one host make one Ray node.
+    Started once in an allocation, it starts an agent on every host by the scheduler's own means. COMMAND finds the
+    cluster in RAY_ADDRESS, and {address} in its words is replaced.
+
+    \b
+    Exit codes: the command's own, and
+      81  the head's Ray could not start, or was lost
+      82  a host could not start
+      83  a host did not show up or was not ready in time
+      84  a host was lost during the run, with --on-node-loss stop
+      85  from the command: everything is saved, start it again
+    """
+    import asyncio
+
+    timeout_s = seconds_of("--timeout", timeout)
+    if agent is not None:
+        from shoal.cluster.job_folder import published
+        from shoal.cluster.serving import serve, serve_by_pipe
+
+        if agent == "-":
+            raise SystemExit(asyncio.run(serve_by_pipe(os.environ, timeout_s, rank, joining)))
+        folder = Path(agent)
+        raise SystemExit(
+            asyncio.run(serve(lambda: published(folder), os.environ, timeout_s, rank, folder, is_joining=joining))
+        )
+    if joined is None and not command:
+        raise ConfigError("what shall run? e.g. shoal launch -- shoal train CartPole-v1 --num-workers auto")
+    if joined is not None and command:
+        raise ConfigError("--join adds hosts to a job that has its command; it takes none of its own")
+    from shoal.cluster.launching import LaunchOptions, join
+    from shoal.cluster.launching import launch as start
+    from shoal.cluster.ports import port_range
+
+    options = LaunchOptions(
+        command=command,
+        hosts=named_hosts(hosts, hostfile),
+        scheduler=scheduler,
+        num_ranks=num_ranks,
+        min_nodes=min_nodes,
+        timeout_s=timeout_s,
+        on_node_loss=on_node_loss,
+        ports=port_range(ports) if ports is not None else None,
+        dashboard=dashboard,
+        job_dir=job_dir.expanduser().absolute() if job_dir is not None else None,
+        environment=dict(_variable(text) for text in variables),
+    )
+
+    def tell(text: str) -> None:
+        click.echo(f"shoal launch: {text}", err=True)
+
+    if joined is not None:
+        raise SystemExit(join(joined, options, os.environ, tell))
+    raise SystemExit(start(options, os.environ, tell))
+
+
+def named_hosts(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
+    """The hosts of --hosts or of --hostfile."""
+    from shoal.cluster.host_lists import host_file, host_names
+
+    if hosts is not None and hostfile is not None:
+        raise ConfigError("say --hosts or --hostfile, not both")
+    if hosts is not None:
+        return tuple(host_names(hosts))
+    if hostfile is None:
+        return ()
+    try:
+        return tuple(host_file(hostfile.read_text(), str(hostfile)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--hostfile: {hostfile} cannot be read ({getattr(error, 'strerror', 'not text')})") from None
+
+
+def seconds_of(option: str, text: str) -> float:
+    """The length of time that an option gives."""
+    from shoal.config.durations import seconds
+
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error} (got {text!r})") from None
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name.isidentifier():
+        raise ConfigError(f"--env: must be NAME or NAME=VALUE (got {text!r})")
+    if not equals and name not in os.environ:
+        raise ConfigError(f"--env: {name} is not set here; say --env {name}=VALUE")
+    return name, value if equals else os.environ[name]

@@ -1,0 +1,225 @@
+"""`shoal submit`, `jobs`, `logs` and `cancel`: thin skins over the scheduler's own commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shoal.errors import ClusterError
+
+# Looking for plugins would cost pydantic more than all it does here.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+if TYPE_CHECKING:
+    from shoal.cluster.jobs import Job
+    from shoal.cluster.submitted import Submitted
+
+
+class ForeignOptions(click.Command):
+    """A command that knows other tools' words for its options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Name the right option for a foreign one."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from shoal.cluster.jobs import FOREIGN
+
+            meant = FOREIGN.get(error.option_name.strip("-").replace("-", "_"))
+            options = {option for param in self.params for option in param.opts}
+            if meant is None:
+                raise
+            option = f"--{meant.replace('_', '-')}"
+            where = option if option in options else f"{meant} in the file of -f"
+            raise click.UsageError(f"There is no {error.option_name}; the word is {where}.", ctx) from None
+
+
+@click.command(cls=ForeignOptions)
+@click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file that describes the job.")
+@click.option("--nodes", type=int, help="Machines.")
+@click.option("--walltime", metavar="TIME", help='The longest time the job may take, as "20m" or "02:30:00".')
+@click.option("--account", help="Who pays: the account or project.")
+@click.option("--partition", help="The partition or queue.")
+@click.option("--cpus-per-node", type=int, help="Cores on each node.")
+@click.option("--gpus-per-node", type=int, help="GPUs on each node.")
+@click.option("--memory-per-node", metavar="SIZE", help='Memory on each node, as "64GB".')
+@click.option("--name", help="The job's name.")
+@click.option("--scheduler", metavar="NAME", help="slurm, pbs, lsf, cobalt or sge; auto: what this machine has.")
+@click.option("--parallel-environment", metavar="NAME", help="Grid Engine's parallel environment; needed there.")
+@click.option("--output", metavar="FILE", help="The job's log; %j in it is the job's id.")
+@click.option("--signal-before", metavar="TIME", help="How long before the end the command is told to save.")
+@click.option("--requeue/--no-requeue", default=None, help="Whether a saved run goes back into the queue by itself.")
+@click.option("--max-requeues", type=int, help="How often it does so at most.")
+@click.option("--min-nodes", type=int, help="Start with this many nodes if others fail to come up.")
+@click.option("--ports", metavar="FIRST-LAST", help="Ports that the site's firewall leaves open between nodes.")
+@click.option("--on-node-loss", metavar="continue|stop", help="What to do when a node dies during the run.")
+@click.option("--script", type=click.Path(path_type=Path), help="Where to write the script; else in the job's folder.")
+@click.option("--dry-run", is_flag=True, help="Print the script and stop.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def submit(file: Path | None, script: Path | None, dry_run: bool, command: tuple[str, ...], **flags: Any) -> None:
+    """Write a batch script that runs COMMAND on a Ray cluster, show it, and submit it.
+
+    COMMAND stands after `--`, as in `shoal submit --nodes 3 --walltime 20m -- shoal train -f my.yml --num-workers 100`.
+    Flags go before the file's keys, and these before those of ~/.config/shoal/site.yml.
+    """
+    from shoal.cluster import schedulers, submitted
+    from shoal.cluster.batch_scripts import batch_script
+
+    if dry_run and script is not None:
+        raise click.UsageError("--dry-run writes no file; leave --script out, or redirect: --dry-run > job.sh")
+    job = _job(file, flags, command)
+    scheduler = schedulers.find_scheduler(os.environ) if job.scheduler == "auto" else job.scheduler
+    folder = submitted.folder_for(job.name)
+    text = batch_script(job, scheduler, _programs(), folder)
+    if dry_run:
+        click.echo(text, nl=False)
+        return
+    here = Path.cwd()
+    path = folder / submitted.SCRIPT if script is None else script.absolute()
+    submitted.make_folder(folder)
+    try:
+        submitted.write_script(text, path)
+        _make_log_folder(here / job.log)
+        click.echo(text)
+        answer = schedulers.submit(scheduler, path, here)
+    except ClusterError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    job_id = schedulers.job_id_in(scheduler, answer)
+    number = schedulers.number(job_id)
+    log = here / job.log.replace("%j", number)
+    about = submitted.Submitted(
+        id=job_id,
+        scheduler=scheduler,
+        name=job.name,
+        nodes=job.nodes,
+        script=str(path),
+        folder=str(here),
+        log=str(log),
+        submitted=time.strftime("%Y-%m-%d %H:%M:%S"),
+        command=[*job.command],
+    )
+    submitted.record(folder, about)
+    click.echo(f"Submitted: job {job_id}")
+    click.echo(f"  script    {path}")
+    click.echo(f"  log       {log}")
+    click.echo("  state     shoal jobs")
+    click.echo(f"  follow    shoal logs {number} -f")
+    click.echo(f"  cancel    shoal cancel {number}")
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Also those that have ended.")
+def jobs(everything: bool) -> None:
+    """List the jobs that were submitted from here, with their present states."""
+    from shoal.cluster import schedulers, submitted
+
+    entries = [job for _, job in submitted.recorded()]
+    states: dict[tuple[str, str], str] = {}
+    for scheduler in dict.fromkeys(job.scheduler for job in entries):
+        ids = [job.ids()[-1] for job in entries if job.scheduler == scheduler]
+        try:
+            found = schedulers.states(scheduler, ids, past=everything)
+        except ClusterError as error:
+            # A home may be shared by machines with different schedulers.
+            click.echo(f"Of {scheduler}'s jobs nothing is known: {error}", err=True)
+            found = dict.fromkeys(ids, "?")
+        states.update({(scheduler, job_id): state for job_id, state in found.items()})
+    rows = [("job", "state", "name", "nodes", "submitted", "log")]
+    for job in entries:
+        state = states.get((job.scheduler, job.ids()[-1]))
+        if everything or not schedulers.is_over(job.scheduler, state):
+            rows.append((job.ids()[-1], state or "gone", job.name, str(job.nodes), job.submitted, job.log))
+    if len(rows) == 1:
+        click.echo("No job was submitted from here." if everything else "No job waits or runs; --all lists past ones.")
+        return
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]))
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+def logs(job_id: str, follow: bool) -> None:
+    """Print what JOB has printed; the logs of its nodes are in the folder that is named at the end."""
+    from shoal.cluster import submitted
+
+    folder, job = submitted.find(job_id)
+    log = Path(job.log)
+    if not follow and not log.exists():
+        raise ClusterError(f"{log} is not there yet: job {job.ids()[-1]} is {_state(job) or 'gone'}; -f waits for it")
+    for piece in submitted.log_pieces(log, lambda: not follow or _is_over(job)):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    if not log.exists():
+        raise ClusterError(f"{log} is not there, and job {job.ids()[-1]} is over; see {job.script}")
+    click.echo(f"The logs of its nodes are in {job.cluster_folder(folder)}.", err=True)
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+def cancel(job_id: str) -> None:
+    """Cancel JOB; a running one is told to save and to end."""
+    from shoal.cluster import schedulers, submitted
+
+    _, job = submitted.find(job_id)
+    present = job.ids()[-1]
+    schedulers.cancel(job.scheduler, present)
+    click.echo(f"Cancelled: job {present}")
+
+
+def _job(file: Path | None, flags: dict[str, Any], command: tuple[str, ...]) -> Job:
+    """What the site's file, the job's file and the command line say together."""
+    from shoal.cluster.jobs import SITE_FILE, Source, job_from, source_of
+
+    sources = []
+    site = Path(SITE_FILE).expanduser()
+    if site.exists():
+        click.echo(f"With the keys of {site}.", err=True)
+        sources.append(source_of(site))
+    if file is not None:
+        sources.append(source_of(file))
+    said = {key: value for key, value in flags.items() if value is not None}
+    return job_from([*sources, Source({**said, "command": list(command)} if command else said)])
+
+
+def _programs() -> Path:
+    """The folder of the shoal that is running, and of its python."""
+    invoked = Path(sys.argv[0])
+    if invoked.name == "shoal" and invoked.is_file():
+        return invoked.absolute().parent
+    return Path(sys.executable).parent
+
+
+def _make_log_folder(log: Path) -> None:
+    """Make the folder of a log, without which Slurm lets a job fail and says nothing."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(
+            f"output: {log.parent} cannot be made: {error.strerror}; say another with --output"
+        ) from error
+
+
+def _state(job: Submitted) -> str | None:
+    from shoal.cluster import schedulers
+
+    present = job.ids()[-1]
+    return schedulers.states(job.scheduler, [present]).get(present)
+
+
+def _is_over(job: Submitted) -> bool:
+    from shoal.cluster import schedulers
+
+    try:
+        return schedulers.is_over(job.scheduler, _state(job))
+    except ClusterError as error:
+        click.echo(f"Its state is not known at present: {error}", err=True)
+        return False

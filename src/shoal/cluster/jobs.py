@@ -1,0 +1,318 @@
+"""What a user may say about a batch job: flags, a job's file and a site's file make one tree, which is checked once."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainValidator, ValidationError, WithJsonSchema
+
+from shoal.cluster import ports
+from shoal.config.durations import EXAMPLES, seconds
+from shoal.config.fields import Count, Flag, Size, Text
+from shoal.config.problems import got, printable, sentences
+from shoal.config.vocabulary import nearest
+from shoal.errors import ConfigError
+
+SITE_FILE = "~/.config/shoal/site.yml"
+"""What all jobs of a site have in common; each key that a job's own file or a flag sets replaces the one in here."""
+
+FOREIGN: Mapping[str, str] = MappingProxyType(
+    {
+        "queue": "partition",
+        "qos": "extra_directives",
+        "constraint": "extra_directives",
+        "gres": "gpus_per_node",
+        "project": "account",
+        "time": "walltime",
+        "time_limit": "walltime",
+        "wall_time": "walltime",
+        "runtime": "walltime",
+        "num_nodes": "nodes",
+        "nnodes": "nodes",
+        "hosts": "nodes",
+        "cpus": "cpus_per_node",
+        "cores": "cpus_per_node",
+        "ncpus": "cpus_per_node",
+        "cpus_per_task": "cpus_per_node",
+        "cores_per_node": "cpus_per_node",
+        "gpus": "gpus_per_node",
+        "ngpus": "gpus_per_node",
+        "mem": "memory_per_node",
+        "memory": "memory_per_node",
+        "mem_per_node": "memory_per_node",
+        "job_name": "name",
+        "jobname": "name",
+        "cmd": "command",
+        "run": "command",
+        "modules": "preamble",
+        "module": "preamble",
+        "setup": "preamble",
+        "prologue": "preamble",
+        "environment": "env",
+        "environment_variables": "env",
+        "export": "env",
+        "pe": "parallel_environment",
+        "log": "output",
+        "log_file": "output",
+        "directives": "extra_directives",
+        "signal": "signal_before",
+        "max_restarts": "max_requeues",
+    }
+)
+"""The words of schedulers and of other tools, and ours."""
+
+_SHELL_ONLY = re.compile(r"[$`|&;<>()\n]")
+
+
+def length_of_time(value: Any) -> int:
+    """A length of time in whole seconds, rounded up."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"must say its unit, as {EXAMPLES}")
+    if not isinstance(value, str):
+        raise ValueError(f"must be a length of time such as {EXAMPLES}")
+    length = math.ceil(seconds(value))
+    if length == 0:
+        raise ValueError("must be longer than nothing")
+    return length
+
+
+def memory_mb(value: Any) -> int:
+    """Memory in megabytes (of 1024 * 1024 bytes, as every scheduler counts)."""
+    match = re.fullmatch(r"(\d{1,9})\s?(MB|GB|TB)", value, re.IGNORECASE | re.ASCII) if isinstance(value, str) else None
+    if match is None or int(match[1]) == 0:
+        raise ValueError('must be memory with its unit, such as "64GB" or "512MB"')
+    return int(match[1]) * {"MB": 1, "GB": 1024, "TB": 1024**2}[match[2].upper()]
+
+
+def job_name(value: str) -> str:
+    """Refuse a name that some scheduler refuses."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,62}", value):
+        raise ValueError("must begin with a letter and go on with at most 62 letters, digits, dots, dashes or _")
+    return value
+
+
+def word(value: str) -> str:
+    """Refuse what a scheduler would take for more than one word of a directive."""
+    if not re.fullmatch(r"[\w.,:@+/=][\w.,:@+/=-]*", value, re.ASCII):
+        raise ValueError("must be one word of letters, digits and . , : @ + / = _ -")
+    return value
+
+
+def log_file(value: str) -> str:
+    """The path of a log, with `~` expanded; `%j` in it stands for the job's id."""
+    path = os.path.expanduser(value)
+    if not re.fullmatch(r"(?:[\w.,+@=/-]|%j)+", path, re.ASCII) or path.startswith("-") or path.endswith("/"):
+        raise ValueError("must be a file of letters, digits and . , + @ = / _ -, in which %j stands for the job's id")
+    return path
+
+
+def shell_lines(value: Any) -> tuple[str, ...]:
+    """Lines of shell, given as a list or as one text."""
+    lines = value.splitlines() if isinstance(value, str) else value
+    if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
+        raise ValueError("must be a list of shell lines, or one text")
+    for line in lines:
+        if not line.replace("\t", " ").isprintable():
+            raise ValueError(f"a line has a character that does not print: {printable(line)}")
+    return tuple(line.rstrip() for line in lines)
+
+
+def directive_lines(value: Any) -> tuple[str, ...]:
+    """What stands after the scheduler's directive word, each on a line of its own."""
+    if not isinstance(value, list | tuple):
+        raise ValueError('must be a list of directives, such as ["--constraint=haswell"]')
+    for line in value:
+        if not isinstance(line, str) or not line.strip() or not line.isprintable():
+            raise ValueError(f"each must be one line of printable text, unlike {printable(str(line))!r}")
+        if line.lstrip().startswith("#"):
+            raise ValueError(f"leave the directive word out, as in --constraint=haswell, unlike {line!r}")
+    return tuple(line.strip() for line in value)
+
+
+def variables(value: Any) -> dict[str, str]:
+    """Environment variables; numbers become text, true and false are the user's to spell."""
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping of names to values")
+    found = {}
+    for name, content in value.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ValueError(f"{printable(str(name))} is no name of a variable")
+        if isinstance(content, bool) or not isinstance(content, str | int | float):
+            raise ValueError(f"{name} must be text or a number; put it in quotes")
+        if not str(content).isprintable():
+            raise ValueError(f"{name} must be one line of printable text")
+        found[name] = str(content)
+    return found
+
+
+def command_words(value: Any) -> tuple[str, ...]:
+    """A command as its words, or as one text that is split as a shell splits words."""
+    problem = "must be a list of words, such as [shoal, train, -f, my.yml], or one text"
+    words: Sequence[Any] = ()
+    if isinstance(value, str):
+        if _SHELL_ONLY.search(value):
+            raise ValueError('is not read by a shell, so $ | & ; < > ( ) mean nothing; say [bash, -c, "..."] for them')
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            raise ValueError("has a quote that is not closed") from None
+    elif isinstance(value, list | tuple):
+        # YAML makes numbers of `--num-workers, 3`; the shell on the command line never does.
+        words = [str(part) if isinstance(part, int | float) and not isinstance(part, bool) else part for part in value]
+    if not words or not all(isinstance(part, str) and "\0" not in part for part in words) or not words[0].strip():
+        raise ValueError(problem)
+    return tuple(words)
+
+
+def open_ports(value: Any) -> str:
+    """`30000-30999`."""
+    try:
+        return str(ports.port_range(value if isinstance(value, str) else ""))
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("--ports: ").partition(" (got")[0]) from None
+
+
+_TEXT = WithJsonSchema({"type": "string"})
+_LINES = WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
+Duration = Annotated[int, PlainValidator(length_of_time), _TEXT]
+Word = Annotated[Text, AfterValidator(word)]
+
+
+class Job(BaseModel):
+    """One batch job as the user describes it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    name: Annotated[Text, AfterValidator(job_name)] = "shoal"
+    """The job's name in the queue, and the first part of its log's name."""
+    nodes: Size = 1
+    """Machines."""
+    walltime: Duration
+    """The longest time that the job may take, as "20m" or "02:30:00"; the scheduler ends it then."""
+    account: Word | None = None
+    """Who pays: Slurm's account, the project of PBS, LSF, Cobalt and Grid Engine."""
+    partition: Word | None = None
+    """Slurm's partition, the queue of PBS, LSF, Cobalt and Grid Engine; null: the site's default."""
+    cpus_per_node: Size | None = None
+    """Cores on each node; null: as many as the site gives who does not ask, which on shared nodes is one."""
+    gpus_per_node: Count | None = None
+    """GPUs on each node."""
+    memory_per_node: Annotated[int, PlainValidator(memory_mb), _TEXT] | None = None
+    """Memory on each node, as "64GB"."""
+    scheduler: Literal["auto", "slurm", "pbs", "lsf", "cobalt", "sge"] = "auto"
+    """Whose batch script to write; auto: the one that this machine has."""
+    parallel_environment: Word | None = None
+    """Grid Engine's name for a way to spread slots over nodes, as `qconf -spl` lists them; needed there only."""
+    extra_directives: Annotated[tuple[str, ...], PlainValidator(directive_lines), _LINES] = ()
+    """Anything else for the scheduler, one directive each, without the word in front: ["--constraint=haswell"]."""
+    preamble: Annotated[tuple[str, ...], PlainValidator(shell_lines), _LINES] = ()
+    """Shell lines before the command: modules, conda, a virtual environment; `set -e` ends the job if one fails."""
+    env: Annotated[dict[str, str], PlainValidator(variables), WithJsonSchema({"type": "object"})] = {}
+    """Variables to export after the preamble."""
+    command: Annotated[tuple[str, ...], PlainValidator(command_words), _LINES]
+    """What runs on the first node, with a Ray cluster on all of them; on the command line it stands after `--`."""
+    output: Annotated[Text, AfterValidator(log_file)] | None = None
+    """Where the job's output goes, %j standing for its id; null: NAME-%j.log in the folder it is submitted from."""
+    signal_before: Duration = 120
+    """How long before the end of the walltime the command is told to save, as "2m"."""
+    requeue: Flag = True
+    """Whether a job that ends with exit code 85 (saved, resume me) goes back into the queue by itself."""
+    max_requeues: Size = 20
+    """How often it does so at most."""
+    min_nodes: Size | None = None
+    """Nodes with which the command starts although others fail to come up; null: all."""
+    ports: Annotated[str, PlainValidator(open_ports), _TEXT] | None = None
+    """The ports that this site's firewall leaves open between nodes, as 30000-30999; null: any."""
+    on_node_loss: Literal["continue", "stop"] = "continue"
+    """What to do when a node dies during the run."""
+
+    @property
+    def log(self) -> str:
+        """The log's path, with `%j` for the job's id."""
+        return self.output or f"{self.name}-%j.log"
+
+    def conflicts(self) -> list[str]:
+        """What is wrong with keys that are each right."""
+        found = []
+        if self.signal_before >= self.walltime:
+            found.append(
+                f"signal_before: {self.signal_before} s is not before the end of a walltime of {self.walltime} s; "
+                f'make it shorter, as signal_before: "{max(1, self.walltime // 4)}s"'
+            )
+        if self.min_nodes is not None and self.min_nodes > self.nodes:
+            found.append(f"min_nodes: must be at most nodes, which is {self.nodes} (got {self.min_nodes})")
+        return found
+
+
+@dataclass(frozen=True)
+class Source:
+    """Keys that one file, or the command line, sets."""
+
+    tree: Mapping[Any, Any]
+    file: str | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def place(self, key: str) -> str:
+        """Where a key stands, for the front of a sentence."""
+        if self.file is not None:
+            return f"{self.file}:{self.lines.get(key, 1)}: {key}"
+        return key if key == "command" else f"--{key.replace('_', '-')}"
+
+
+def source_of(path: str | Path) -> Source:
+    """The keys of a job's or a site's YAML file."""
+    from shoal.config.yaml_files import load_file  # here, so that flags alone do not import a YAML parser
+
+    document = load_file(path)
+    if not isinstance(document.tree, dict):
+        raise ConfigError(f"{path}: must be a mapping of keys, as nodes: 3 {got(document.tree)}")
+    return Source(document.tree, str(path), document.lines)
+
+
+def job_from(sources: Iterable[Source]) -> Job:
+    """The checked job that the sources describe together, later ones going before earlier ones."""
+    tree: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    problems = []
+    for source in sources:
+        for key, value in source.tree.items():
+            name = printable(str(key))
+            if name not in Job.model_fields:
+                problems.append(f"{source.place(name)}: unknown key{_hint(name)}")
+            else:
+                tree[name], places[name] = value, source.place(name)
+    try:
+        job = Job.model_validate(tree)
+    except ValidationError as error:
+        problems += [_placed(sentence, places) for sentence in sentences(error, [], Job.model_fields)]
+        raise ConfigError(problems) from None
+    problems += [_placed(sentence, places) for sentence in job.conflicts()]
+    if problems:
+        raise ConfigError(problems)
+    return job
+
+
+def _placed(sentence: str, places: Mapping[str, str]) -> str:
+    """The sentence with file and line, or the flag, in front; what to type where a key is missing."""
+    path, _, what = sentence.partition(": ")
+    if what == "is missing":
+        return f"{sentence}; " + {
+            "walltime": 'say --walltime 20m, or walltime: "20m" in the job\'s file',
+            "command": "write it after --, as in `shoal submit --walltime 20m -- shoal train CartPole-v1`",
+        }.get(path, "write it into the job's file")
+    key = path.partition("[")[0]
+    return f"{places.get(key, key)}{path[len(key) :]}: {what}"
+
+
+def _hint(key: str) -> str:
+    plain = key.strip().lower().replace("-", "_")
+    meant = FOREIGN.get(plain) or nearest(plain, Job.model_fields, 0.7)
+    return f"; did you mean {meant}?" if meant else ""

@@ -1,0 +1,173 @@
+"""A small process between us and what we started, which ends all of it, whatever kills us.
+
+`python -m shoal.cluster.keeper CONTROL GRACE FOLDER RESCUE -- COMMAND...` runs the command. It adopts every process
+that the command leaves behind (Linux's subreaper), so that nothing has to be found by name. It ends them all when the
+command ends, when `end` comes through the pipe CONTROL, or when that pipe closes because its parent is gone; then
+nobody else cleans up, and it also saves the logs in FOLDER to RESCUE and removes FOLDER. Its code is the command's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+POLL_S = 0.02
+LAST_GRACE_S = 2.0
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process that our descendants leave behind."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Be told to end when the parent is killed; for a process between fork and exec."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def end_descendants(grace_s: float, spared: int = 0) -> None:
+    """Ask everything below this process to end, then make it, and bury it, but for one whose code is still wanted."""
+    asked: set[int] = set()
+    deadline = monotonic() + grace_s
+    while left := _descendants():
+        number = signal.SIGTERM if monotonic() < deadline else signal.SIGKILL
+        for pid in left:
+            if number == signal.SIGKILL or pid not in asked:
+                asked.add(pid)
+                with contextlib.suppress(OSError):
+                    os.kill(pid, number)
+        if monotonic() > deadline + LAST_GRACE_S:
+            return  # a process that even SIGKILL cannot end waits for a disk or a device
+        sleep(POLL_S)
+    _bury_orphans(spared)
+
+
+def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[str]) -> int:
+    """Run the command, and end all of it; returns its exit code."""
+    adopt_orphans()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: None)  # whoever sends these to a whole group means our parent, who tells us
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        child = subprocess.Popen(command, preexec_fn=_at_birth)
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    waiting = selectors.DefaultSelector()
+    waiting.register(control, selectors.EVENT_READ)
+    waiting.register(woken, selectors.EVENT_READ)
+    told = b""
+    while child.poll() is None:
+        for key, _ in waiting.select():
+            if key.fd == woken:
+                os.read(woken, 4096)
+                _bury_orphans(child.pid)
+                continue
+            word = os.read(control, 4096)
+            told += word
+            if not word or b"end\n" in told:
+                end_descendants(grace_s, child.pid)
+                child.wait()
+                if not word:
+                    _clean_up(folder, rescue)
+                return _code(child.returncode)
+            while b"\n" in told:  # the number of a signal to pass on
+                line, told = told.split(b"\n", 1)
+                with contextlib.suppress(OSError):
+                    child.send_signal(int(line))
+    end_descendants(grace_s, child.pid)
+    return _code(child.returncode)
+
+
+def _at_birth() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    # Hundreds of processes that dump core fill a disk; as many that talk to each other want many descriptors.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    end_with_parent()
+
+
+def _clean_up(folder: str, rescue: str) -> None:
+    """Save the logs and remove the folder of an agent that cannot do it any more."""
+    if not folder:
+        return
+    if rescue:
+        with contextlib.suppress(OSError):
+            copy_logs(Path(folder), Path(rescue))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_logs(folder: Path, target: Path) -> None:
+    """Copy what Ray and we have logged below a private folder."""
+    for logs in [*folder.glob("*/session_2*/logs"), *folder.glob("*.log")]:
+        if logs.is_dir():
+            shutil.copytree(logs, target, dirs_exist_ok=True)
+        else:
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy(logs, target)
+
+
+def _descendants() -> list[int]:
+    """The pids below this process that are alive, the oldest first."""
+    children: dict[int, list[int]] = {}
+    for pid, parent, is_dead in _processes():
+        if not is_dead:
+            children.setdefault(parent, []).append(pid)
+    found, todo = [], [os.getpid()]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return sorted(found)
+
+
+def _bury_orphans(spared: int) -> None:
+    """Bury the dead that were left to us, where no init does it; not the command, whose code is still wanted."""
+    for pid, parent, is_dead in _processes():
+        if is_dead and parent == os.getpid() and pid != spared:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _processes() -> Iterator[tuple[int, int, bool]]:
+    """Every process that can be seen: its pid, its parent's, and whether it only waits to be buried."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, ValueError):
+                state, parent = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:2]
+                yield int(name), int(parent), state == "Z"
+
+
+def _code(returncode: int) -> int:
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def main() -> None:
+    """Run as a program."""
+    control, grace, folder, rescue, dashes, *command = sys.argv[1:]
+    assert dashes == "--"
+    sys.exit(keep(int(control), float(grace), folder, rescue, command))
+
+
+if __name__ == "__main__":
+    main()

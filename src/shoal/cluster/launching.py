@@ -1,0 +1,325 @@
+"""`shoal launch`: a private Ray cluster on the hosts that there are, one command on its head, nothing left after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import strftime
+from typing import Any
+
+from shoal.cluster.allocation import Host, allocation
+from shoal.cluster.command import Command
+from shoal.cluster.environment import LOOPBACK, mended
+from shoal.cluster.exits import HEAD_FAILED, NODE_LOST, RESUME_ME
+from shoal.cluster.head import PASSED_ON, Head, HeadPlan, HostState
+from shoal.cluster.job_folder import (
+    EVENTS,
+    Notice,
+    jobs_folder,
+    make_job_folder,
+    own_addresses,
+    publish,
+    published,
+    withdraw,
+)
+from shoal.cluster.keeper import adopt_orphans, end_descendants
+from shoal.cluster.ports import PortRange
+from shoal.cluster.ranks import Rank, rank_of
+from shoal.cluster.serving import SIGNALS, serve
+from shoal.cluster.starters import Starters
+from shoal.cluster.starting import agents_command
+from shoal.errors import ClusterError, ConfigError
+
+SAVING_S = 60.0  # for a command that is told to end because a host was lost
+LAST_GRACE_S = 1.0
+ECHO_S = 1.0  # schedulers tell every process of a job, and batch shells pass it on
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What the user has typed."""
+
+    command: tuple[str, ...]
+    hosts: tuple[Host, ...] = ()  # by --hosts or --hostfile
+    scheduler: str | None = None
+    num_ranks: int | None = None
+    min_nodes: int | None = None
+    timeout_s: float = 300.0
+    on_node_loss: str = "continue"  # or stop
+    ports: PortRange | None = None
+    dashboard: bool = False
+    job_dir: Path | None = None
+    environment: Mapping[str, str] | None = None  # more variables for every host
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where this process finds itself: among ranks, or alone, with hosts that want agents."""
+
+    rank: Rank | None
+    scheduler: str  # whose means start agents; ssh where the user names hosts; empty on one's own machine
+    hosts: tuple[Host, ...]
+    job: str  # a name for it
+
+
+def surroundings(hosts: tuple[Host, ...], scheduler: str | None, environ: Mapping[str, str]) -> Surroundings:
+    """What the environment and the user say about where we are."""
+    stamp = f"{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    if hosts:
+        return Surroundings(None, "ssh", hosts, f"ssh-{stamp}")
+    if scheduler == "none":
+        return Surroundings(None, "", (), f"local-{stamp}")
+    rank, given = rank_of(environ), allocation(environ, scheduler)
+    if rank is not None:
+        return Surroundings(rank, given.scheduler if given else "", given.hosts if given else (), rank.key)
+    if given is not None:
+        return Surroundings(None, given.scheduler, given.hosts, f"{given.scheduler}-{given.job_id}-{stamp}")
+    return Surroundings(None, "", (), f"local-{stamp}")
+
+
+def launch(options: LaunchOptions, environ: Mapping[str, str], tell: Tell) -> int:
+    """Bring the cluster up, run the command on its head, end everything; the exit code."""
+    if "SHOAL_CLUSTER_EVENTS" in environ:
+        raise ConfigError("this runs inside of a cluster that `shoal launch` has brought up; leave out the inner one")
+    where = surroundings(options.hosts, options.scheduler, environ)
+    folder = options.job_dir or jobs_folder() / where.job
+    if where.rank is not None and where.rank.rank > 0:
+        look = lambda: published(folder)  # noqa: E731
+        return asyncio.run(serve(look, environ, options.timeout_s, where.rank.rank, folder))
+    return asyncio.run(_lead(options, where, folder, environ, tell))
+
+
+def join(job: str, options: LaunchOptions, environ: Mapping[str, str], tell: Tell) -> int:
+    """Add this host, or every host of this allocation, to a running job; the exit code."""
+    folder = Path(job).expanduser() if os.sep in job else jobs_folder() / job
+    if published(folder) is None:
+        raise ClusterError(f"{folder} is not the folder of a job that runs; `ls {jobs_folder()}` shows those there are")
+    where = surroundings(options.hosts, options.scheduler, environ)
+    return asyncio.run(_join(folder, options, where, environ, tell))
+
+
+async def _join(
+    folder: Path, options: LaunchOptions, where: Surroundings, environ: Mapping[str, str], tell: Tell
+) -> int:
+    notice = published(folder)
+    assert notice is not None
+    starters = Starters(lambda host, why: tell(f"{host} could not start: {why}"))
+    others = [] if where.rank is not None else [host for host in where.hosts if not is_this_host(host.name)]
+    if others:
+        await start_agents(
+            starters, others, where.scheduler, folder, notice, options.timeout_s, environ, ("--joining",)
+        )
+    rank = where.rank.rank if where.rank is not None else 0
+    if rank == 0:
+        tell(f"joining {folder.name}; SIGTERM or Ctrl-C takes these hosts out again")
+    names = [host.name for host in where.hosts]
+    if names and where.rank is None and not any(is_this_host(name) for name in names):
+        codes = await starters.wait()
+        return max(codes, default=0)
+    try:
+        return await serve(lambda: notice, environ, options.timeout_s, None, folder, is_joining=True)
+    finally:
+        starters.send(signal.SIGTERM)
+        await starters.wait()
+
+
+async def _lead(
+    options: LaunchOptions, where: Surroundings, folder: Path, environ: Mapping[str, str], tell: Tell
+) -> int:
+    """Be the head."""
+    plan = _head_plan(options, where, folder, environ)
+    make_job_folder(folder)
+    adopt_orphans()
+    head = Head(plan, tell)
+    starters = Starters(head.could_not_start)
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    try:
+        with _signals_into(signals):
+            notice = await head.open()
+            publish(folder, notice)
+            beside = [*agent_words("-", plan.timeout_s), "--rank", "0"]
+            await starters.start(beside, socket.gethostname(), notice, environ)
+            others = [] if where.rank is not None else [host for host in where.hosts if not is_this_host(host.name)]
+            if others:
+                await start_agents(starters, others, where.scheduler, folder, notice, plan.timeout_s, environ)
+            first = await _unless_signalled(head.bring_up(), signals)
+            if not isinstance(first, HostState):
+                return 128 + first
+            address = first.answer["address"]
+            env, changes = mended(environ, [host.name for host in head.up])
+            _tell_ready(head, first, folder, changes, options.dashboard, tell)
+            env |= {
+                **(options.environment or {}),
+                "RAY_ADDRESS": address,
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN_PATH": first.answer["token_path"],
+                "SHOAL_JOB_DIR": str(folder),
+                "SHOAL_CLUSTER_EVENTS": str(folder / EVENTS),
+                **(LOOPBACK if address.startswith("127.0.0.1:") else {}),
+            }
+            command = await Command.start([word.replace("{address}", address) for word in options.command], env)
+            return await _run(command, head, signals, options.on_node_loss, tell)
+    finally:
+        withdraw(folder)
+        await head.stop()
+        await starters.stop()
+        await asyncio.to_thread(end_descendants, LAST_GRACE_S)
+
+
+def _head_plan(options: LaunchOptions, where: Surroundings, folder: Path, environ: Mapping[str, str]) -> HeadPlan:
+    num_ranks = None
+    if where.rank is not None:
+        num_ranks = options.num_ranks or where.rank.size
+        if num_ranks is None:
+            raise ConfigError(f"{where.rank.launcher} does not tell how many ranks there are; say it with --num-ranks")
+    names = tuple(host.name for host in where.hosts)
+    if not names and num_ranks is None:
+        names = (socket.gethostname(),)
+    is_one = len(names) == 1 and is_this_host(names[0])
+    passed_on = {name: environ[name] for name in PASSED_ON if name in environ}
+    return HeadPlan(
+        job_folder=folder,
+        secret=secrets.token_hex(32),
+        num_ranks=num_ranks,
+        host_names=names,
+        gives_cpus=num_ranks is not None or any(is_this_host(name) for name in names),
+        is_local=num_ranks is None and is_one and where.scheduler in ("", "ssh"),
+        prefers_loopback=where.scheduler in ("", "ssh"),
+        min_nodes=options.min_nodes,
+        timeout_s=options.timeout_s,
+        ports=options.ports,
+        dashboard=options.dashboard,
+        environment={**passed_on, **(options.environment or {})},
+        host_cpus={host.name.partition(".")[0].lower(): host.num_cpus for host in options.hosts if host.num_cpus},
+    )
+
+
+def agent_words(source: str, timeout_s: float) -> list[str]:
+    """The command of an agent that finds the notice in a folder, or on its standard input where that is `-`."""
+    return [sys.executable, "-m", "shoal", "launch", "--agent", source, "--timeout", f"{timeout_s:g}s"]
+
+
+async def start_agents(
+    starters: Starters,
+    others: list[Host],
+    scheduler: str,
+    folder: Path,
+    notice: Notice,
+    timeout_s: float,
+    environ: Mapping[str, str],
+    more: tuple[str, ...] = (),
+) -> None:
+    """Start an agent on every other host, by the scheduler's own means or by ssh."""
+    is_ssh = scheduler == "ssh"
+    commands = agents_command(
+        scheduler, others, [*agent_words("-" if is_ssh else str(folder), timeout_s), *more], environ
+    )
+    names = [host.name for host in others]
+    names = names if len(commands) == len(names) else [",".join(names)]
+    for name, command in zip(names, commands, strict=True):
+        await starters.start(command, name, notice if is_ssh else None, environ)
+
+
+async def _unless_signalled(work: Coroutine[Any, Any, HostState], signals: asyncio.Queue[int]) -> HostState | int:
+    """What the work comes to, or the signal that cuts it short."""
+    working, hearing = asyncio.create_task(work), asyncio.create_task(signals.get())
+    await asyncio.wait({working, hearing}, return_when=asyncio.FIRST_COMPLETED)
+    hearing.cancel()
+    if working.done():
+        return working.result()
+    working.cancel()
+    return hearing.result()
+
+
+async def _run(command: Command, head: Head, signals: asyncio.Queue[int], on_node_loss: str, tell: Tell) -> int:
+    """The command's exit code, or that of a loss that ended it."""
+    waiting = asyncio.create_task(command.wait())
+    hearing, losing = asyncio.create_task(signals.get()), asyncio.create_task(head.losses.get())
+    ending: dict[int, float] = {}  # when it was asked to end, by signal
+    loss: int | None = None
+    deadline: float | None = None
+    loop = asyncio.get_running_loop()
+    try:
+        while not waiting.done():
+            left = None if deadline is None else max(0.0, deadline - loop.time())
+            done, _ = await asyncio.wait({waiting, hearing, losing}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:  # it had the time to save
+                command.end()
+                deadline = None
+            if hearing in done:
+                number = hearing.result()
+                hearing = asyncio.create_task(signals.get())
+                is_echo = loop.time() - ending.get(number, -math.inf) < ECHO_S
+                if number in ending:
+                    if not is_echo:
+                        command.end()
+                elif number != signal.SIGINT or not _is_from_terminal():
+                    command.send(number)
+                if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                    ending.setdefault(number, loop.time())
+            if losing in done:
+                host = losing.result()
+                losing = asyncio.create_task(head.losses.get())
+                is_fatal = head.is_head(host) or (on_node_loss == "stop" and host.state != "left")
+                left_over = "the command is told to end" if is_fatal else f"{len(head.up)} hosts go on"
+                tell(f"{host.name} {'has left' if host.state == 'left' else 'was lost'}: {host.reason}; {left_over}")
+                if is_fatal and loss is None:
+                    loss = HEAD_FAILED if head.is_head(host) else NODE_LOST
+                    command.send(signal.SIGTERM)
+                    deadline = loop.time() + SAVING_S
+        code = waiting.result()
+        return code if loss is None or code == RESUME_ME else loss
+    finally:
+        for task in (waiting, hearing, losing):
+            task.cancel()
+
+
+def _tell_ready(head: Head, first: HostState, folder: Path, changes: list[str], dashboard: bool, tell: Tell) -> None:
+    """Say what there is."""
+    up = head.up
+    cpus, gpus = sum(host.num_cpus for host in up), sum(host.num_gpus for host in up)
+    gpus_told = f" and {gpus} GPUs" if gpus else ""
+    hosts = up[0].name if len(up) == 1 else f"{len(up)} hosts"
+    address = first.answer["address"]
+    tell(f"Ray is up at {address} after {head.seconds:.1f} s: {cpus} CPUs{gpus_told} on {hosts}; job {folder.name}")
+    if changes:
+        tell(f"environment: {', '.join(changes)}")
+    if dashboard:
+        port = first.answer["dashboard"].rpartition(":")[2]
+        tell(f"dashboard: ssh -N -L {port}:127.0.0.1:{port} {first.name}, then http://127.0.0.1:{port}")
+
+
+def is_this_host(name: str) -> bool:
+    """Whether a name or address means the host that this runs on."""
+    own = socket.gethostname()
+    if name.partition(".")[0].lower() == own.partition(".")[0].lower() or name == "localhost":
+        return True
+    with contextlib.suppress(OSError):
+        return socket.gethostbyname(name) in {"127.0.0.1", *own_addresses()}
+    return False
+
+
+def _is_from_terminal() -> bool:
+    """Whether a Ctrl-C has reached the command as well, being of the terminal's foreground."""
+    with contextlib.suppress(OSError):
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    return False
+
+
+@contextlib.contextmanager
+def _signals_into(queue: asyncio.Queue[int]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, queue.put_nowait, number)
+    yield

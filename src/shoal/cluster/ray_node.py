@@ -1,0 +1,160 @@
+"""One host's part of a Ray cluster: `ray start --block` below a keeper, in a private folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from shoal.cluster.environment import LOOPBACK
+from shoal.cluster.ports import PortRange, port_options
+from shoal.cluster.private_folder import PrivateFolder
+from shoal.errors import ClusterError
+
+GRACE_S = 0.7  # Ray has nothing to save; what it logs is written by then
+LEAVING_GRACE_S = 10.0  # for work to move away when a node leaves a cluster that goes on
+MOST_TRIES = 3
+MOST_LINES = 15
+RAY = "from ray.scripts.scripts import main; main()"  # the `ray` of this very interpreter
+DASHBOARD = re.compile(r"RAY_API_SERVER_ADDRESS='http://([^']+)'")
+TAKEN = re.compile(r"address already in use|port .*(in use|conflict|occupied)|not able to bind", re.IGNORECASE)
+NOISE = re.compile(r"^\s*$|^-+$|Local node IP|Usage stats|Traceback \(most recent|^\s+File |^\s+\^+|^\s{4,}\S")
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """What the head tells a host to start."""
+
+    ip: str
+    head_address: str | None  # None: this is the head
+    num_cpus: int
+    num_gpus: int
+    token: str
+    ports: PortRange | None
+    dashboard: bool
+
+
+class RayNode:
+    """A node that is being started, is up, or has ended."""
+
+    def __init__(self, plan: NodePlan, environ: Mapping[str, str], rescue: Path | None) -> None:
+        self._plan, self._environ, self._rescue = plan, environ, rescue
+        self._lines: deque[str] = deque(maxlen=200)
+        self._process: asyncio.subprocess.Process | None = None
+        self._control = -1
+        self._reading: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+        self.address = ""
+        self.dashboard = ""
+        self.folder = PrivateFolder(environ)
+
+    async def start(self) -> None:
+        """Return when the node is part of the cluster; ClusterError with Ray's last lines if it cannot be."""
+        for attempt in range(1, MOST_TRIES + 1):
+            process = await self._spawn()
+            up, ended = asyncio.create_task(self._up.wait()), asyncio.create_task(process.wait())
+            await asyncio.wait({up, ended}, return_when=asyncio.FIRST_COMPLETED)
+            up.cancel()
+            if self._up.is_set():
+                return
+            assert self._reading is not None
+            await self._reading
+            if attempt == MOST_TRIES or not any(TAKEN.search(line) for line in self._lines):
+                raise ClusterError(self.last_lines() or f"ray start ended with code {process.returncode}")
+            self._lines.clear()
+
+    async def wait(self) -> str:
+        """Wait until the node ends by itself; its last lines."""
+        assert self._process is not None
+        assert self._reading is not None
+        await self._process.wait()
+        await self._reading
+        return self.last_lines() or f"ray ended with code {self._process.returncode}"
+
+    async def stop(self, is_leaving: bool = False) -> None:
+        """End everything that was started here; the folder is left for its logs."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        if is_leaving:  # Ray drains a node whose `ray start` is asked to end
+            self._tell(b"15\n")
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._process.wait(), LEAVING_GRACE_S)
+        self._tell(b"end\n")
+        await self._process.wait()
+        if self._reading is not None:
+            await self._reading
+
+    def remove_folder(self) -> None:
+        """Remove what the node has left on this host's disk."""
+        self.folder.remove()
+
+    def last_lines(self) -> str:
+        """What Ray said last, without its decoration."""
+        said = [line for line in self._lines if not NOISE.search(line)]
+        return "\n".join(said[-MOST_LINES:])
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        token = self.folder.write("token", self._plan.token)
+        env = {**self._environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+        if self._plan.ip == "127.0.0.1":
+            env |= LOOPBACK
+        readable, self._control = os.pipe()
+        os.set_inheritable(readable, True)
+        keeper = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), str(GRACE_S), str(self.folder.path)]
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *keeper,
+                str(self._rescue or ""),
+                "--",
+                *ray_command(self._plan, self.folder.ray),
+                env=env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(readable, self.folder.lock),
+                start_new_session=True,
+            )
+        finally:
+            os.close(readable)
+        self._reading = asyncio.create_task(self._read(self._process))
+        return self._process
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        """Follow what `ray start` says, for the moment when it is up and for the reason when it is not."""
+        assert process.stdout is not None
+        with (self.folder.path / "ray_start.log").open("ab") as log:
+            while line := await process.stdout.readline():
+                log.write(line)
+                log.flush()
+                text = line.decode(errors="replace").rstrip()
+                self._lines.append(text)
+                if match := DASHBOARD.search(text):
+                    self.dashboard = match[1]
+                if "will now block forever" in text:  # said when the node is registered and its address written down
+                    self.address = (self.folder.ray / "ray_current_cluster").read_text().strip()
+                    self._up.set()
+
+    def _tell(self, word: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._control, word)
+
+
+def ray_command(plan: NodePlan, folder: Path) -> list[str]:
+    """The command that starts a node."""
+    words = [sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats"]
+    words += [f"--node-ip-address={plan.ip}", f"--num-cpus={plan.num_cpus}", f"--num-gpus={plan.num_gpus}"]
+    words += [f"--temp-dir={folder}", *port_options(plan.ports, plan.head_address is None)]
+    if plan.head_address is not None:
+        return [*words, f"--address={plan.head_address}"]
+    # Without its client server and autoscaler, Ray opens no port that is fixed or that the token does not guard.
+    words += ["--head", "--no-monitor", *(["--ray-client-server-port=0"] if find_spec("grpc") else [])]
+    if plan.dashboard:
+        return [*words, "--include-dashboard=true", "--dashboard-host=127.0.0.1"]
+    return [*words, "--include-dashboard=false"]

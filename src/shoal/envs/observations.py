@@ -1,0 +1,356 @@
+"""How observations of a space lie in arrays: one row in each of their parts.
+
+- Every number lies in one float32 vector, in the order of the space's leaves; discrete values as indices from 0.
+- Each image is a part of its own in its own dtype.
+- Each sequence (`gymnasium.spaces.Sequence`, `Repeated`) is a part `[max_len, 1 + R]`: one item of R numbers in each
+  row, padded with zeros, and in front a 1 where there is an item.
+- `avail_actions`, the embeddings of actions that are on offer, are a part `[n, E]`.
+- `action_mask` is the last part, of bools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from operator import itemgetter
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from shoal.data.batch import Parts
+from shoal.envs.masks import MASK, MaskSpec, flags_of, mask_spec
+from shoal.envs.repeated import Repeated, items_of
+from shoal.envs.spaces import ActionSpec, Path, Space, is_image, leaves_of, nest, path_name
+from shoal.errors import ConfigError
+
+AVAIL = "avail_actions"
+LARGEST_EXACT_INTEGER = 2**23  # of twice this, single precision still knows every integer
+
+Kind = Literal["vector", "image", "items", "avail", "mask"]
+
+
+@dataclass(frozen=True)
+class ObsLeaf:
+    """One leaf of an observation space and where its numbers lie."""
+
+    path: Path
+    space: Space
+    kind: Kind
+    part: int
+    columns: slice | None  # in the vector or the mask; None where the whole part is the leaf's
+    first: NDArray[np.int64] | None = None  # the value stored as 0, per number (discrete leaves)
+    choices: NDArray[np.int64] | None = None  # how many values there are, per number (discrete leaves)
+    items: Items | None = None  # of a sequence
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the environment must give; of a sequence, the most that fits."""
+        return tuple(self.space.shape or ()) if self.items is None else (self.items.max_len,)
+
+    @property
+    def name(self) -> str:
+        """How the leaf is called in messages."""
+        return f"observation '{path_name(self.path)}'" if self.path else "observation"
+
+    def stored(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Numbers `[..., size]` as the columns hold them."""
+        if self.kind == "mask":
+            return flags_of(numbers)
+        # Before the cast: single precision cannot tell large neighbours apart.
+        return numbers if self.first is None else numbers - self.first
+
+
+class ObsSpec:
+    """How observations of one space lie in arrays.
+
+    With `actions`, the keys `action_mask` and `avail_actions` of a Dict are about those actions; without, they are
+    numbers as any others. `max_len` is the most items of a sequence whose space does not say.
+    """
+
+    def __init__(
+        self, space: Space, images: bool = True, actions: ActionSpec | None = None, max_len: int | None = None
+    ) -> None:
+        self.space = space
+        self.mask: MaskSpec | None = None if actions is None else mask_spec(space, actions)
+        found = [(path, leaf, _kind(path, leaf, images, actions)) for path, leaf in leaves_of(space)]
+        self.vector_size = sum(prod(leaf.shape or ()) for _, leaf, kind in found if kind == "vector")
+        parts: list[tuple[Kind, tuple[int, ...], Any]] = []
+        if self.vector_size:
+            parts.append(("vector", (self.vector_size,), np.float32))
+        own: dict[Path, int] = {}
+        items: dict[Path, Items] = {}
+        for wanted in ("image", "items", "avail"):
+            for path, leaf, kind in found:
+                if kind != wanted:
+                    continue
+                own[path] = len(parts)
+                # Wide integers and doubles carry no more for a network than single precision does.
+                dtype = np.uint8 if kind == "image" and leaf.dtype == np.uint8 else np.float32
+                shape = tuple(leaf.shape or ())
+                if isinstance(leaf, spaces.Sequence):
+                    items[path] = _items(path, leaf, max_len)
+                    shape = (items[path].max_len, 1 + items[path].spec.vector_size)
+                parts.append((kind, shape, dtype))
+        if not parts:
+            alone = f"but {MASK}; add what the agent sees as `observations`" if self.mask else "that shoal could see"
+            raise ConfigError(f"observation_space {space} holds no number {alone}")
+        if self.mask is not None:
+            parts.append(("mask", (self.mask.size,), np.bool_))
+        self.kinds = tuple(kind for kind, _, _ in parts)
+        self.shapes = tuple(shape for _, shape, _ in parts)
+        self.dtypes = tuple(np.dtype(dtype) for _, _, dtype in parts)
+
+        self.leaves: list[ObsLeaf] = []
+        column = 0
+        for path, leaf, kind in found:
+            if kind == "vector":
+                size = prod(leaf.shape or ())
+                columns = slice(column, column + size)
+                self.leaves.append(ObsLeaf(path, leaf, kind, 0, columns, *_discrete_range(leaf, path)))
+                column += size
+            elif kind == "mask":
+                assert self.mask is not None
+                self.leaves.append(ObsLeaf(path, leaf, kind, len(parts) - 1, self.mask.columns[path]))
+            else:
+                self.leaves.append(ObsLeaf(path, leaf, kind, own[path], None, items=items.get(path)))
+        self._put_rows = self._fast_put()
+
+    @property
+    def image_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the image parts."""
+        return tuple(shape for kind, shape in zip(self.kinds, self.shapes, strict=True) if kind == "image")
+
+    def allocate(self, *lead: int) -> Parts:
+        """Room for `lead` observations: zeros, and masks that allow everything."""
+        return tuple(
+            (np.ones if dtype == np.bool_ else np.zeros)((*lead, *shape), dtype)
+            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )
+
+    def put(self, obs: Any, rows: Parts, index: int, ended: bool = False) -> None:
+        """Write one observation; a ValueError says what does not fit.
+
+        Only where the episode has `ended` may a mask allow nothing.
+        """
+        for leaf in self.leaves:
+            value = obs
+            try:
+                for key in leaf.path:
+                    value = value[key]
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(f"observation lacks '{path_name(leaf.path)}'") from None
+            if leaf.items is not None:
+                leaf.items.put(value, rows[leaf.part][index], leaf.name)
+                continue
+            array = np.asarray(value)
+            if array.shape != leaf.shape:
+                raise ValueError(f"{leaf.name} has shape {array.shape}, its space says {leaf.shape}")
+            with np.errstate(over="ignore"):  # what is too large for single precision is refused below
+                if leaf.columns is None:
+                    rows[leaf.part][index] = array
+                elif array.size:
+                    rows[leaf.part][index, leaf.columns] = leaf.stored(array.reshape(-1))
+        problem = self.problem(tuple(part[index : index + 1] for part in rows), np.array([ended]))
+        if problem is not None:
+            raise ValueError(problem[1])
+
+    def put_all(self, observations: Sequence[Any], rows: Parts) -> None:
+        """Write one observation per row; raises some exception if any does not fit (then `put` tells which)."""
+        self._put_rows(observations, rows)
+
+    def problem(self, rows: Parts, *ended: NDArray[np.bool_]) -> tuple[int, str] | None:
+        """The first row that holds what no network may see, and what is wrong with it.
+
+        A mask may allow nothing in rows where one of the flags of `ended` is set. A discrete value outside its space is
+        no problem: the encoder takes the nearest one inside.
+        """
+        for part in rows:
+            # One reduction over everything is the cheapest question; only a yes is worth asking further.
+            if part.dtype == np.float32 and not np.isfinite(part.sum()):
+                bad = ~np.isfinite(part.reshape(len(part), -1)).all(axis=1)
+                if bad.any():
+                    row = int(bad.argmax())
+                    return row, f"observation is not finite: {_short(part[row])}"
+        if self.mask is not None:
+            stuck = self.mask.stuck(rows[-1])
+            for flags in ended:
+                stuck &= ~flags
+            if stuck.any():
+                row = int(stuck.argmax())
+                return row, self.mask.told(rows[-1][row])
+        return None
+
+    def get(self, parts: Parts, index: tuple[int, ...] | int) -> Any:
+        """The observation that lies at an index, in its space's own structure."""
+        values: dict[Path, Any] = {}
+        for leaf in self.leaves:
+            row = parts[leaf.part][index]
+            if leaf.items is not None:
+                values[leaf.path] = leaf.items.get(row)
+                continue
+            numbers = row
+            if leaf.columns is not None:
+                numbers = row[leaf.columns] if prod(leaf.shape) else np.zeros(0)
+            if leaf.first is not None:
+                numbers = numbers.astype(np.int64) + leaf.first
+            value = np.array(numbers, leaf.space.dtype).reshape(leaf.shape)
+            values[leaf.path] = value[()] if isinstance(leaf.space, spaces.Discrete) else value
+        return nest(self.space, values)
+
+    def _fast_put(self) -> Callable[[Sequence[Any], Parts], None]:
+        """Most spaces are one flat leaf, and for those one call writes every row; others are written leaf by leaf."""
+        leaf = self.leaves[0]
+        first = leaf.first
+        exact = first is None or bool((np.abs(first) < LARGEST_EXACT_INTEGER).all())
+        if len(self.leaves) == 1 and not leaf.path and self.vector_size and len(leaf.shape) <= 1 and exact:
+            shift = first.astype(np.float32) if first is not None and first.any() else None
+            size = self.vector_size
+
+            def put_numbers(observations: Sequence[Any], rows: Parts) -> None:
+                if leaf.shape:
+                    # Concatenation beats a loop of assignments, and by itself it refuses a wrong total.
+                    np.concatenate(observations, out=rows[0].reshape(-1))
+                    if max(map(len, observations)) != size:
+                        raise ValueError("observations of wrong sizes")
+                else:
+                    rows[0][:, 0] = observations
+                if shift is not None:
+                    np.subtract(rows[0], shift, out=rows[0])
+
+            return put_numbers
+        found = [(leaf, _getter(leaf.path)) for leaf in self.leaves]
+
+        def put_leaves(observations: Sequence[Any], rows: Parts) -> None:
+            count = len(observations)
+            for leaf, get in found:
+                room, values = rows[leaf.part], [get(obs) for obs in observations]
+                if leaf.items is not None:
+                    for index, value in enumerate(values):
+                        leaf.items.put(value, room[index], leaf.name)
+                elif leaf.columns is None:
+                    for index, value in enumerate(values):
+                        if np.shape(value) != leaf.shape:
+                            raise ValueError("observations of wrong shapes")
+                        room[index] = value
+                else:
+                    array = np.array(values)
+                    if array.shape != (count, *leaf.shape):
+                        raise ValueError("observations of wrong shapes")
+                    if array.size:
+                        room[:, leaf.columns] = leaf.stored(array.reshape(count, -1))
+
+        return put_leaves
+
+
+@dataclass(frozen=True)
+class Items:
+    """How the items of a sequence lie in its part `[max_len, 1 + R]`."""
+
+    space: spaces.Sequence
+    spec: ObsSpec  # of one item: R numbers
+    max_len: int
+
+    def put(self, value: Any, room: NDArray[np.float32], name: str) -> None:
+        """Write a sequence; a ValueError says what does not fit."""
+        try:
+            items = items_of(self.space, value)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{name} {error}") from None
+        count = len(items)
+        if count > self.max_len:
+            limit = "its space's max_len" if isinstance(self.space, Repeated) else "model.sequence_max_len"
+            raise ValueError(f"{name} has {count} items, and {limit} is {self.max_len}; make it larger")
+        rows = self.spec.allocate(count)
+        try:
+            if count:
+                self.spec.put_all(items, rows)
+        except Exception:
+            for index, item in enumerate(items):
+                try:
+                    self.spec.put(item, rows, index)
+                except ValueError as error:
+                    raise ValueError(f"item {index} of {name}: {error}") from None
+        room[:] = 0
+        room[:count, 0] = 1
+        room[:count, 1:] = rows[0]
+
+    def get(self, part: NDArray[np.float32]) -> Any:
+        """The sequence that lies in a part, in its space's own structure."""
+        count = int(part[:, 0].sum())
+        items = tuple(self.spec.get((part[:, 1:],), index) for index in range(count))
+        if not self.space.stack:
+            return items
+        room: Any = create_empty_array(self.space.feature_space, count)
+        return concatenate(self.space.feature_space, items, room)
+
+
+def _kind(path: Path, leaf: Space, images: bool, actions: ActionSpec | None) -> Kind:
+    """What a leaf is to us."""
+    if actions is not None and path[:1] == (MASK,):
+        return "mask"
+    if actions is not None and path[:1] == (AVAIL,):
+        first = actions.leaves[0]
+        is_choice = len(actions.leaves) == 1 and first.kind == "categorical" and first.size == 1
+        is_table = path == (AVAIL,) and isinstance(leaf, spaces.Box) and len(leaf.shape) == 2
+        if not (is_choice and is_table and leaf.shape is not None and leaf.shape[0] == first.choices[0]):
+            raise ConfigError(
+                f"observation '{AVAIL}' must be a Box of shape (n, size), a row of numbers for each of Discrete(n) "
+                f"actions (got {leaf} and {actions.space}); a mask is called {MASK}, and anything else otherwise"
+            )
+        return "avail"
+    if isinstance(leaf, spaces.Sequence):
+        return "items"
+    return "image" if images and is_image(leaf) else "vector"
+
+
+def _items(path: Path, space: spaces.Sequence, max_len: int | None) -> Items:
+    name = f"observation '{path_name(path)}'" if path else "observation_space"
+    longest = space.max_len if isinstance(space, Repeated) else max_len
+    if longest is None:
+        raise ConfigError(
+            f"{name}: a Sequence has no longest length; say model: {{sequence_max_len: 32}}, "
+            "or make it a shoal.Repeated(space, 32) in the environment"
+        )
+    if any(isinstance(leaf, spaces.Sequence) for _, leaf in leaves_of(space.feature_space)):
+        raise ConfigError(f"{name}: a sequence of sequences cannot be learned from; flatten it in the environment")
+    return Items(space, ObsSpec(space.feature_space, images=False), longest)
+
+
+def _getter(path: Path) -> Callable[[Any], Any]:
+    """What takes a leaf's value out of an observation."""
+    if len(path) == 1:
+        return itemgetter(path[0])
+
+    def walk(obs: Any) -> Any:
+        for key in path:
+            obs = obs[key]
+        return obs
+
+    return walk
+
+
+def _discrete_range(space: Space, path: Path) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    if isinstance(space, spaces.Discrete):
+        return np.array([space.start], np.int64), np.array([space.n], np.int64)
+    if isinstance(space, spaces.MultiDiscrete):
+        start = getattr(space, "start", np.zeros_like(space.nvec))
+        return start.reshape(-1).astype(np.int64), space.nvec.reshape(-1).astype(np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        size = prod(space.shape)
+        return np.zeros(size, np.int64), np.full(size, 2, np.int64)
+    if isinstance(space, spaces.Box):
+        return None, None
+    where = f"observation '{path_name(path)}'" if path else "observation_space"
+    raise ConfigError(
+        f"{where}: {type(space).__name__} spaces cannot be learned from; "
+        "encode it as Box, Discrete, MultiDiscrete, MultiBinary, Sequence, Dict or Tuple in the environment"
+    )
+
+
+def _short(values: NDArray[Any]) -> str:
+    with np.printoptions(threshold=8, edgeitems=3, precision=4):
+        return " ".join(str(values.reshape(-1)).split())

@@ -1,0 +1,56 @@
+#!/bin/bash
+#COBALT --jobname ppo
+#COBALT -n 3
+#COBALT -t 20
+#COBALT -A rlwater
+#COBALT -q standard
+
+# Written by `shoal submit`; `qsub job.sh` submits it as well, also where there is no shoal.
+
+# One log for output and errors, to which a requeued job adds.
+job_id=${SHOAL_FIRST_JOB:-$COBALT_JOBID}
+submitted_from=$PWD
+log=$PWD/ppo-$job_id.log
+exec >>"$log" 2>&1
+
+# The preamble of the job's description.
+module load python/3.11
+source ~/venvs/rl/bin/activate
+
+# Where the preamble brings no shoal, the one that wrote this script is used.
+PATH="$PATH":/opt/rl/bin
+export PATH
+export OMP_NUM_THREADS=1
+export CASE='it'"'"'s wet'
+
+# `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.
+# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.
+set +e -m
+shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
+  -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
+launch=$!
+# Cobalt does not warn this shell alone before the walltime ends, so it warns itself.
+(sleep $((1080 - SECONDS)); kill -USR1 $$) </dev/null >/dev/null 2>&1 &
+timer=$!
+disown "$timer"
+set +m
+
+# The walltime ends soon: save, and end with 85. Cancelled: save, and end.
+trap 'told=yes; kill -USR1 "$launch" 2>/dev/null' USR1
+trap 'told=yes; stopped=yes; trap "" TERM INT; kill -TERM "$launch" 2>/dev/null' TERM INT
+told=yes stopped=
+while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
+  told=
+  wait "$launch"
+  code=$?
+done
+kill -- "-$timer" 2>/dev/null
+
+# 85: saved, resume me. Cobalt requeues a job for its operators only, so this one submits its script anew, at most 20 times.
+if [ "$code" -eq 85 ]; then
+  if [ -z "$stopped" ] && [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
+    cd "$submitted_from" && qsub --env SHOAL_FIRST_JOB="$job_id" "$0" >>"$log.requeues-$job_id" && exit 0
+  fi
+  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
+fi
+exit "$code"

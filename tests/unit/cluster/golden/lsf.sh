@@ -1,0 +1,63 @@
+#!/bin/bash
+#BSUB -J ppo
+#BSUB -n 108
+#BSUB -R "span[ptile=36]"
+#BSUB -gpu "num=1"
+#BSUB -R "rusage[mem=64GB]"
+#BSUB -W 20
+#BSUB -P rlwater
+#BSUB -q standard
+#BSUB -o ppo-%J.log
+#BSUB -r
+#BSUB -Q 99
+#BSUB -alloc_flags smt4
+
+# Written by `shoal submit`; `bsub < job.sh` submits it as well, also where there is no shoal.
+
+# LSF keeps the output until the job has ended, so this shell writes the log itself.
+job_id=$LSB_JOBID
+log=$PWD/ppo-$job_id.log
+exec >>"$log" 2>&1
+
+# The preamble of the job's description.
+module load python/3.11
+source ~/venvs/rl/bin/activate
+
+# Where the preamble brings no shoal, the one that wrote this script is used.
+PATH="$PATH":/opt/rl/bin
+export PATH
+export OMP_NUM_THREADS=1
+export CASE='it'"'"'s wet'
+
+# `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.
+# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.
+set +e -m
+shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
+  -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
+launch=$!
+# LSF does not warn this shell alone before the walltime ends, so it warns itself.
+(sleep $((1080 - SECONDS)); kill -USR1 $$) </dev/null >/dev/null 2>&1 &
+timer=$!
+disown "$timer"
+set +m
+
+# The walltime ends soon: save, and end with 85. Cancelled: save, and end.
+trap 'told=yes; kill -USR1 "$launch" 2>/dev/null' USR1 USR2
+trap 'told=yes; stopped=yes; trap "" TERM INT; kill -TERM "$launch" 2>/dev/null' TERM INT
+told=yes stopped=
+while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
+  told=
+  wait "$launch"
+  code=$?
+done
+kill -- "-$timer" 2>/dev/null
+
+# 85: saved, resume me. LSF requeues a job that ends with 99 (-Q), at most 20 times.
+if [ "$code" -eq 85 ]; then
+  if [ -z "$stopped" ] && [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
+    echo "$job_id" >>"$log.requeues-$job_id" && exit 99
+  fi
+  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
+fi
+[ "$code" -ne 99 ] || code=1 # else LSF would requeue the job
+exit "$code"

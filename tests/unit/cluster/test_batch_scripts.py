@@ -1,0 +1,126 @@
+"""Every scheduler's script: as in its golden file, readable by bash, and refused where the scheduler cannot be told."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cluster.batch_scripts import DIALECTS, batch_script
+from shoal.cluster.jobs import Job, Source, job_from
+from shoal.errors import ConfigError
+
+GOLDEN = Path(__file__).with_name("golden")
+FULL: dict[str, Any] = {
+    "name": "ppo",
+    "nodes": 3,
+    "walltime": "20m",
+    "account": "rlwater",
+    "partition": "standard",
+    "cpus_per_node": 36,
+    "gpus_per_node": 1,
+    "memory_per_node": "64GB",
+    "preamble": ["module load python/3.11", "source ~/venvs/rl/bin/activate"],
+    "env": {"OMP_NUM_THREADS": 1, "CASE": "it's wet"},
+    "command": ["shoal", "train", "-f", "my case.yml", "--num-workers", "100"],
+    "min_nodes": 2,
+    "ports": "30000-30999",
+    "on_node_loss": "continue",
+}
+OWN: dict[str, dict[str, Any]] = {
+    "slurm": {"extra_directives": ["--constraint=haswell"]},
+    "pbs": {"extra_directives": ["-l filesystems=home:eagle"]},
+    "lsf": {"extra_directives": ["-alloc_flags smt4"]},
+    "cobalt": {"cpus_per_node": None, "gpus_per_node": None, "memory_per_node": None},
+    "sge": {
+        "gpus_per_node": None,
+        "memory_per_node": None,
+        "parallel_environment": "mpi",
+        "extra_directives": ["-l gpu=1"],
+    },
+}
+
+
+def job(**keys: Any) -> Job:
+    return job_from([Source({"walltime": "20m", "command": ["true"], **keys})])
+
+
+def script(scheduler: str, described: Job) -> str:
+    return batch_script(described, scheduler, Path("/opt/rl/bin"), Path("/home/ada/.shoal/jobs/ppo-20261115-213005"))
+
+
+@pytest.mark.parametrize("scheduler", DIALECTS)
+def test_the_script_is_the_golden_one(scheduler: str) -> None:
+    text = script(scheduler, job(**{**FULL, **OWN[scheduler]}))
+    assert text == (GOLDEN / f"{scheduler}.sh").read_text()
+
+
+@pytest.mark.parametrize("scheduler", DIALECTS)
+@pytest.mark.parametrize("requeue", [True, False])
+def test_bash_understands_the_smallest_script(scheduler: str, requeue: bool, tmp_path: Path) -> None:
+    keys = {"parallel_environment": "mpi"} if scheduler == "sge" else {}
+    path = tmp_path / "job.sh"
+    path.write_text(script(scheduler, job(requeue=requeue, **keys)))
+    assert subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False).stderr == ""
+    assert ("85: saved, resume me" in path.read_text()) == requeue
+
+
+@pytest.mark.parametrize("scheduler", DIALECTS)
+def test_directives_stand_together_on_top(scheduler: str) -> None:
+    """Schedulers stop looking at the first line that is a command."""
+    word = DIALECTS[scheduler].word
+    lines = script(scheduler, job(**{**FULL, **OWN[scheduler]})).splitlines()
+    count = sum(line.startswith(word) for line in lines)
+    assert lines[0] == "#!/bin/bash"
+    assert all(line.startswith(f"{word} -") for line in lines[1 : count + 1])
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "keys", "problem"),
+    [
+        ("sge", {}, "parallel_environment: is missing; Grid Engine needs one"),
+        ("sge", {"parallel_environment": "mpi", "gpus_per_node": 1}, 'gpus_per_node: .*"-l gpu=1"'),
+        ("sge", {"parallel_environment": "mpi", "memory_per_node": "4GB"}, "memory_per_node: .*extra_directives"),
+        ("slurm", {"parallel_environment": "mpi"}, "parallel_environment: only Grid Engine has them"),
+        ("cobalt", {"cpus_per_node": 64}, "cpus_per_node: Cobalt gives whole nodes; leave it out"),
+        ("pbs", {"extra_directives": ["-v CASE=wet"]}, "extra_directives: '-v CASE=wet' would be lost .* env"),
+        ("cobalt", {"extra_directives": ["--env=CASE=wet"]}, "would be lost"),
+    ],
+)
+def test_what_a_scheduler_cannot_be_told(scheduler: str, keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        script(scheduler, job(**keys))
+
+
+def test_all_that_a_scheduler_cannot_be_told_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        script("cobalt", job(cpus_per_node=64, gpus_per_node=4, memory_per_node="64GB"))
+    assert len(refused.value.problems) == 3
+
+
+def test_lsf_counts_nodes_where_no_cores_are_named() -> None:
+    assert "#BSUB -nnodes 3\n" in script("lsf", job(nodes=3))
+    assert '#BSUB -n 12\n#BSUB -R "span[ptile=4]"\n' in script("lsf", job(nodes=3, cpus_per_node=4))
+
+
+@pytest.mark.parametrize(
+    ("walltime", "slurm", "lsf"),
+    [("90s", "00:01:30", "2"), ("1-12:00:00", "36:00:00", "2160"), ("150h", "150:00:00", "9000")],
+)
+def test_walltime(walltime: str, slurm: str, lsf: str) -> None:
+    described = job(walltime=walltime, signal_before="10s")
+    assert f"#SBATCH --time={slurm}\n" in script("slurm", described)
+    assert f"#BSUB -W {lsf}\n" in script("lsf", described)
+    assert f"#COBALT -t {lsf}\n" in script("cobalt", described)
+
+
+def test_memory_keeps_its_size() -> None:
+    assert "#SBATCH --mem=1536M\n" in script("slurm", job(memory_per_node="1536MB"))
+    assert "mem=1024gb\n" in script("pbs", job(memory_per_node="1TB"))
+
+
+def test_without_a_preamble_the_own_environment_comes_first() -> None:
+    assert 'PATH=/opt/rl/bin:"$PATH"\n' in script("slurm", job())
+    assert 'PATH="$PATH":/opt/rl/bin\n' in script("slurm", job(preamble="module load rl"))

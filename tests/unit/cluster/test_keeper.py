@@ -1,0 +1,123 @@
+"""The keeper: whatever it started ends, with all that it left behind, however we end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+
+DEADLINE_S = 20.0
+DAEMON = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for generation in range(2):
+    if os.fork():
+        if generation == 0:
+            os.waitpid(-1, 0)
+            time.sleep(float(sys.argv[2]))
+        os._exit(int(sys.argv[3]))
+    os.setsid()
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(1000)
+"""
+
+
+class Kept:
+    """A keeper with a command that has left a stubborn daemon behind."""
+
+    def __init__(self, folder: Path, seconds: float = 1000.0, code: int = 0) -> None:
+        self.pid_file, self.kept = folder / "pid", folder / "kept"
+        (self.kept / "r" / "session_2026" / "logs").mkdir(parents=True)
+        (self.kept / "r" / "session_2026" / "logs" / "raylet.out").write_text("said\n")
+        readable, self.control = os.pipe()
+        os.set_inheritable(readable, True)
+        words = [
+            sys.executable,
+            "-m",
+            "shoal.cluster.keeper",
+            str(readable),
+            "0.2",
+            str(self.kept),
+            str(folder / "saved"),
+        ]
+        command = [sys.executable, "-c", DAEMON, str(self.pid_file), str(seconds), str(code)]
+        self.process = subprocess.Popen([*words, "--", *command], pass_fds=(readable,))
+        os.close(readable)
+
+    def daemon(self) -> psutil.Process:
+        """The process that the command has left, once it is there."""
+        return psutil.Process(int(waited_for(lambda: self.pid_file.exists() and self.pid_file.read_text())))
+
+
+def waited_for(get):  # type: ignore[no-untyped-def]
+    deadline = monotonic() + DEADLINE_S
+    while not (value := get()):
+        assert monotonic() < deadline
+        sleep(0.01)
+    return value
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(tmp_path)
+    yield made
+    with contextlib.suppress(psutil.Error):
+        made.daemon().kill()
+    made.process.kill()
+    made.process.wait()
+
+
+def test_it_ends_everything_when_told(kept: Kept) -> None:
+    daemon = kept.daemon()
+    os.write(kept.control, b"end\n")
+    assert kept.process.wait(DEADLINE_S) == 128 + signal.SIGKILL
+    assert not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE
+    assert kept.kept.exists()  # who tells it wants the logs
+
+
+def test_it_ends_everything_and_saves_the_logs_when_its_parent_is_gone(kept: Kept, tmp_path: Path) -> None:
+    daemon = kept.daemon()
+    os.close(kept.control)
+    kept.process.wait(DEADLINE_S)
+    assert not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE
+    assert not kept.kept.exists()
+    assert (tmp_path / "saved" / "raylet.out").read_text() == "said\n"
+
+
+def test_what_the_command_leaves_ends_with_it_and_its_code_is_the_keepers(tmp_path: Path) -> None:
+    made = Kept(tmp_path, seconds=0.0, code=85)
+    daemon = made.daemon()
+    assert made.process.wait(DEADLINE_S) == 85
+    assert not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE
+
+
+def test_signals_go_to_the_command_alone(tmp_path: Path) -> None:
+    readable, control = os.pipe()
+    os.set_inheritable(readable, True)
+    words = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), "1", "", "", "--"]
+    script = 'trap "echo heard; exit 7" USR1; echo ready; while :; do sleep 0.05; done'
+    process = subprocess.Popen([*words, "bash", "-c", script], pass_fds=(readable,), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGUSR1)  # as a scheduler that signals everybody does
+    process.send_signal(signal.SIGTERM)
+    os.write(control, f"{int(signal.SIGUSR1)}\n".encode())
+    assert process.communicate(timeout=DEADLINE_S)[0] == "heard\n"
+    assert process.returncode == 7
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    readable, _ = os.pipe()
+    os.set_inheritable(readable, True)
+    words = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), "1", "", "", "--", str(tmp_path / "nothing")]
+    done = subprocess.run(words, pass_fds=(readable,), capture_output=True, text=True, check=False)
+    assert done.returncode == 127
+    assert done.stderr.endswith("nothing: No such file or directory\n")
