@@ -42,6 +42,7 @@ bench: setup
 	$(BIN)/python benchmarks/workers.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/launch.py
+	$(BIN)/python benchmarks/rendezvous.py
 
 clean:
 	rm -rf .venv .venvs

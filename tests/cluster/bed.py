@@ -63,6 +63,7 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 UsePAM no
 PidFile none
+ClientAliveInterval 5
 SetEnv {variables}
 """
 
@@ -320,7 +321,7 @@ class Bed:
     def left(self) -> dict[str, list[str]]:
         """What is running or lying about on each node, where something is."""
         up = [node for node in self.nodes.values() if node.is_up]
-        found = {node.name: [*map(str, node.processes()), *node.files()] for node in up}
+        found = {node.name: [*map(_told, node.processes()), *node.files()] for node in up}
         return {name: things for name, things in found.items() if things}
 
     def sweep(self) -> None:
@@ -351,3 +352,10 @@ class Bed:
         )
         if done.returncode != 0:
             raise BedError(f"ip on {node.name}: {done.stderr.strip()}\n{lines}")
+
+
+def _told(process: psutil.Process) -> str:
+    """A process, and what it is there for."""
+    with contextlib.suppress(psutil.Error):
+        return f"{process.pid} {process.status()} {' '.join(process.cmdline()) or process.name()}"
+    return f"{process.pid} (ended)"

@@ -33,8 +33,9 @@ def job_folder(running: Running, bed: Bed) -> Path:
 
 
 def seen(output: str) -> list[Any]:
-    """What the probe has told so far."""
-    return [json.loads(line) for line in output.splitlines() if line.startswith(("{", "["))]
+    """What the probe has told so far, in whole lines."""
+    lines = output.rpartition("\n")[0].splitlines()
+    return [json.loads(line) for line in lines if line.startswith(("{", "["))]
 
 
 def wait_until_seen(running: Running, nodes: Sequence[str]) -> None:

@@ -19,17 +19,35 @@ class Recall(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.steps, self.past, self.obs = 0, np.zeros(3, np.float32), self._seen()
+        self.steps, self.past, self.obs = 0, None, self._seen()
         return self.obs, {}
 
     def step(self, action):
         self.steps += 1
-        reward = float(self.past[action])
+        reward = 0.0 if self.past is None else float(self._numbers(self.past)[action])
         self.past, self.obs = self.obs, self._seen()
-        return self.obs, reward, bool(self.obs[0] > 2), self.steps >= 13, {}
+        return self.obs, reward, bool(self._numbers(self.obs)[0] > 2), self.steps >= 13, {}
+
+    def _numbers(self, obs):
+        return obs["observations"] if isinstance(obs, dict) else obs
 
     def _seen(self):
         return self.np_random.standard_normal(3).astype(np.float32)
+
+
+class MaskedRecall(Recall):
+    """One of the three actions is ruled out at every step; taking it is an error."""
+
+    observation_space = spaces.Dict(observations=Recall.observation_space, action_mask=spaces.MultiBinary(3))
+
+    def step(self, action):
+        assert action != self.ruled_out
+        return super().step(action)
+
+    def _seen(self):
+        self.ruled_out = int(self.np_random.integers(3))
+        mask = (np.arange(3) != self.ruled_out).astype(np.int8)
+        return {"observations": super()._seen(), "action_mask": mask}
 
 
 class Averaging(TorchModelV2):

@@ -16,8 +16,10 @@ MEMORIES = {
     "lstm": {"use_lstm": True, "lstm_cell_size": 8, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},
     "gru": {"use_gru": True, "lstm_cell_size": 8, "vf_share_layers": True},
     "attention": {"use_attention": True, "attention_memory_inference": 3, "attention_dim": 8},
+    "masked": {"use_lstm": True, "lstm_cell_size": 8, "lstm_use_prev_action": True},
     "custom": {"custom_model": "memory_models.Averaging"},
 }
+ENVS = {"masked": "MaskedRecall"}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,8 @@ def trainer_with(memory: str = "lstm", run: str = "PPO", num_workers: int = 0, n
         "seed": 4,
         **changes,
     }
-    return getattr(shoal, run)(env=f"{MODELS}:Recall", config=config, search_path=[MODELS.parent])
+    env = f"{MODELS}:{ENVS.get(memory, 'Recall')}"
+    return getattr(shoal, run)(env=env, config=config, search_path=[MODELS.parent])
 
 
 def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
@@ -74,6 +77,7 @@ def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
         ("lstm", "TRPO", [(2, 2)]),
         ("attention", "PPO", [(2, 2)]),
         ("custom", "PPO", [(2, 1)]),
+        ("masked", "PPO", [(2, 2)]),
     ],
 )
 def test_any_number_of_workers_and_learners_learns_the_same(memory, run, layouts) -> None:
@@ -114,18 +118,21 @@ def test_an_agent_by_hand_does_what_evaluation_does(memory) -> None:
         batch = trainer.workers.sample(40).batch
         begin = int(np.flatnonzero(batch.terminated[:, 0] | batch.truncated[:, 0])[0]) + 1
         policy = trainer.get_policy()
-        sees = policy.recurrence.previous.size > 0
+        sees = policy.recurrence.previous
         state, action, reward = policy.get_initial_state(), None, None
         for t in range(begin, 40):
-            before = {"prev_action": action, "prev_reward": reward} if sees else {}
-            action, state, details = trainer.compute_single_action(batch.obs[0][t, 0], state, **before)
+            before = {"prev_action": action} if sees.with_action else {}
+            before |= {"prev_reward": reward} if sees.with_reward else {}
+            obs = policy.obs_spec.get(batch.obs, (t, 0))
+            action, state, details = trainer.compute_single_action(obs, state, **before)
             assert action == batch.actions[t, 0, 0]
             np.testing.assert_allclose(details["action_dist_inputs"], batch.dist_inputs[t, 0], atol=1e-5)
-            reward = batch.rewards[t, 0]
+            reward = float(batch.rewards[t, 0])
             if batch.terminated[t, 0] or batch.truncated[t, 0]:
                 state, action, reward = policy.get_initial_state(), None, None
         result = trainer.evaluate(episodes=3)
         assert result["episodes_this_iter"] == 3
+        assert result["env_failures"] == trainer.env_failures_total == 0
 
 
 def test_several_agents_by_hand() -> None:

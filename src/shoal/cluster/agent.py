@@ -27,6 +27,7 @@ from shoal.errors import ClusterError
 
 LOOKING_S = 0.1  # a shared file system tells nobody that a file has appeared
 CALLING_TIMEOUT_S = 10.0
+PATIENCE_S = 30.0  # with a head that has published where it listens and does not answer
 BEAT_S = 5.0
 SILENCE_S = 20.0  # after which the other end counts as lost, where the network swallows the news
 MOST_LOG_BYTES = 20 << 20
@@ -38,9 +39,15 @@ async def found_head(look: Callable[[], Notice | None], timeout_s: float) -> tup
     """A connection to the head, once it has published where it listens; the address that reaches it; its notice."""
     deadline = monotonic() + timeout_s
     problem = "it has not shown up"
+    known, since = None, 0.0
     while monotonic() < deadline:
         notice = look()
+        if notice is not None and notice != known:
+            known, since = notice, monotonic()
         if notice is not None:
+            # A killed head leaves its notice behind; so may an earlier launch, until the new head writes its own.
+            if monotonic() - since > PATIENCE_S:
+                raise ClusterError(f"{socket.gethostname()} found a head that does not answer any more: {problem}")
             calls = [asyncio.create_task(_called(address, notice)) for address in notice.addresses]
             peer, problem = await _first(calls)
             if peer is not None:

@@ -89,12 +89,6 @@ class ModelConfig(BaseModel):
     Classic RLlib: false; a free spread explores more steadily."""
     vf_share_layers: Flag = False
     """Whether the value function shares the policy's hidden layers, and its memory."""
-    sequence_max_len: Size | None = None
-    """Most items of a Sequence in the observations; null: a Repeated space says it itself."""
-    sequence_hiddens: Sizes = (64,)
-    """Widths of the layers that each item of a Sequence or Repeated passes before all of them are pooled."""
-    sequence_pooling: Literal["mean", "max", "attention"] = "mean"
-    """How the items become one row, whatever their number and order: their mean, their maximum or a learned mean."""
     use_lstm: Flag = False
     """Whether the model has memory: an LSTM between the hidden layers and the outputs."""
     use_gru: Flag = False
@@ -125,6 +119,12 @@ class ModelConfig(BaseModel):
     """1: each step is remembered with the action before it (classic RLlib: any number; one a step tells them all)."""
     attention_use_n_prev_rewards: NoneOrOne = 0
     """1: each step is remembered with the reward before it."""
+    sequence_max_len: Size | None = None
+    """Most items of a Sequence in the observations; null: a Repeated space says it itself."""
+    sequence_hiddens: Sizes = (64,)
+    """Widths of the layers that each item of a Sequence or Repeated passes before all of them are pooled."""
+    sequence_pooling: Literal["mean", "max", "attention"] = "mean"
+    """How the items become one row, whatever their number and order: their mean, their maximum or a learned mean."""
     custom_model: ModelSource = None
     """Your own model: a registered name, module:Class, or in Python the class itself; null: the built-in networks."""
     custom_model_config: FreeMapping = {}

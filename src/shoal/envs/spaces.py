@@ -128,7 +128,10 @@ class ActionSpec:
         return [nest(self.space, dict(zip(paths, values, strict=True))) for values in zip(*columns, strict=True)]
 
     def encode(self, actions: Sequence[Any]) -> NDArray[Any]:
-        """Rows `[N, A]` of actions in the policy's scale, squashed numbers after their tanh; a ValueError says of none."""
+        """The numbers `[N, A]` of environment actions; a ValueError says which is none.
+
+        They are the rows that `decode` takes, except that what was clipped or squashed on its way stays so.
+        """
         rows = np.zeros((len(actions), self.size), self.dtype)
         for leaf in self.leaves:
             scaling = _scaling(leaf, self._normalize) if leaf.kind == "gaussian" else None
@@ -190,6 +193,17 @@ def _bounded(space: Space) -> NDArray[np.bool_]:
     return np.asarray(space.bounded_below & space.bounded_above).reshape(-1)
 
 
+def _scaling(leaf: ActionLeaf, normalize: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Half the width and the middle of each number's range; 1 and 0 where the policy has the environment's scale."""
+    assert isinstance(leaf.space, spaces.Box)
+    low, high = leaf.space.low.reshape(-1).astype(np.float64), leaf.space.high.reshape(-1).astype(np.float64)
+    bounded = _bounded(leaf.space) & (leaf.squashed | normalize)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
+        middle = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
+    return scale, middle
+
+
 def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray[Any]], Sequence[Any]]:
     space = leaf.space
     shape = (-1, *(space.shape or ()))
@@ -223,15 +237,3 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
         return list(values.astype(space.dtype, copy=False).reshape(shape))
 
     return continuous
-
-
-def _scaling(leaf: ActionLeaf, normalize: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Half the width and the middle of each number's range; 1 and 0 where the policy has the environment's scale."""
-    space = leaf.space
-    assert isinstance(space, spaces.Box)
-    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-    bounded = _bounded(space) & (leaf.squashed | normalize)
-    with np.errstate(invalid="ignore", over="ignore"):
-        scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
-        middle = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
-    return scale, middle

@@ -21,9 +21,9 @@ from shoal.models.catalog import with_model_class
 from shoal.models.distributions import Distribution, distribution_for, gaussian_noise, log_std_inputs
 from shoal.models.encoder import Encoder
 from shoal.models.exploration import OrnsteinUhlenbeck, acting_by_value
-from shoal.models.masked import MaskedMemoryNetwork, MaskedNetwork, masked_outputs
+from shoal.models.masked import MaskedNetwork, masked_outputs
 from shoal.models.mlp import MLP
-from shoal.models.network import MemoryNetwork, Network
+from shoal.models.network import Network
 from shoal.models.policy import Policy
 from shoal.models.recurrence import PreviousStep, Recurrence
 
@@ -63,7 +63,17 @@ def build_policy(
                 "observation_filter: MeanStdFilter has nothing to filter, the observations hold no Box vector"
             )
         encoder.filter = MeanStdFilter(encoder.measured)
-    network, recurrence = _network(encoder, distribution, config, action_spec, reason is not None)
+    seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
+    previous = PreviousStep(action_spec, config.model.sees_prev_action, config.model.sees_prev_reward)
+    network = (
+        _numpy_network(encoder, distribution, config.model, seed)
+        if reason is None
+        else _torch_network(encoder, distribution, config, action_space, previous, seed)
+    )
+    if obs_spec.mask is not None:
+        place = len(obs_spec.kinds) - 1
+        network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec), place)
+    recurrence = _recurrence(network, config, previous)
     policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed, recurrence)
     if isinstance(config, OnPolicyConfig):
         _set_noise(policy, config.exploration_config)
@@ -160,23 +170,6 @@ def _set_noise(policy: Policy, noise: NoiseConfig) -> None:
         policy.ou = OrnsteinUhlenbeck(noise.ou_theta, columns)
 
 
-def _network(
-    encoder: Encoder, distribution: Distribution, config: AlgorithmConfig, action_spec: ActionSpec, on_torch: bool
-) -> tuple[Network, Recurrence | None]:
-    """The network, behind the mask if there is one, and how the policy remembers if the network does."""
-    mask = encoder.spec.mask
-    masking = None if mask is None else (masked_outputs(mask, action_spec), encoder.spec.kinds.index("mask"))
-    seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
-    if not on_torch:
-        plain = _numpy_network(encoder, distribution, config.model, seed)
-        return plain if masking is None else MaskedNetwork(plain, *masking), None
-    previous = PreviousStep(action_spec, config.model.sees_prev_action, config.model.sees_prev_reward)
-    network = _torch_network(encoder, distribution, config, action_spec.space, previous, seed)
-    if masking is not None:
-        network = MaskedMemoryNetwork(network, *masking)
-    return network, _recurrence(network, config, previous)
-
-
 def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelConfig, seed: int) -> Network:
     free = log_std_inputs(distribution) if model.free_log_std else None
     return MLP(
@@ -197,7 +190,7 @@ def _torch_network(
     action_space: Space,
     previous: PreviousStep,
     seed: int,
-) -> MemoryNetwork:
+) -> Network:
     from shoal.models.torch_models import build_torch_network
     from shoal.models.torch_network import set_threads
 
@@ -205,7 +198,7 @@ def _torch_network(
         set_threads(1)  # small networks lose by threads; convolutions gain
     model = config.model
     free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)
-    network: MemoryNetwork = build_torch_network(
+    network: Network = build_torch_network(
         encoder,
         distribution.num_inputs,
         free,
@@ -218,7 +211,7 @@ def _torch_network(
     return network
 
 
-def _recurrence(network: MemoryNetwork, config: AlgorithmConfig, previous: PreviousStep) -> Recurrence | None:
+def _recurrence(network: Network, config: AlgorithmConfig, previous: PreviousStep) -> Recurrence | None:
     """How the policy remembers, if its network does."""
     if not network.initial_state:
         if previous.size:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.envs.masks import MaskSpec
 from shoal.envs.spaces import ActionSpec
-from shoal.models.network import Array, Inputs, MemoryNetwork, Network
+from shoal.models.network import Array, Inputs, Network
 
 LEAST = np.float32(-1e30)
 
@@ -33,6 +33,7 @@ class MaskedNetwork:
 
     def __init__(self, network: Network, columns: NDArray[np.int64], place: int = -1) -> None:
         self.network = network
+        self.initial_state = network.initial_state
         self.params, self.value_params, self.num_outputs = network.params, network.value_params, network.num_outputs
         self._columns = columns  # [M], the outputs that the mask's flags are about
         self._place = place  # of the mask among the inputs
@@ -49,6 +50,11 @@ class MaskedNetwork:
     def values(self, inputs: Inputs) -> Array:
         """See `Network`."""
         return self.network.values(inputs)
+
+    def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
+        """See `Network`."""
+        outputs, after = self.network.step(inputs, state)
+        return self._masked(outputs, inputs[self._place], LEAST), after
 
     def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
         """See `Network`."""
@@ -90,20 +96,6 @@ class MaskedNetwork:
         out = outputs.copy()
         out[:, self._columns] = np.where(mask, outputs[:, self._columns], value)
         return out
-
-
-class MaskedMemoryNetwork(MaskedNetwork):
-    """The same for a network that may have memory."""
-
-    def __init__(self, network: MemoryNetwork, columns: NDArray[np.int64], place: int = -1) -> None:
-        super().__init__(network, columns, place)
-        self.initial_state = network.initial_state
-        self._step = network.step
-
-    def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
-        """See `MemoryNetwork`."""
-        outputs, after = self._step(inputs, state)
-        return self._masked(outputs, inputs[self._place], LEAST), after
 
 
 def masked_outputs(mask: MaskSpec, actions: ActionSpec) -> NDArray[np.int64]:

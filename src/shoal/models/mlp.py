@@ -181,6 +181,7 @@ class MLP:
         self._hidden = [(self._p[f"hidden{k}.weight"], self._p[f"hidden{k}.bias"]) for k in layers]
         self._both, self._policy = self._nets(0, self.groups), self._nets(0, 1)
         self._value = self._nets(self.groups - 1, self.groups)
+        self.initial_state: Inputs = ()
         self.value_params = np.zeros(total, bool)
         for name, view in self._views(self.value_params).items():
             if name.startswith("value."):
@@ -195,6 +196,10 @@ class MLP:
     def act(self, inputs: Inputs) -> Array:
         """See `Network`."""
         return self._outputs(self._last_hidden(inputs[0], 0))
+
+    def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
+        """See `Network`; nothing is remembered."""
+        return self.act(inputs), state
 
     def values(self, inputs: Inputs) -> Array:
         """See `Network`."""

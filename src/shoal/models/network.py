@@ -27,6 +27,7 @@ class Network(Protocol):
     params: Array  # [P]; live: the network uses what is written into it (call `sync` afterwards)
     value_params: NDArray[np.bool_]  # [P], the parameters that values depend on and outputs do not
     num_outputs: int  # K
+    initial_state: Inputs  # of one environment's memory, each [...], float32; () without memory
 
     def sync(self) -> None:
         """Tell the network that `params` was written (a network on a GPU copies it over; others do nothing)."""
@@ -36,6 +37,12 @@ class Network(Protocol):
 
     def values(self, inputs: Inputs) -> Array:
         """Values `[B]` alone."""
+
+    def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
+        """Outputs `[B, K]` for one step of B environments, and their states after it, each part `[B, ...]`.
+
+        The inputs are without states and lengths here.
+        """
 
     def forward(self, inputs: Inputs) -> tuple[Array, Array, Any]:
         """Outputs `[B, K]`, values `[B]`, and a tape for `vjp` and `jvp`. Valid until the next call of its kind."""
@@ -60,12 +67,3 @@ class Network(Protocol):
 
     def summary(self) -> str:
         """A table of layers, shapes and parameter counts."""
-
-
-class MemoryNetwork(Network, Protocol):
-    """A network whose outputs depend on what it saw before, too."""
-
-    initial_state: Inputs  # of one environment, each [...], float32; empty: it has no memory after all
-
-    def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
-        """Outputs `[B, K]` for one step of B environments, and their states after; inputs end with what was before."""

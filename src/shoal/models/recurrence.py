@@ -68,7 +68,7 @@ class PreviousStep:
 class Recurrence:
     """The memory of a policy."""
 
-    step: Callable[[Inputs, Inputs], tuple[Array, Inputs]]  # see `MemoryNetwork`
+    step: Callable[[Inputs, Inputs], tuple[Array, Inputs]]  # see `Network`
     initial_state: Inputs  # of one environment, each [...]
     previous: PreviousStep
     window: int  # the longest sequence that is learned from

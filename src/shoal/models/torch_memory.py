@@ -21,7 +21,15 @@ from shoal.envs.telling import own_words
 from shoal.errors import ConfigError
 from shoal.models.network import Inputs
 from shoal.models.torch_inputs import ObsView
-from shoal.models.torch_models import ClassicNet, Dense, JoinedFeatures, TorchModelV2, orthogonal
+from shoal.models.torch_models import (
+    JOINED_KINDS,
+    ClassicNet,
+    Dense,
+    JoinedFeatures,
+    TorchModelV2,
+    dense_layers,
+    orthogonal,
+)
 from shoal.models.torch_network import Tensors
 
 
@@ -80,7 +88,7 @@ class Attention(nn.Module):
     """Hidden layers and then transformer units, each of which looks back over the last steps.
 
     The state is what went in during the steps before: as many as the units together can look back, and their number.
-    So it depends on no parameters (but those of convolutions, for images), and old states are as good as new ones.
+    So it depends on no parameters (but those of convolutions and pooling), and old states are as good as new ones.
     """
 
     def __init__(self, num_features: int, hiddens: Sequence[int], activation: str, model: ModelConfig) -> None:
@@ -148,8 +156,7 @@ class MemoryNet(nn.Module):
     """What is seen and what was before, then layers with memory, then a policy head and a value head.
 
     With `vf_share_layers` the value head stands on the policy's layers and memory, otherwise on its own. Convolutions
-    and the pooling of sequences are always shared, and so is the state of attention, which holds nothing but what was
-    seen.
+    and pooled sequences are always shared, and so is the state of attention, which holds nothing but what was seen.
     """
 
     def __init__(
@@ -160,14 +167,18 @@ class MemoryNet(nn.Module):
         model: ModelConfig,
     ) -> None:
         super().__init__()
-        self.sight = sight = JoinedFeatures(parts, num_outputs, model)
-        num_features = sight.num_features + previous_size
+        kinds = [kind for kind, _ in parts]
+        hiddens, activation = dense_layers(kinds, model)
+        num_features = parts[0][1][0]
+        self.sight: JoinedFeatures | None = None
+        if JOINED_KINDS & set(kinds):
+            self.sight = JoinedFeatures(parts, num_outputs, activation, model)
+            num_features, num_outputs = self.sight.num_features, self.sight.num_wanted
+        num_features += previous_size
         kind = Attention if model.use_attention else Recurrent
-        self.memory = kind(num_features, sight.hiddens, sight.activation, model)
-        self.value_memory = (
-            None if model.vf_share_layers else kind(num_features, sight.hiddens, sight.activation, model)
-        )
-        self.policy = orthogonal(nn.Linear(self.memory.num_features, sight.num_wanted), 0.01)
+        self.memory = kind(num_features, hiddens, activation, model)
+        self.value_memory = None if model.vf_share_layers else kind(num_features, hiddens, activation, model)
+        self.policy = orthogonal(nn.Linear(self.memory.num_features, num_outputs), 0.01)
         self.value = orthogonal(nn.Linear(self.memory.num_features, 1), 1)
         one = self.memory.initial_state
         self._num_parts = len(one)
@@ -179,14 +190,14 @@ class MemoryNet(nn.Module):
         x, state, padding = self._read(inputs)
         seen = self.memory.forward(x, self._of_policy(state))[0]
         valued = seen if self.value_memory is None else self.value_memory.forward(x, self._of_value(state))[0]
-        outputs = self.sight.scored(inputs, padding.taken_back(self.policy(seen)))
+        outputs = self._scored(inputs, padding.taken_back(self.policy(seen)))
         return outputs, padding.taken_back(self.value(valued).squeeze(2))
 
     def act(self, inputs: Tensors) -> Tensor:
         """Outputs alone."""
         x, state, padding = self._read(inputs)
         seen = self.memory.forward(x, self._of_policy(state))[0]
-        return self.sight.scored(inputs, padding.taken_back(self.policy(seen)))
+        return self._scored(inputs, padding.taken_back(self.policy(seen)))
 
     def values(self, inputs: Tensors) -> Tensor:
         """Values alone."""
@@ -201,7 +212,7 @@ class MemoryNet(nn.Module):
         if self._two_states:
             assert self.value_memory is not None
             after = after + self.value_memory.forward(x, self._of_value(state))[1]
-        return self.sight.scored(inputs, self.policy(seen).squeeze(1)), after
+        return self._scored(inputs, self.policy(seen).squeeze(1)), after
 
     def _read(self, inputs: Tensors) -> tuple[Tensor, Tensors, Padding]:
         count = len(self.initial_state)
@@ -212,7 +223,11 @@ class MemoryNet(nn.Module):
 
     def _features(self, inputs: Tensors) -> Tensor:
         *parts, previous = inputs
-        return torch.cat([*self.sight.seen(tuple(parts)), previous], dim=1)
+        seen = parts[0] if self.sight is None else self.sight.features(tuple(parts))[0]
+        return torch.cat([seen, previous], dim=1)
+
+    def _scored(self, inputs: Tensors, outputs: Tensor) -> Tensor:
+        return outputs if self.sight is None else self.sight.scored(inputs, outputs)
 
     def _of_policy(self, state: Tensors) -> Tensors:
         return state[: self._num_parts]

@@ -45,6 +45,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": partial(F.gelu, approximate="tanh"),
     "softplus": F.softplus,
 }
+JOINED_KINDS = {"image", "items", "avail"}  # what takes more than the feature vector
 NUM_EXAMPLES = 3
 
 
@@ -135,79 +136,80 @@ class ImageNet(nn.Module):
 
 
 class JoinedFeatures(nn.Module):
-    """What each part of an observation becomes, side by side: images behind convolutions, sequences pooled.
+    """What each part of an observation becomes, side by side in one row: convolutions over images, pooled sequences.
 
-    The layers that follow are `post_fcnet_hiddens` (None: [256]) with `conv_activation` where there is an image, else
-    `fcnet_hiddens` with `fcnet_activation`. Where actions are on offer (`avail_actions`), the mean of those that are
-    open is seen too, and `num_wanted` outputs say what is wanted of an action.
+    Where actions are on offer (`avail_actions`), what a policy puts out is what it wants of an action (`num_wanted`
+    numbers), and its outputs are the dot products of that with each of them.
     """
 
-    def __init__(self, parts: Sequence[tuple[Kind, tuple[int, ...]]], num_outputs: int, model: ModelConfig) -> None:
+    def __init__(
+        self, parts: Sequence[tuple[Kind, tuple[int, ...]]], num_outputs: int, activation: str, model: ModelConfig
+    ) -> None:
         super().__init__()
         places = {kind: place for place, (kind, _) in enumerate(parts)}
-        self.hiddens, self.activation = model.fcnet_hiddens, model.fcnet_activation
-        if "image" in places:
-            self.hiddens = (256,) if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens
-            self.activation = model.conv_activation
-        self._has_vector, self._mask, self._avail = "vector" in places, places.get("mask"), places.get("avail")
+        self._has_vector, self._masked, self._avail = "vector" in places, "mask" in places, places.get("avail")
         self._nets: list[tuple[int, nn.Module]] = []
-        self.num_features, self.num_wanted = parts[0][1][0] if self._has_vector else 0, num_outputs
+        self.num_features = parts[0][1][0] if self._has_vector else 0
         for place, (kind, shape) in enumerate(parts):
             net: ImageNet | SetNet
             if kind == "image":
                 net = ImageNet(shape, model.conv_filters, model.conv_activation)
             elif kind == "items":
-                layers = Dense(shape[1] - 1, model.sequence_hiddens, self.activation)
+                layers = Dense(shape[1] - 1, model.sequence_hiddens, activation)
                 net = SetNet(layers, layers.num_features, model.sequence_pooling)
             else:
                 continue
             self.add_module(f"{kind}{place - self._has_vector}", net)
             self._nets.append((place, net))
             self.num_features += net.num_features
+        self.num_wanted = num_outputs if self._avail is None else parts[self._avail][1][1]
         if self._avail is not None:
-            self.num_wanted = parts[self._avail][1][1]
             self.num_features += self.num_wanted
 
-    def seen(self, inputs: Tensors) -> list[Tensor]:
-        """Everything that is seen, as rows `[B, D]` to stand side by side."""
-        rows = [inputs[0]] if self._has_vector else []
-        rows += [net(inputs[place]) for place, net in self._nets]
+    def features(self, inputs: Tensors) -> Tensors:
+        """Everything that is seen, as one row `[B, D]` per observation."""
+        seen = [inputs[0]] if self._has_vector else []
+        seen += [net(inputs[place]) for place, net in self._nets]
         if self._avail is not None:
-            rows.append(mean_offer(inputs[self._avail], None if self._mask is None else inputs[self._mask]))
-        return rows
+            seen.append(mean_offer(inputs[self._avail], inputs[-1] if self._masked else None))
+        return (torch.cat(seen, dim=1) if len(seen) > 1 else seen[0],)
 
     def scored(self, inputs: Tensors, wanted: Tensor) -> Tensor:
-        """The outputs: what the policy head gives, or its dot products with the actions on offer."""
+        """The outputs `[B, K]` that follow from what the policy put out."""
         return wanted if self._avail is None else scores(inputs[self._avail], wanted)
 
 
 class JoinedNet(JoinedFeatures):
-    """All that is seen in one row; then dense layers and two heads.
+    """What is seen of each part of an observation, then dense layers and two heads.
 
     Policy and value always share the convolutions over an image, as PPO with the Nature network does, and the pooling
     of a sequence; `vf_share_layers` says whether they share the dense layers after them too.
     """
 
     def __init__(self, parts: Sequence[tuple[Kind, tuple[int, ...]]], num_outputs: int, model: ModelConfig) -> None:
-        super().__init__(parts, num_outputs, model)
-        self.dense = MLPNet(self.num_features, self.num_wanted, self.hiddens, self.activation, model.vf_share_layers)
+        hiddens, activation = dense_layers([kind for kind, _ in parts], model)
+        super().__init__(parts, num_outputs, activation, model)
+        self.dense = MLPNet(self.num_features, self.num_wanted, hiddens, activation, model.vf_share_layers)
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]`."""
-        outputs, values = self.dense.forward(self._features(inputs))
+        outputs, values = self.dense.forward(self.features(inputs))
         return self.scored(inputs, outputs), values
 
     def act(self, inputs: Tensors) -> Tensor:
         """Outputs alone."""
-        return self.scored(inputs, self.dense.act(self._features(inputs)))
+        return self.scored(inputs, self.dense.act(self.features(inputs)))
 
     def values(self, inputs: Tensors) -> Tensor:
         """Values alone."""
-        return self.dense.values(self._features(inputs))
+        return self.dense.values(self.features(inputs))
 
-    def _features(self, inputs: Tensors) -> Tensors:
-        rows = self.seen(inputs)
-        return (torch.cat(rows, dim=1) if len(rows) > 1 else rows[0],)
+
+def dense_layers(kinds: Sequence[Kind], model: ModelConfig) -> tuple[Sequence[int], str]:
+    """Widths and activation of the dense layers: those of `post_fcnet_hiddens` (None: [256]) where an image is seen."""
+    if "image" not in kinds:
+        return model.fcnet_hiddens, model.fcnet_activation
+    return (256,) if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens, model.conv_activation
 
 
 class _ModelType(type):
@@ -332,9 +334,9 @@ class ClassicNet(nn.Module):
 
     def asked(self, inputs: Tensors, state: Tensors, seq_lens: Tensor | None, **more: Tensor) -> tuple[Any, Any]:
         """What the model answers: outputs and state."""
-        input_dict = self._view(inputs)
-        input_dict.update(more)
-        answer = self.model(input_dict, list(state), seq_lens)
+        seen = self._view(inputs)
+        seen.update(more)
+        answer = self.model(seen, list(state), seq_lens)
         if not isinstance(answer, tuple) or len(answer) != 2:
             wanted = "(outputs, state)" if state else "(outputs, state), here (outputs, [])"
             raise ConfigError(f"{type(self.model).__name__}.forward must return {wanted}")
@@ -356,7 +358,6 @@ def build_torch_network(
     `previous` are the widths of the action and of the reward before each step, as a network with memory sees them.
     """
     kinds = encoder.spec.kinds
-    parts = list(zip(kinds, encoder.shapes, strict=True))
     num_computed = num_outputs - len(free_outputs)
     # The caller's own random numbers go on as if nothing had been drawn here.
     with torch.random.fork_rng(devices=[]):
@@ -370,15 +371,15 @@ def build_torch_network(
         elif model.memory is not None:
             from shoal.models.torch_memory import MemoryNet  # here, for it stands on this module
 
-            module = MemoryNet(parts, sum(previous), num_computed, model)
-        elif {"image", "items", "avail"} & set(kinds):
-            module = JoinedNet(parts, num_computed, model)
+            module = MemoryNet(list(zip(kinds, encoder.shapes, strict=True)), sum(previous), num_computed, model)
+        elif JOINED_KINDS & set(kinds):
+            module = JoinedNet(list(zip(kinds, encoder.shapes, strict=True)), num_computed, model)
         else:
             hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
             module = MLPNet(encoder.size, num_computed, hiddens, activation, model.vf_share_layers)
         example = _example(encoder, seed)
         if initial_state := getattr(module, "initial_state", ()):  # each example is a sequence of its own
-            before = np.random.default_rng(seed).random((NUM_EXAMPLES, sum(previous)), np.float32)
+            before = np.ones((NUM_EXAMPLES, sum(previous)), np.float32)
             states = (np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state)
             example = (*example, before, *states, np.ones(NUM_EXAMPLES, np.int64))
         return TorchNetwork(module, num_outputs, free_outputs, example, device, label)

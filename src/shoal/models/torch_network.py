@@ -2,7 +2,7 @@
 
 A module takes the tuple of encoded observation parts as tensors and gives outputs `[B, K']` and values `[B]`. It may
 have `act(inputs)` and `values(inputs)`, which give one of the two without computing the other. A module with memory has
-an `initial_state` and a `step` (see `MemoryNetwork`), and its inputs are those of sequences (see `Inputs`).
+an `initial_state` and a `step` (see `Network`), and its inputs are those of sequences (see `Inputs`).
 
 Every row must depend on its own observation alone (with memory: on its own sequence up to there), by its parameters
 alone: dropout, noise, batch normalisation and buffers that change in `forward` are found and refused, because they
@@ -136,8 +136,9 @@ class TorchNetwork:
             return _array(self._values(self._tensors(inputs)))
 
     def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
-        """See `MemoryNetwork`."""
-        assert self._step is not None, "it has no memory"
+        """See `Network`."""
+        if self._step is None:
+            return self.act(inputs), state
         with torch.no_grad():
             outputs, after = self._step(self._tensors(inputs), self._tensors(state))
             return self._with_free(_array(outputs), self._free_params), tuple(map(_array, after))

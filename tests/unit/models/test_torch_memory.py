@@ -20,6 +20,11 @@ from shoal.models.torch_memory import RecurrentNetwork
 from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2, build_torch_network
 
 torch.set_num_threads(1)
+VECTOR = spaces.Box(-1, 1, (4,))
+IMAGE = spaces.Dict(me=VECTOR, seen=spaces.Box(0, 255, (20, 17, 3), np.uint8))
+UNITS = spaces.Dict(me=VECTOR, units=Repeated(spaces.Box(-1, 1, (3,)), 4))
+MASK = spaces.Box(0, 1, (3,), np.int8)
+OFFERS = spaces.Dict(me=VECTOR, avail_actions=spaces.Box(-1, 1, (3, 2)), action_mask=MASK)
 LENGTHS = [5, 1, 3]
 ATTENTION = {"use_attention": True, "attention_memory_inference": 4, "attention_dim": 8, "attention_head_dim": 4}
 DEEP = {**ATTENTION, "attention_memory_inference": 2, "attention_num_transformer_units": 2, "attention_num_heads": 2}
@@ -70,23 +75,14 @@ class Classic(RecurrentNetwork):
         return self.value(self.seen).reshape(-1)
 
 
-BOX = spaces.Box(-1, 1, (4,))
-IMAGE = (20, 17, 3)
-SIGHT = spaces.Tuple([BOX, spaces.Box(0, 255, IMAGE, np.uint8)])
-CROWD = spaces.Dict(me=BOX, others=Repeated(spaces.Box(-1, 1, (2,)), 3))
-OFFERS = spaces.Dict(
-    observations=BOX, avail_actions=spaces.Box(-1, 1, (3, 2), np.float32), action_mask=spaces.MultiBinary(3)
-)
-
-
-def build(obs_space=BOX, previous=(0, 0), num_outputs=3, free=(), **model):
-    actions = spaces.Discrete(num_outputs)
-    encoder = Encoder(ObsSpec(obs_space, actions=ActionSpec(actions)))
-    sizes = {"fcnet_hiddens": [8]} if obs_space is not SIGHT else {}
+def build(obs_space=VECTOR, previous=(0, 0), num_outputs=3, free=(), **model):
+    encoder = Encoder(ObsSpec(obs_space, True, ActionSpec(spaces.Discrete(num_outputs))))
+    sizes = {} if "image" in encoder.spec.kinds else {"fcnet_hiddens": [8]}
     memory = {"lstm_cell_size": 5} if "use_lstm" in model or "use_gru" in model else {}
     config = ModelConfig(**{**sizes, **memory, **model})
+    unset = np.array(free, np.int64)
     network = build_torch_network(
-        encoder, num_outputs, np.array(free, np.int64), config, actions, 0, previous=previous
+        encoder, num_outputs, unset, config, spaces.Discrete(num_outputs), 0, previous=previous
     )
     network.params += 0.3 * np.random.default_rng(5).standard_normal(len(network.params)).astype(np.float32)
     network.asked = encoder, sum(previous)  # for `rows_for`
@@ -103,11 +99,11 @@ NETWORKS = {
     "attention": lambda: build(**ATTENTION),
     "attention shared": lambda: build(**ATTENTION, vf_share_layers=True, previous=(0, 1)),
     "attention deep": lambda: build(**DEEP),
-    "lstm sees": lambda: build(SIGHT, use_lstm=True, post_fcnet_hiddens=[8]),
-    "attention sees": lambda: build(SIGHT, **ATTENTION, post_fcnet_hiddens=[8]),
-    "gru in a crowd": lambda: build(CROWD, use_gru=True, sequence_pooling="attention"),
-    "attention in a crowd": lambda: build(CROWD, **ATTENTION, vf_share_layers=True),
-    "lstm offered": lambda: build(OFFERS, use_lstm=True, previous=(3, 1)),
+    "lstm sees": lambda: build(IMAGE, use_lstm=True, post_fcnet_hiddens=[8]),
+    "attention sees": lambda: build(IMAGE, **ATTENTION, post_fcnet_hiddens=[8]),
+    "lstm counts": lambda: build(UNITS, use_lstm=True, sequence_hiddens=[4]),
+    "gru is offered": lambda: build(OFFERS, use_gru=True),
+    "attention is offered": lambda: build(OFFERS, **ATTENTION),
     "custom": lambda: build(custom_model=Counting),
     "custom classic": lambda: build(custom_model=Classic),
 }
@@ -117,17 +113,15 @@ def rows_for(network, count, seed=1):
     """What `count` steps see, without states and lengths."""
     rng = np.random.default_rng(seed)
     encoder, width = network.asked
-    seen = []
-    for kind, shape in zip(encoder.spec.kinds, encoder.shapes, strict=True):
-        rows = rng.standard_normal((count, *shape)).astype(np.float32)
-        if kind == "image":
-            rows = rng.integers(0, 256, rows.shape, np.uint8)
+    parts = []
+    for kind, shape, dtype in zip(encoder.spec.kinds, encoder.shapes, encoder.spec.dtypes, strict=True):
+        numbers = rng.standard_normal((count, *shape))
+        if kind == "items":
+            numbers[:, :, 0] = np.arange(shape[0]) < rng.integers(0, shape[0] + 1, (count, 1))
         elif kind == "mask":
-            rows = rows > -0.5
-        elif kind == "items":
-            rows[..., 0] = np.arange(shape[0]) < rng.integers(0, shape[0] + 1, (count, 1))
-        seen.append(rows)
-    return (*seen, rng.standard_normal((count, width)).astype(np.float32))
+            numbers = (numbers > 0) | (np.arange(shape[0]) == 0)
+        parts.append(rng.integers(0, 256, numbers.shape, np.uint8) if dtype == np.uint8 else numbers.astype(dtype))
+    return (*parts, rng.standard_normal((count, width)).astype(np.float32))
 
 
 def states_for(network, count, steps=0, seed=2):
