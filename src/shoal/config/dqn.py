@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel
 
 from shoal.config.fields import (
+    STRICT,
     Count,
     Flag,
     Fraction,
@@ -17,8 +18,9 @@ from shoal.config.fields import (
     Size,
     refused_exploration,
 )
+from shoal.config.model import Activation, ModelConfig
 from shoal.config.schedules import Schedule, levels
-from shoal.config.settings import STRICT, Activation, AlgorithmConfig, ExplorationConfig, ModelConfig, OptimizerConfig
+from shoal.config.settings import AlgorithmConfig, ExplorationConfig, OptimizerConfig
 
 
 class QModelConfig(ModelConfig):

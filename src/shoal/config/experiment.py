@@ -19,11 +19,11 @@ from pydantic import (
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from shoal.config.dqn import DQNConfig
-from shoal.config.fields import MAX_DEPTH, Count, Flag, Size, Text
+from shoal.config.fields import MAX_DEPTH, STRICT, Count, Flag, Size, Text
 from shoal.config.overrides import Override, set_in
 from shoal.config.ppo import PPOConfig
 from shoal.config.problems import got, printable, sentences
-from shoal.config.settings import STRICT, AlgorithmConfig, key_paths
+from shoal.config.settings import AlgorithmConfig, key_paths
 from shoal.config.stopping import ScoreAttr, stop_criteria
 from shoal.config.trpo import TRPOConfig
 from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, nearest

@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+
+# Docstrings are read by `reference` when somebody asks, and schemas are built when used: both would slow every start.
+STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, protected_namespaces=())
 
 MAX_SIZE = 2**31 - 1
 MAX_DEPTH = 50

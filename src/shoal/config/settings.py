@@ -1,4 +1,4 @@
-"""Every key that a configuration may have, with its type, default and meaning.
+"""Every key that all algorithms have in common, with its type, default and meaning.
 
 The docstring under a field is its only description: `shoal config show`, the JSON Schema and the reference read it.
 """
@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from shoal.config.episodes import ClassSource, EnvConfigSamplers, FunctionSource, OptionSamplers, Stages, Task
 from shoal.config.fields import (
+    STRICT,
     BelowOne,
-    ConvLayers,
     Count,
     EnvSource,
     Flag,
@@ -23,8 +23,6 @@ from shoal.config.fields import (
     FragmentLength,
     Framework,
     FreeMapping,
-    ModelSource,
-    NoneOrOne,
     NonNegative,
     Positive,
     PositiveFraction,
@@ -32,147 +30,17 @@ from shoal.config.fields import (
     RewardClipping,
     Seed,
     Size,
-    Sizes,
     Text,
     WorkerCount,
     refused_exploration,
 )
+from shoal.config.model import ModelConfig
 from shoal.config.problems import sentences
 from shoal.config.schedules import Schedule, levels
 from shoal.config.vocabulary import EXPERIMENT_KEYS
 from shoal.errors import ConfigError
 
-# Docstrings are read by `reference` when somebody asks, and schemas are built when used: both would slow every start.
-STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, protected_namespaces=())
-
-Activation = Literal["linear", "tanh", "relu", "elu", "silu", "sigmoid", "leaky_relu", "gelu", "softplus"]
-
-MEMORIES = {
-    "use_lstm": ("lstm_cell_size", "lstm_use_prev_action", "lstm_use_prev_reward"),
-    "use_gru": ("lstm_cell_size", "lstm_use_prev_action", "lstm_use_prev_reward"),
-    "use_attention": (
-        "attention_memory_inference",
-        "attention_num_transformer_units",
-        "attention_dim",
-        "attention_num_heads",
-        "attention_head_dim",
-        "attention_position_wise_mlp_dim",
-        "attention_use_n_prev_actions",
-        "attention_use_n_prev_rewards",
-    ),
-}
-"""The kinds of memory, and the keys that each alone reads."""
-
 Config = TypeVar("Config", bound="AlgorithmConfig")
-
-
-class ModelConfig(BaseModel):
-    """The network between observations and actions."""
-
-    model_config = STRICT
-
-    fcnet_hiddens: Sizes = (64, 64)
-    """Widths of the hidden layers for vector observations; [] is a linear policy.
-
-    Classic RLlib: [256, 256]; small networks act and learn faster."""
-    fcnet_activation: Activation = "tanh"
-    """Activation after each of those layers."""
-    conv_filters: ConvLayers = None
-    """Convolutions for images as [[filters, kernel, stride], ...]; null: layers that suit the image's size."""
-    conv_activation: Activation = "relu"
-    """Activation after each convolution."""
-    post_fcnet_hiddens: Sizes | None = None
-    """Widths of the layers after the convolutions, where images and numbers are joined; null: one layer of 256."""
-    free_log_std: Flag = True
-    """Whether the spread of continuous actions is a parameter of its own, not an output of the network.
-
-    Classic RLlib: false; a free spread explores more steadily."""
-    vf_share_layers: Flag = False
-    """Whether the value function shares the policy's hidden layers, and its memory."""
-    use_lstm: Flag = False
-    """Whether the model has memory: an LSTM between the hidden layers and the outputs."""
-    use_gru: Flag = False
-    """Whether it has a GRU there instead, with half the state."""
-    lstm_cell_size: Size = 64
-    """Width of the LSTM or GRU (classic RLlib: 256)."""
-    lstm_use_prev_action: Flag = False
-    """Whether the LSTM or GRU also sees the action before each step (your own model: as prev_actions)."""
-    lstm_use_prev_reward: Flag = False
-    """Whether the LSTM or GRU also sees the reward before each step (your own model: as prev_rewards)."""
-    max_seq_len: Size = 20
-    """Longest sequence that a model with memory learns from; no gradient reaches further back."""
-    use_attention: Flag = False
-    """Whether the model has memory by attention: a causal transformer over the last steps, after the hidden layers."""
-    attention_memory_inference: Size = 50
-    """Steps that each transformer unit looks back, in acting and in learning."""
-    attention_num_transformer_units: Size = 1
-    """Transformer units, one upon the other; each looks back from where the one below it has looked back to."""
-    attention_dim: Size = 64
-    """Width of the transformer units."""
-    attention_num_heads: Size = 1
-    """Attention heads of each unit."""
-    attention_head_dim: Size = 32
-    """Width of each head."""
-    attention_position_wise_mlp_dim: Size = 32
-    """Width of the hidden layer in each unit's own network."""
-    attention_use_n_prev_actions: NoneOrOne = 0
-    """1: each step is remembered with the action before it (classic RLlib: any number; one a step tells them all)."""
-    attention_use_n_prev_rewards: NoneOrOne = 0
-    """1: each step is remembered with the reward before it."""
-    sequence_max_len: Size | None = None
-    """Most items of a Sequence in the observations; null: a Repeated space says it itself."""
-    sequence_hiddens: Sizes = (64,)
-    """Widths of the layers that each item of a Sequence or Repeated passes before all of them are pooled."""
-    sequence_pooling: Literal["mean", "max", "attention"] = "mean"
-    """How the items become one row, whatever their number and order: their mean, their maximum or a learned mean."""
-    custom_model: ModelSource = None
-    """Your own model: a registered name, module:Class, or in Python the class itself; null: the built-in networks."""
-    custom_model_config: FreeMapping = {}
-    """What your own model gets as its configuration."""
-    custom_action_dist: ModelSource = None
-    """Your own action distribution, named as a custom_model is; null: the one that suits the action space."""
-
-    @property
-    def memory(self) -> str | None:
-        """The key that gives the built-in model its memory, if one does."""
-        return next((key for key in MEMORIES if getattr(self, key)), None)
-
-    @property
-    def sees_prev_action(self) -> bool:
-        """Whether a model with memory sees the action before each step."""
-        return self.lstm_use_prev_action or self.attention_use_n_prev_actions > 0
-
-    @property
-    def sees_prev_reward(self) -> bool:
-        """Whether a model with memory sees the reward before each step."""
-        return self.lstm_use_prev_reward or self.attention_use_n_prev_rewards > 0
-
-    def conflicts(self) -> list[str]:
-        """Keys that are right by themselves but not together."""
-        memories = [key for key in MEMORIES if getattr(self, key)]
-        found: list[str] = []
-        if len(memories) > 1:
-            found.append(
-                f"config.model.{memories[1]}: a model has one kind of memory; "
-                f"say {memories[0]} or {memories[1]}, not both"
-            )
-        if self.custom_model is not None:  # it gets the whole model config, and reads what it likes
-            return found + [
-                f"config.model.{key}: gives the built-in model memory; leave it out, and give your own model a state "
-                "with get_initial_state"
-                for key in memories
-            ]
-        if self.custom_model_config:
-            found.append("config.model.custom_model_config: nobody reads it; name a custom_model, or leave it out")
-        read = {key for memory in memories for key in MEMORIES[memory]} | ({"max_seq_len"} if memories else set())
-        owners = {key: memory for memory, keys in reversed(MEMORIES.items()) for key in keys}
-        owners["max_seq_len"] = "use_lstm"
-        found += [
-            f"config.model.{key}: nothing reads it; say {owner}: true, or leave it out"
-            for key, owner in owners.items()
-            if key not in read and getattr(self, key) != type(self).model_fields[key].default
-        ]
-        return found
 
 
 class OptimizerConfig(BaseModel):

@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from shoal.config.dqn import DQNConfig
-from shoal.config.settings import AlgorithmConfig, ModelConfig, NoiseConfig, OnPolicyConfig
+from shoal.config.model import ModelConfig
+from shoal.config.settings import AlgorithmConfig, NoiseConfig, OnPolicyConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.data.returns import scheduled
 from shoal.envs.masks import MASK

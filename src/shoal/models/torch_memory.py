@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from shoal.config.settings import ModelConfig
+from shoal.config.model import ModelConfig
 from shoal.envs.observations import Kind
 from shoal.envs.telling import own_words
 from shoal.errors import ConfigError

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.config.settings import ModelConfig
+from shoal.config.model import ModelConfig
 from shoal.envs.observations import Kind
 from shoal.envs.spaces import Space, channels_first, image_sides
 from shoal.envs.telling import own_words

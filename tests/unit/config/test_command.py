@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config.settings import ModelConfig
+from shoal.config.model import ModelConfig
 
 
 def shoal(*args: str, debug: bool = False) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from shoal.config.settings import ModelConfig
+from shoal.config.model import ModelConfig
 from shoal.envs.observations import ObsSpec
 from shoal.envs.repeated import Repeated
 from shoal.envs.spaces import ActionSpec

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from shoal.config.settings import ModelConfig
+from shoal.config.model import ModelConfig
 from shoal.envs.observations import ObsSpec
 from shoal.errors import ConfigError
 from shoal.models.catalog import ModelCatalog
