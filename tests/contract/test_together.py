@@ -240,7 +240,11 @@ def test_memory_behind_masks_is_the_same_in_any_layout(trainer_of, memory, run, 
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_memory_with_masks_tasks_draws_and_hooks_goes_on_bit_for_bit(trainer_of, tmp_path, memory, run) -> None:
     pytest.importorskip("torch")
-    stages = [{"task": 3, "until": {"timesteps_total": 200}}, {"task": 5, "until": {"timesteps_total": 400}}, {"task": 8}]
+    stages = [
+        {"task": 3, "until": {"timesteps_total": 200}},
+        {"task": 5, "until": {"timesteps_total": 400}},
+        {"task": 8},
+    ]
     changes = {**with_memory(memory), "randomize": DRAWS, "callbacks": f"{ENVS}:Highest"}
     changes |= {"curriculum": {"stages": stages}, "exploration_config": {"type": "StochasticSampling"}}
     whole, resumed = (trainer_of("Course", run, **changes) for _ in range(2))

@@ -113,7 +113,7 @@ def score_attr(value: Any) -> str | None:
         return None
     name = value.removeprefix("min-") if isinstance(value, str) else value
     if not isinstance(name, str) or not is_result_name(printable(name)):
-        raise ValueError(f"no result has this name{_hint(printable(str(name)))}")
+        raise ValueError(f"no result has this name{result_hint(printable(str(name)))}")
     return str(value)
 
 

@@ -41,7 +41,11 @@ class Randomizer:
     """Draws the values of every episode."""
 
     def __init__(
-        self, config: RandomizeConfig, seed: int, search_path: Sequence[str], env_config: Mapping[str, Any] | None = None
+        self,
+        config: RandomizeConfig,
+        seed: int,
+        search_path: Sequence[str],
+        env_config: Mapping[str, Any] | None = None,
     ) -> None:
         self._config, self._seed = config, seed
         self._cases = [] if config.cases is None else _drawn_cases(config.cases, search_path, env_config or {})

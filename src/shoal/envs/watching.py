@@ -136,7 +136,7 @@ class WatchedMaker(EnvMaker):
     """
 
     recorder: Recorder = field(default_factory=Recorder, compare=False)
-    case: Case = Case()
+    case: Case = field(default_factory=Case)
     first_options: dict[str, Any] | None = None
 
     def make(self, ctx: EnvContext) -> AnyEnv:

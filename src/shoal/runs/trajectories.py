@@ -89,7 +89,9 @@ def _columns(name: str, space: Space, values: Sequence[Any], mask: Any) -> Itera
             yield title, pa.FixedSizeListArray.from_arrays(flat, numbers.shape[1], mask=null), shape
 
 
-def _item_columns(name: str, space: spaces.Sequence, values: Sequence[Any]) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+def _item_columns(
+    name: str, space: spaces.Sequence, values: Sequence[Any]
+) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
     """A column for each leaf of a sequence's items, which lie one after another in its cells."""
     import pyarrow as pa
 
