@@ -115,8 +115,8 @@ class SoftQ(ByValue):
 
     def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
         """Actions `[B, 1]`, none that a mask rules out: no temperature brings those within reach."""
-        logits = (inputs - inputs.max(axis=1, keepdims=True)) / self.temperature
-        return self._softmax.sample(np.where(allowed_of(inputs), logits, -np.float32(np.inf)), noise)
+        values = inputs - inputs.max(axis=1, keepdims=True)
+        return self._softmax.sample(np.where(allowed_of(inputs), values, -np.float32(np.inf)) / self.temperature, noise)
 
 
 def acting_by_value(spec: ActionSpec, config: EpsilonGreedyConfig, num_envs: int, masked: bool = False) -> ByValue:
