@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,13 @@ def test_launch_refuses_what_makes_no_sense(desk: Any, words: tuple[str, ...], s
     assert done.stderr.startswith("Error: ")
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(find_spec("aiohttp") is not None, reason="Ray's dashboard is installed")
+def test_a_dashboard_that_is_not_installed_is_named(desk: Any) -> None:
+    done = desk.shoal("launch", "--dashboard", "--", "true")
+    assert done.returncode == 2
+    assert "pip install 'ray[default]'" in done.stderr
 
 
 def test_launch_inside_of_a_launch_is_refused(desk: Any) -> None:
