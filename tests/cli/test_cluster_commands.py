@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,44 @@ def test_aws_tells_all_that_is_missing_at_once_and_makes_nothing(desk: Any) -> N
     assert done.stdout == ""
     assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == ["--image", "--spot-price", "--wheel"]
     assert not (desk.home / ".shoal").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "what shall run?"),
+        (("--timeout", "5", "--", "true"), "--timeout: must say its unit"),
+        (("--ports", "1-2", "--", "true"), "--ports: must be a range"),
+        (("--hosts", "a", "--hostfile", "b", "--", "true"), "say --hosts or --hostfile, not both"),
+        (("--hostfile", "nowhere", "--", "true"), "--hostfile: nowhere cannot be read"),
+        (("--env", "1X", "--", "true"), "--env: must be NAME or NAME=VALUE"),
+        (("--env", "NOT_SET_ANYWHERE", "--", "true"), "--env: NOT_SET_ANYWHERE is not set here"),
+        (("--join", "x", "--", "true"), "--join adds hosts to a job"),
+        (("--scheduler", "none", "--", "no-such-program"), "no-such-program: there is no such program on PATH"),
+    ],
+)
+def test_launch_refuses_what_makes_no_sense(desk: Any, words: tuple[str, ...], sentence: str) -> None:
+    done = desk.shoal("launch", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: ")
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(find_spec("aiohttp") is not None, reason="Ray's dashboard is installed")
+def test_a_dashboard_that_is_not_installed_is_named(desk: Any) -> None:
+    done = desk.shoal("launch", "--dashboard", "--", "true")
+    assert done.returncode == 2
+    assert "pip install 'ray[default]'" in done.stderr
+
+
+def test_launch_inside_of_a_launch_is_refused(desk: Any) -> None:
+    done = desk.shoal("launch", "--", "true", SHOAL_CLUSTER_EVENTS="x")
+    assert done.returncode == 2
+    assert "leave out the inner one" in done.stderr
+
+
+def test_joining_what_does_not_run_is_refused(desk: Any) -> None:
+    done = desk.shoal("launch", "--join", "nothing")
+    assert done.returncode == 1
+    assert "is not the folder of a job that runs" in done.stderr

@@ -195,6 +195,6 @@ def test_doctor_looks_at_every_host(slurm: Bed, here: Path) -> None:
     assert [facts["hostname"] for host, facts in sorted(told.items()) if host != "n9"] == NODES
     assert "n9" in told["n9"]["error"]
     assert by_ssh.wait() == 1, "a host that cannot be reached would break a job"
-    job = _batch(slurm, here, ["-N3", "--ntasks-per-node=1"], ["sh", "-c", "shoal doctor --json || true"])
+    job = _batch(slurm, here, ["-N3", "--ntasks-per-node=1"], ["shoal", "doctor", "--json", "||", "true"])
     assert sorted(json.loads(job[job.index("{") :])["facts"]) == NODES
     wait_until_clean(slurm)

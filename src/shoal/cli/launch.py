@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,8 @@ def launch(
         raise ConfigError("what shall run? e.g. shoal launch -- shoal train CartPole-v1 --num-workers auto")
     if joined is not None and command:
         raise ConfigError("--join adds hosts to a job that has its command; it takes none of its own")
+    if dashboard and find_spec("aiohttp") is None:
+        raise ConfigError("--dashboard: Ray's dashboard is not installed here; pip install 'ray[default]'")
     from shoal.cluster.launching import LaunchOptions, join
     from shoal.cluster.launching import launch as start
     from shoal.cluster.ports import port_range

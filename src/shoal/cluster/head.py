@@ -21,6 +21,7 @@ from shoal.cluster.resources import usable_cpus
 from shoal.cluster.wire import Message, Peer, accepted
 
 STOPPING_TIMEOUT_S = 6.0
+MOST_CALLING = 8192
 PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
@@ -90,7 +91,8 @@ class Head:
     async def open(self) -> Notice:
         """Listen for agents; what they have to know."""
         listener = listening_socket("127.0.0.1" if self._plan.is_local else "", self._plan.ports)
-        self._server = await asyncio.start_server(self._accept, sock=listener)
+        # Thousands may call in the same moment; asyncio would let a hundred of them wait.
+        self._server = await asyncio.start_server(self._accept, sock=listener, backlog=MOST_CALLING)
         addresses = (*(() if self._plan.is_local else own_addresses()), "127.0.0.1")
         return Notice(addresses, listener.getsockname()[1], self._plan.secret)
 

@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -94,6 +95,9 @@ def launch(options: LaunchOptions, environ: Mapping[str, str], tell: Tell) -> in
         raise ConfigError("this runs inside of a cluster that `shoal launch` has brought up; leave out the inner one")
     where = surroundings(options.hosts, options.scheduler, environ)
     folder = options.job_dir or jobs_folder() / where.job
+    # Among ranks it is left to the head to find out: the others would wait for one that has ended already.
+    if where.rank is None and shutil.which(options.command[0], path=environ.get("PATH")) is None:
+        raise ConfigError(f"{options.command[0]}: there is no such program on PATH")
     if where.rank is not None and where.rank.rank > 0:
         look = lambda: published(folder)  # noqa: E731
         return asyncio.run(serve(look, environ, options.timeout_s, where.rank.rank, folder))

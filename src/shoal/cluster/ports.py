@@ -51,7 +51,6 @@ def listening_socket(address: str, ports: PortRange | None) -> socket.socket:
         listener = socket.socket()
         try:
             listener.bind((address, port))
-            listener.listen(4096)
             return listener
         except OSError:
             listener.close()
