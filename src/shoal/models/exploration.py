@@ -115,8 +115,9 @@ class SoftQ(ByValue):
 
     def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
         """Actions `[B, 1]`, none that a mask rules out: no temperature brings those within reach."""
-        values = inputs - inputs.max(axis=1, keepdims=True)
-        return self._softmax.sample(np.where(allowed_of(inputs), values, -np.float32(np.inf)) / self.temperature, noise)
+        values = (inputs - inputs.max(axis=1, keepdims=True)) / self.temperature
+        values[~allowed_of(inputs)] = -np.inf
+        return self._softmax.sample(values, noise)
 
 
 def acting_by_value(spec: ActionSpec, config: EpsilonGreedyConfig, num_envs: int, masked: bool = False) -> ByValue:
