@@ -295,8 +295,9 @@ def test_what_cannot_be_drawn_is_refused_before_training(trainer_of, monkeypatch
     with pytest.raises(ConfigError, match=r"config\.render_env: there is no screen here"):
         trainer_of(render_env=True)
     monkeypatch.setenv("DISPLAY", ":0")
-    with pytest.raises(ConfigError, match="has no window"):
-        trainer_of("Blind", render_env=True)
+    for name in ("Blind", "Falling"):  # one forgets its render_mode, the other knows no window
+        with pytest.raises(ConfigError, match="has no window"):
+            trainer_of(name, render_env=True)
     pytest.importorskip("av")
     with pytest.raises(ConfigError, match=r"its render\(\) must give an array of uint8 .* \(got NoneType\)"):
         trainer_of("Blind", record_env=True)

@@ -246,6 +246,12 @@ def test_actions_for_observations(trainer_of) -> None:
     assert trainer.compute_actions({}) == {}
     with pytest.raises(ValueError, match=r"shape \(4,\)"):
         trainer.compute_single_action(np.zeros(4))
+    with pytest.raises(ValueError, match=r"type obs, info = env\.reset\(\), and give obs"):
+        trainer.compute_single_action((obs, {}))
+    with pytest.raises(ValueError, match="type compute_single_action, or give a list"):
+        trainer.compute_actions(obs)
+    with pytest.raises(shoal.ConfigError, match=r"episodes: must be at least 1 \(got 0\)"):
+        trainer.evaluate(episodes=0)
 
 
 def test_acting_does_not_disturb_training(trainer_of) -> None:

@@ -117,9 +117,10 @@ def evaluate(
         click.echo(table(summary))
     place.write_text(json.dumps(report, indent=1, default=str) + "\n")
     if file is not None:
-        with _written(output or place.with_suffix(".csv")) as path:
-            path.write_text(_csv(*case_rows(file, found)))
-        click.echo(f"cases in {path}")
+        results = output or place.with_suffix(".csv")
+        with _written(results):
+            results.write_text(_csv(*case_rows(file, found)))
+        click.echo(f"cases in {results}")
     if trajectories is not None:
         from shoal.runs.trajectories import write_trajectories
 
@@ -221,9 +222,9 @@ def _place(folder: Path) -> Path:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[Path]:
+def _written(path: Path) -> Iterator[None]:
     """Turn what the disk says while a file is written into a sentence."""
     try:
-        yield path
+        yield
     except OSError as error:
         raise ShoalError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
+MOST_SIBLINGS = 8  # that are listed for who names none of them
+
 EXPERIMENT_KEYS = (
     "run",
     "stop",
@@ -223,6 +225,8 @@ def key_hint(path: str, known: Iterable[str]) -> str:
         name = nearest(key, names, cutoff)
         if name is not None:
             return f"; did you mean {names[name]}?"
+    if parent.startswith("config.") and len(siblings) <= MOST_SIBLINGS:
+        return f"; {parent} has {', '.join(siblings)}"
     return ""
 
 

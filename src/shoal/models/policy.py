@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from shoal.data.batch import Batch
@@ -138,6 +139,8 @@ class Policy:
             if self.recurrence is None:
                 return dict(zip(keys, answer, strict=True))
             return tuple(dict(zip(keys, part, strict=True)) for part in answer)
+        if isinstance(observations, np.ndarray) and observations.shape == self.obs_spec.space.shape:
+            raise ValueError("observations: that is a single one; type compute_single_action, or give a list of them")
         observations = list(observations)
         if self.recurrence is not None:
             return self._with_state(observations, state, prev_action, prev_reward, explore)
@@ -242,6 +245,8 @@ class Policy:
     def _encoded(self, observations: list[Any]) -> Inputs:
         rows = self.obs_spec.allocate(len(observations))
         for index, obs in enumerate(observations):
+            if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not _is_tuple(self.obs_spec):
+                raise ValueError("observation: that is what reset() gives; type obs, info = env.reset(), and give obs")
             self.obs_spec.put(obs, rows, index)
         return self.encoder(rows)
 
@@ -251,6 +256,10 @@ class Policy:
         else:
             actions = self.distribution.mode(outputs)
         return list(self.action_spec.decode(actions))
+
+
+def _is_tuple(obs_spec: ObsSpec) -> bool:
+    return isinstance(obs_spec.space, spaces.Tuple | spaces.Sequence)
 
 
 def _spaces_tree(obs_spec: ObsSpec, action_spec: ActionSpec) -> list[list[list[Any]]]:

@@ -19,10 +19,10 @@ from shoal.envs.importing import load_named
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
 from shoal.envs.tasks import get_task, lacks_tasks, set_task
-from shoal.envs.telling import own_words
+from shoal.envs.telling import notice_once, own_words
 from shoal.errors import CallbackError, ConfigError, ShoalError
 from shoal.runs.reporters import plain_json
-from shoal.runs.stopping import numbers
+from shoal.runs.stopping import missing_metric, numbers
 
 OVER_EPISODES = ("episode_", "custom_metrics/")  # what results are called that are statistics over episodes
 NOT_YET = ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean")
@@ -59,6 +59,7 @@ class Curriculum:
         if self._function is not None:
             self.task = self._asked(plain_json(result))
             return False
+        self._warn_of_missing(result)
         if not self._is_passed(numbers(result)):
             return False
         self.stages_passed += 1
@@ -124,6 +125,12 @@ class Curriculum:
             if name in values and (values[name] >= wanted if sign == ">=" else values[name] <= wanted):
                 return True
         return False
+
+    def _warn_of_missing(self, result: Mapping[str, Any]) -> None:
+        if self.stages_passed < len(self._stages):
+            for name in self._stages[self.stages_passed]["until"]:
+                if why := missing_metric(name, result):
+                    notice_once(f"config.curriculum.stages[{self.stages_passed}].until.{name}: {why}")
 
     def _asked(self, result: dict[str, Any]) -> Any:
         """What the user's function answers, if it is a task."""

@@ -16,6 +16,7 @@ from shoal.envs.cases import Case
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.watching import Film
+from shoal.errors import ConfigError
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators
 from shoal.sampling.episodes import Found, Share, check_same_form
@@ -73,6 +74,9 @@ def begin(
 ) -> Callable[[], tuple[dict[str, Any], Found]]:
     """Set out on an evaluation with the policy as it is now; what is returned waits for its end."""
     config = agent.config
+    for name, given in (("episodes", episodes), ("steps", steps)):
+        if given is not None and given < 1:
+            raise ConfigError(f"{name}: must be at least 1 (got {given})")
     if episodes is None and steps is None:
         by_episode = config.evaluation_duration_unit == "episodes"
         episodes, steps = (config.evaluation_duration, None) if by_episode else (None, config.evaluation_duration)

@@ -210,6 +210,10 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"curriculum": {"min_episodes": 3}}, "config.curriculum.min_episodes: nothing reads it without stages"),
     ({"curriculum": {"steps": 3}}, "config.curriculum.steps: unknown key"),
     (
+        {"randomize": {"wind": {"uniform": [0, 1]}}},
+        "wind: unknown key; config.randomize has options, env_config, cases",
+    ),
+    (
         {"curriculum": {"stages": [{"task": 1}]}, "env_task_fn": "a.b"},
         "config.env_task_fn: curriculum.stages choose the task already; leave one of them out",
     ),
