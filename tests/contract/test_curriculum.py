@@ -33,6 +33,7 @@ STAGES = [
 WIND, MASS = {"wind": {"uniform": [-1, 1]}}, {"mass": {"loguniform": [0.1, 10]}}
 VARIANTS = {
     "function": {"env_task_fn": f"{FILE}:every_hundred_steps"},
+    "drawn tasks": {"env_task_fn": f"{FILE}:drawn"},
     "stages": {"curriculum": {"stages": STAGES, "min_episodes": 15}},
     "options": {"randomize": {"options": WIND}},
     "env_config": {"randomize": {"options": WIND, "env_config": MASS}},

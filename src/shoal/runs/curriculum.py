@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import VectorEnv
 
 from shoal.config.episodes import comparison, task_value
@@ -25,6 +26,7 @@ from shoal.runs.reporters import plain_json
 from shoal.runs.stopping import missing_metric, numbers
 
 OVER_EPISODES = ("episode_", "custom_metrics/")  # what results are called that are statistics over episodes
+STREAM = 6  # sets the chance of sample_tasks apart from other uses of the seed
 NOT_YET = ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean")
 
 
@@ -139,6 +141,7 @@ class Curriculum:
         # As classic RLlib has it: no episode yet is a number that nothing is greater or less than.
         result |= {name: math.nan for name in NOT_YET if result.get(name) is None}
         name = getattr(self._function, "__name__", "env_task_fn")
+        self._probe.seed(int(result["training_iteration"]))
         try:
             task = self._function(result, self._probe.env, self._probe.context)
         except ShoalError:
@@ -160,6 +163,7 @@ class Probe:
     """
 
     def __init__(self, key: str, config: AlgorithmConfig, maker: EnvMaker) -> None:
+        self._seed = config.seed
         drawn = first_draw(config, maker.search_path)
         self.context = EnvContext(
             {**config.env_config, **drawn.env_config}, env_index=-1, num_workers=config.worker_count
@@ -179,6 +183,10 @@ class Probe:
         except BaseException:
             env.close()
             raise
+
+    def seed(self, iteration: int) -> None:
+        """Give the environment a stream of chance, so that what `sample_tasks` gives follows from the run's seed."""
+        self.env.unwrapped.np_random = np.random.default_rng([self._seed, iteration, STREAM])
 
     def set(self, who: str, task: Any, refusal: type[ShoalError]) -> None:
         """Set the task that `who` names; what the environment refuses is an error of the given kind."""
