@@ -307,6 +307,15 @@ def test_the_context_closes_the_environments(tmp_path) -> None:
     trainer.stop()
 
 
+def test_a_trainer_that_was_stopped_says_so(trainer_of) -> None:
+    trainer = trainer_of()
+    trainer.stop()
+    for call in (trainer.train, trainer.evaluate):
+        with pytest.raises(shoal.ShoalError, match="this trainer was stopped; make another"):
+            call()
+    trainer.compute_single_action(np.zeros(3, np.float32))
+
+
 def test_evaluation_closes_its_own_environments(tmp_path) -> None:
     config = {**CONFIG, "env_config": {"closing_note": f"{tmp_path}/closed"}}
     with shoal.PPO(env=f"{PROBES}:Walk", config=config) as trainer:

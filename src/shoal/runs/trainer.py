@@ -27,7 +27,7 @@ from shoal.data.state import State
 from shoal.envs.making import env_maker
 from shoal.envs.space_trees import space_tree
 from shoal.envs.vector import describe
-from shoal.errors import CheckpointError, ConfigError, EnvError
+from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
@@ -63,6 +63,7 @@ class Trainer:
         # The function stays here: it need not be fit for a journey to other processes.
         config = with_registered_model(self.config).model_copy(update={"env_task_fn": None})
         self._closing = ExitStack()
+        self._is_stopped = False
         self.callbacks = load_callbacks(self.config.callbacks, self.env_maker.search_path)
         self.curriculum = Curriculum(self.config, self.env_maker)
         self._closing.callback(self.curriculum.close)
@@ -96,6 +97,7 @@ class Trainer:
 
     def train_iteration(self) -> dict[str, Any]:
         """One iteration without the evaluation, though with `evaluation_parallel_to_training` that begins here."""
+        self._check_going()
         start = perf_counter()
         if self.curriculum.advance():
             self._window.clear()
@@ -157,6 +159,7 @@ class Trainer:
         """Run whole episodes without learning, with the present policy or that of a checkpoint."""
         from shoal.runs.saving import read_policy
 
+        self._check_going()
         if checkpoint is None:
             watch = self._watch(self.iteration)
             return self._evaluated(*evaluate(self._agent, episodes=episodes, explore=explore, watch=watch))
@@ -267,6 +270,7 @@ class Trainer:
 
     def stop(self) -> None:
         """End workers and learners and close the environments; may be called twice."""
+        self._is_stopped = True
         self._closing.close()
 
     def __enter__(self) -> Trainer:
@@ -288,6 +292,10 @@ class Trainer:
         if tree.get("env") is None:
             raise ConfigError(f"env: nothing to train on; type shoal.{self.algorithm}(env='CartPole-v1')")
         return algorithm_config(self.algorithm, tree)
+
+    def _check_going(self) -> None:
+        if self._is_stopped:  # without its workers it would wait for ever
+            raise ShoalError("this trainer was stopped; make another, and restore a checkpoint into it")
 
     @property
     def _agent(self) -> Agent:
