@@ -112,7 +112,7 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
         if has_images
         else (("conv_filters", "conv_activation", "post_fcnet_hiddens"), "fcnet_hiddens", "without an image")
     )
-    fields = ModelConfig.model_fields
+    fields = type(model).model_fields
     return [
         f"config.model.{key}: nothing reads it for observations {why}; leave it out, or use {other}"
         for key in own
@@ -122,7 +122,7 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
 
 def unfit_keys(config: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> list[str]:
     """A sentence for each key that these spaces leave without a reader, or that cannot do what they ask for."""
-    model, fields = config.model, ModelConfig.model_fields
+    model, fields = config.model, type(config.model).model_fields
     sequences = [leaf.space for leaf in obs_spec.leaves if leaf.kind == "items"]
     unread = {"sequence_max_len": all(isinstance(space, Repeated) for space in sequences)}
     unread |= dict.fromkeys(("sequence_hiddens", "sequence_pooling"), not sequences and model.custom_model is None)
