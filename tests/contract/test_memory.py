@@ -202,7 +202,7 @@ def test_a_registered_model_with_memory_reaches_the_workers() -> None:
 
 
 def test_a_model_with_memory_but_without_values_is_named_before_the_first_iteration() -> None:
-    with pytest.raises(shoal.ConfigError, match=r"Valueless fails on 3 observations.*write value_function"):
+    with pytest.raises(shoal.ConfigError, match=r"custom model Valueless: write value_function"):
         trainer_with("lstm", model={"custom_model": f"{MODELS}:Valueless"})
 
 

@@ -255,15 +255,19 @@ class TorchModelV2(_Module, metaclass=_ModelType):
 
     def forward(self, input_dict: Mapping[str, Any], state: list[Tensor], seq_lens: Any) -> tuple[Tensor, list[Tensor]]:
         """Outputs `[B, num_outputs]` and the state, for a batch of observations."""
-        raise NotImplementedError("write forward(self, input_dict, state, seq_lens)")
+        raise self._unwritten("forward(self, input_dict, state, seq_lens)", "outputs [B, num_outputs] and the state")
 
     def value_function(self) -> Tensor:
         """Values `[B]` of the observations that `forward` saw last."""
-        raise NotImplementedError("write value_function(self)")
+        raise self._unwritten("value_function(self)", "the values [B] of the observations that forward saw last")
 
     def get_initial_state(self) -> list[Any]:
         """The state in which an episode begins, without a batch axis; none here: no memory."""
         return []
+
+    def _unwritten(self, method: str, returns: str) -> ConfigError:
+        """What to say of a method that a model must have and has not."""
+        return ConfigError(f"custom model {type(self).__name__}: write {method}, which returns {returns}")
 
     def variables(self) -> list[Tensor]:
         """All parameters."""
