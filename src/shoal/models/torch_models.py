@@ -412,7 +412,7 @@ def _custom_module(
     model_class = custom_model_class(model.custom_model)
     name = model_class.__name__
     if not issubclass(model_class, TorchModelV2):
-        raise ConfigError(f"model.custom_model: write class {name}(TorchModelV2), with TorchModelV2 from shoal")
+        raise ConfigError(f"config.model.custom_model: write class {name}(TorchModelV2), with TorchModelV2 from shoal")
     obs_space = encoder.spec.space
     if {*encoder.spec.kinds} - {"image"}:
         width = encoder.size + sum(prod(shape) for shape in encoder.spec.image_shapes)
