@@ -157,7 +157,10 @@ def test_what_does_not_fit_the_memory_is_refused() -> None:
             (lambda: trainer.compute_single_action(obs, [np.zeros(3)]), r"state: must be arrays of shapes \[\(8,\)\]"),
             (lambda: trainer.compute_single_action(obs, 5), r"state: must be arrays .* \(got 5\)"),
             (lambda: trainer.compute_actions([obs], 5), r"state: must be a list of one for each of 1 .*\(got 5\)"),
-            (lambda: trainer.compute_actions([obs] * 2, [state]), r"state: must be a list of one for each of 2 .*got 1"),
+            (
+                lambda: trainer.compute_actions([obs] * 2, [state]),
+                r"state: must be a list of one for each of 2 .*got 1",
+            ),
             (lambda: trainer.compute_actions({0: obs}, [state]), "state: must be a dict with the keys of the obs"),
             (
                 lambda: trainer.compute_single_action(obs, state, prev_action=1),

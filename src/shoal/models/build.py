@@ -144,7 +144,10 @@ def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: 
     if find_spec("torch") is None:
         raise ConfigError("custom_action_dist needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
     from shoal.models.torch_distributions import CustomDistribution
+    from shoal.models.torch_network import set_threads
 
+    if not obs_spec.image_shapes:
+        set_threads(1)  # as for small networks
     assert isinstance(model.custom_action_dist, type)
     distribution: Distribution = CustomDistribution(model.custom_action_dist, action_spec, dict(vars(model)))
     if obs_spec.mask is not None and distribution.num_inputs != obs_spec.mask.size:

@@ -136,8 +136,8 @@ class Policy:
             actions = self._chosen(self.network.act(self._encoded(observations)), explore) if observations else []
             return actions if keys is None else dict(zip(keys, actions, strict=True))
         before = (("state", state), ("prev_action", prev_action), ("prev_reward", prev_reward))
-        given = (_one_each(name, value, len(observations), keys) for name, value in before)
-        answer = self._with_state(observations, *given, explore)
+        states, taken, gained = (_one_each(name, value, len(observations), keys) for name, value in before)
+        answer = self._with_state(observations, states, taken, gained, explore)
         return answer if keys is None else tuple(dict(zip(keys, part, strict=True)) for part in answer)
 
     def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:

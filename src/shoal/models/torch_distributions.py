@@ -83,7 +83,6 @@ class CustomDistribution:
         self._kind, self._dtype = kind, spec.dtype
         self._shape = () if isinstance(spec.space, spaces.Discrete) else tuple(spec.space.shape or ())
         self.num_actions = spec.size
-        torch.set_num_threads(1)
         try:
             outputs = kind.required_model_output_shape(spec.space, model_config)
             self.num_inputs = prod(int(n) for n in np.atleast_1d(outputs))

@@ -255,6 +255,7 @@ class TorchModelV2(_Module, metaclass=_ModelType):
 
     def forward(self, input_dict: Mapping[str, Any], state: list[Tensor], seq_lens: Any) -> tuple[Tensor, list[Tensor]]:
         """Outputs `[B, num_outputs]` and the state, for a batch of observations."""
+        del input_dict, state, seq_lens
         raise self._unwritten("forward(self, input_dict, state, seq_lens)", "outputs [B, num_outputs] and the state")
 
     def value_function(self) -> Tensor:
