@@ -141,6 +141,12 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "num_steps_sampled_before_learning_starts": "config.learning_starts",
         "min_sample_timesteps_per_iteration": "config.timesteps_per_iteration",
         "tau": "the target network is copied whole, every target_network_update_freq steps; leave it out",
+        "ou_sigma": "the spread of actions is the policy's own, and learned; leave it out",
+        "ou_base_scale": "the spread of actions is the policy's own, and learned; leave it out",
+        "initial_scale": "write type: GaussianNoise and stddev_schedule: [[0, 1.0], [10000, 0.1]]",
+        "final_scale": "write type: GaussianNoise and stddev_schedule: [[0, 1.0], [10000, 0.1]]",
+        "scale_timesteps": "write type: GaussianNoise and stddev_schedule: [[0, 1.0], [10000, 0.1]]",
+        "random_timesteps": "actions are drawn by chance from the first step on; leave it out",
         "noisy": "write exploration_config: {type: EpsilonGreedy} in config, or leave it out",
         "num_atoms": "action values are single numbers, without a distribution; leave it out",
         # Other common spellings

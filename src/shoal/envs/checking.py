@@ -253,6 +253,8 @@ def _allowed_actions(mask: MaskSpec, actions: ActionSpec, observations: list[Any
             row = mask.row(obs)
         except ValueError as error:
             raise start_error(f"reset(): {error}") from None
+        if mask.stuck(row[None]).any():
+            raise start_error(f"reset(): {mask.told(row)}")
         for column, value in mask.first_allowed(row):
             taken[index, column] = value
     return list(actions.decode(taken))

@@ -135,7 +135,7 @@ def load_named(key: str, text: str, search_path: Sequence[str]) -> Any:
 def _named(text: str, search_path: Sequence[str]) -> Any:
     place, colon, name = text.rpartition(":")
     if "<" in text:
-        raise ConfigError("a function inside a program; start from that program")
+        raise ConfigError("it is inside a function of a program; start from that program")
     if not colon and "." in text and not text.endswith(".py"):
         return load_dotted(text, search_path, of_env=False)
     if not place or not name:
@@ -180,8 +180,7 @@ def _folders(search_path: Sequence[str]) -> str:
 
 def _offers(module: ModuleType, name: str, of_env: bool) -> str:
     if module.__name__ == "__main__":
-        what = "the environment, as env=..." if of_env else "the object itself"
-        return f"; it was defined in the program that started the run: give it there, {what}"
+        return "; it was defined in the program that started the run: start from that program"
     public = [key for key in vars(module) if not key.startswith("_")]
     near = difflib.get_close_matches(name, public, n=3)
     if near:

@@ -48,11 +48,11 @@ def custom_model_class(model: str | type[Any], search_path: Sequence[str] = (), 
         return model
     if model in _registered[key]:
         return _registered[key][model]
-    if ":" not in model and "." not in model:
+    if not {":", "."} & set(model):
         raise ConfigError(f"config.model.{key}: no {_noun(key)} {model!r} is registered; {_known(key, model)}")
     found = load_named(f"config.model.{key}", model, search_path)
     if not isinstance(found, type):
-        raise ConfigError(f"config.model.{key}: {model!r} is no class (it is {found!r})")
+        raise ConfigError(f"config.model.{key}: {model!r} is no class (it is of type {type(found).__name__})")
     return found
 
 
