@@ -47,15 +47,6 @@ VARIANTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def ray_session():
-    """One Ray for the module, which trainers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture
 def trainer_of():
     started = []

@@ -22,15 +22,6 @@ MEMORIES = {
 ENVS = {"masked": "MaskedRecall"}
 
 
-@pytest.fixture(scope="module")
-def ray_session():
-    """One Ray for the module, which trainers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
-
-
 def trainer_with(memory: str = "lstm", run: str = "PPO", num_workers: int = 0, num_learners: int = 1, **changes):
     config = {
         "num_workers": num_workers,
