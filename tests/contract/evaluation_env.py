@@ -68,6 +68,15 @@ class Blind(Falling):
         self.render_mode = None
 
 
+class Fading(Falling):
+    """Can be drawn at first."""
+
+    def render(self):
+        if self.speed > 1:
+            raise RuntimeError("the lens broke")
+        return super().render()
+
+
 class Windowed(Falling):
     """Has a window, so it says."""
 

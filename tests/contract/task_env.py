@@ -26,7 +26,7 @@ class Ladder(shoal.TaskSettableEnv):
         self.task = task
 
     def sample_tasks(self, n_tasks):
-        return list(range(n_tasks))
+        return self.np_random.integers(0, 50, n_tasks).tolist()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -91,6 +91,10 @@ def every_hundred_steps(train_results, task_settable_env, env_ctx):
 
 def one_more(train_results, task_settable_env, env_ctx):
     return task_settable_env.get_task() + 1
+
+
+def drawn(train_results, task_settable_env, env_ctx):
+    return task_settable_env.sample_tasks(3)[-1]
 
 
 def when_good(train_results, task_settable_env, env_ctx):

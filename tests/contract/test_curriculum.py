@@ -12,7 +12,7 @@ import pytest
 
 import shoal
 from shoal.envs.vector import PythonVector
-from shoal.errors import CallbackError, ConfigError
+from shoal.errors import CallbackError, ShoalError
 from shoal.sampling.hooked import HookedVector
 
 FILE = Path(__file__).with_name("task_env.py")
@@ -33,6 +33,7 @@ STAGES = [
 WIND, MASS = {"wind": {"uniform": [-1, 1]}}, {"mass": {"loguniform": [0.1, 10]}}
 VARIANTS = {
     "function": {"env_task_fn": f"{FILE}:every_hundred_steps"},
+    "drawn tasks": {"env_task_fn": f"{FILE}:drawn"},
     "stages": {"curriculum": {"stages": STAGES, "min_episodes": 15}},
     "options": {"randomize": {"options": WIND}},
     "env_config": {"randomize": {"options": WIND, "env_config": MASS}},
@@ -44,15 +45,6 @@ VARIANTS = {
         "batch_mode": "complete_episodes",
     },
 }
-
-
-@pytest.fixture(scope="module")
-def ray_session():
-    """One Ray for the module, which trainers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture
@@ -217,6 +209,15 @@ def test_evaluation_may_have_a_task_of_its_own(trainer_of) -> None:
     assert trainer.evaluate(episodes=3)["custom_metrics"]["rung_min"] == 30
 
 
+def test_a_stage_that_waits_for_a_metric_that_is_not_there_says_so(trainer_of, caplog) -> None:
+    stages = [{"task": 1, "until": {"custom_metrics/rung_maen": 2}}, {"task": 2}]
+    trainer = trainer_of(curriculum={"stages": stages})
+    for _ in range(3):
+        trainer.train()
+    name = "config.curriculum.stages[0].until.custom_metrics/rung_maen"
+    assert f"{name}: no episode so far has this metric; did you mean custom_metrics/rung_mean?" in caplog.text
+
+
 def test_no_episode_yet_is_a_number_to_a_function(trainer_of) -> None:
     trainer = trainer_of(env_task_fn=f"{FILE}:when_good", train_batch_size=4, sgd_minibatch_size=4)
     assert trainer.train()["episode_reward_mean"] is None
@@ -360,6 +361,16 @@ REFUSED = {
         "is called with train_results, task_settable",
     ),
     "no function": ("Ladder", {"env_task_fn": f"{FILE}:one_mre"}, "has no 'one_mre'; did you mean one_more"),
+    "no function of that name": (
+        "Ladder",
+        {"env_task_fn": f"{FILE}:zzz"},
+        "has no 'zzz'; its names are: Ladder, Failing, ",
+    ),
+    "options that reset refuses": (
+        "NeedsMass",
+        {"env_config": {"mass": 1}, "randomize": {"options": {"rain": {"choice": [3]}}}},
+        "its first reset(), with options {'rain': 3}, failed: AssertionError",
+    ),
     "a name alone": ("Ladder", {"env_task_fn": "one_more"}, "type my_module.name or my_file.py:name"),
     "no such module": ("Ladder", {"env_task_fn": "no_such.module"}, "no module 'no_such'"),
     "no callbacks": ("Ladder", {"callbacks": f"{FILE}:NoCallbacks"}, "must be a subclass of shoal.DefaultCallbacks"),
@@ -376,9 +387,10 @@ REFUSED = {
 
 @pytest.mark.parametrize(("name", "changes", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_work_is_refused_before_training(trainer_of, name, changes, words) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ShoalError) as caught:
         trainer_of(name, **changes)
     assert words in str(caught.value)
+    assert caught.value.exit_code == 2
 
 
 TASKS_REFUSED = {

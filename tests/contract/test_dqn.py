@@ -193,3 +193,23 @@ def test_discrete_observations_learn() -> None:
         for _ in range(4):
             trainer.train()
         assert trainer.evaluate(episodes=10)["episode_reward_mean"] == 4
+
+
+class Lamp(Ratio):
+    """What is seen is an image."""
+
+    observation_space = gym.spaces.Box(0, 255, (8, 8, 1), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros((8, 8, 1), np.uint8), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return np.full((8, 8, 1), 255, np.uint8), *rest
+
+
+def test_images_need_no_configuration() -> None:
+    pytest.importorskip("torch")
+    with shoal.DQN(env=Lamp, config={"timesteps_per_iteration": 100, "learning_starts": 50}) as trainer:
+        assert trainer.train()["learner"]["num_updates"] > 0

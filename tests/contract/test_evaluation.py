@@ -94,8 +94,8 @@ def test_an_environment_of_old_gym_has_traces_and_cases(trainer_of) -> None:
     old = Path(__file__).parents[1] / "unit" / "envs" / "old_gym.py"
     with shoal.PPO(env=f"{old}:my_environment", config={**SMALL, "env_config": {"Scalar": 2}}) as trainer:
         agent = Agent(trainer.config, trainer.env_maker, trainer.get_policy(), trainer.evaluators)
-        result, traces = evaluate(agent, episodes=5, watch=Watch(trace=True))
-        assert [len(trace.obs) for trace in traces] == [length + 1 for length in result["episode_lengths"]]
+        result, whole = evaluate(agent, episodes=5, watch=Watch(trace=True))
+        assert [len(trace.obs) for trace in whole.traces] == [length + 1 for length in result["episode_lengths"]]
         _, found = evaluate_cases(agent, [Case({"Scalar": 2}, seed=1), Case({"Scalar": 5})], watch=Watch(trace=True))
         assert [len(trace.actions) for trace in found.traces] == [4, 4]
         assert found.episodes[0].reward != found.episodes[1].reward
@@ -162,6 +162,8 @@ def test_cases_give_a_row_each_and_a_summary(run, tmp_path) -> None:
         (["--video", "x.avi"], "a video's name must end in .mp4 or .gif"),
         (["--trajectories", "x.csv"], "must end in .parquet"),
         (["--trajectories", "no/such/folder/x.parquet"], "there is no folder"),
+        (["--trajectories", "/proc/x.parquet"], "/proc cannot be written"),
+        (["--cases", "CASES", "--output", "."], ".: is a folder; give the name of a file in it"),
         (["--cases", "no_such.csv"], "cannot be read: No such file"),
         (["--cases", "CASES"], "column 'gravity' belongs to nobody; write env_config.gravity"),
     ],
@@ -263,14 +265,39 @@ def test_evaluations_are_recorded(tmp_path) -> None:
     assert sorted(path.name for path in (folder / "videos").iterdir()) == names
 
 
+def test_a_video_that_fails_changes_nothing_else(run, tmp_path, caplog) -> None:
+    pytest.importorskip("av")
+    with shoal.PPO(env=f"{ENVS}:Fading", config={**SMALL, "record_env": str(tmp_path / "films")}) as trainer:
+        filmed = trainer.evaluate(episodes=5)
+        path = trainer.save(tmp_path)
+    assert "iteration_000000.mp4 was not made: RuntimeError: the lens broke" in caplog.text
+    with shoal.PPO(env=f"{ENVS}:Fading", config=SMALL) as trainer:
+        assert trainer.evaluate(episodes=5) == filmed
+    done = typed("evaluate", path, "--episodes", "2", "--video", str(tmp_path / "out.mp4"))
+    assert done.exit_code == 1
+    assert "2 episodes" in done.output
+    assert "out.mp4 was not made: RuntimeError: the lens broke" in done.output
+    assert not list(tmp_path.glob("*.mp4"))
+    with pytest.raises(ConfigError, match=r"config\.record_env: /proc/films cannot be written"):
+        shoal.PPO(env=f"{ENVS}:Falling", config={**SMALL, "record_env": "/proc/films"})
+
+
+def test_evaluations_of_one_second_have_a_file_each(run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("time.strftime", lambda *_: "now")
+    for _ in range(2):
+        assert typed("evaluate", str(run), "--episodes", "1").exit_code == 0
+    assert len(list(run.glob("evaluation_now*.json"))) == 2
+
+
 def test_what_cannot_be_drawn_is_refused_before_training(trainer_of, monkeypatch) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     with pytest.raises(ConfigError, match=r"config\.render_env: there is no screen here"):
         trainer_of(render_env=True)
     monkeypatch.setenv("DISPLAY", ":0")
-    with pytest.raises(ConfigError, match="has no window"):
-        trainer_of("Blind", render_env=True)
+    for name in ("Blind", "Falling"):  # one forgets its render_mode, the other knows no window
+        with pytest.raises(ConfigError, match="has no window"):
+            trainer_of(name, render_env=True)
     pytest.importorskip("av")
     with pytest.raises(ConfigError, match=r"its render\(\) must give an array of uint8 .* \(got NoneType\)"):
         trainer_of("Blind", record_env=True)

@@ -16,14 +16,7 @@ from shoal.parallel.evaluators import LocalEvaluators
 ENVS = Path(__file__).with_name("evaluation_env.py")
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_session():
-    """One Ray for the module, which trainers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def typed(*arguments: str) -> Result:

@@ -13,14 +13,7 @@ PROBES = Path(__file__).with_name("probe_env.py")
 NUM_ENVS = 8
 ALGORITHMS = ["PPO", "TRPO"]
 
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_session():
-    """One Ray for the module, which trainers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def trained(algorithm: str, env: str, iterations: int, num_workers: int) -> tuple[list, np.ndarray, dict]:

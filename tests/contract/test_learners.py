@@ -14,14 +14,8 @@ import shoal
 PROBES = Path(__file__).with_name("probe_env.py")
 NUM_ENVS = 4
 
-
-@pytest.fixture(scope="module", autouse=True)
-def ray_session():
-    """One Ray for the module, which trainers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_session")
+NUM_CPUS = 8
 
 
 def trainer_with(num_workers: int, num_learners: int, name: str = "Walk", run: str = "PPO", **changes):

@@ -22,15 +22,6 @@ MEMORIES = {
 ENVS = {"masked": "MaskedRecall"}
 
 
-@pytest.fixture(scope="module")
-def ray_session():
-    """One Ray for the module, which trainers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
-
-
 def trainer_with(memory: str = "lstm", run: str = "PPO", num_workers: int = 0, num_learners: int = 1, **changes):
     config = {
         "num_workers": num_workers,
@@ -155,6 +146,13 @@ def test_what_does_not_fit_the_memory_is_refused() -> None:
             (lambda: trainer.compute_single_action(obs), "this policy has memory: give it the state"),
             (lambda: trainer.compute_actions({0: obs}), "this policy has memory: give it the state"),
             (lambda: trainer.compute_single_action(obs, [np.zeros(3)]), r"state: must be arrays of shapes \[\(8,\)\]"),
+            (lambda: trainer.compute_single_action(obs, 5), r"state: must be arrays .* \(got 5\)"),
+            (lambda: trainer.compute_actions([obs], 5), r"state: must be a list of one for each of 1 .*\(got 5\)"),
+            (
+                lambda: trainer.compute_actions([obs] * 2, [state]),
+                r"state: must be a list of one for each of 2 .*got 1",
+            ),
+            (lambda: trainer.compute_actions({0: obs}, [state]), "state: must be a dict with the keys of the obs"),
             (
                 lambda: trainer.compute_single_action(obs, state, prev_action=1),
                 "prev_action: this policy does not look",
@@ -164,14 +162,22 @@ def test_what_does_not_fit_the_memory_is_refused() -> None:
                 wrong()
     with trainer_with("lstm") as trainer:
         state = trainer.get_policy().get_initial_state()
-        with pytest.raises(ValueError, match="7 is no action"):
-            trainer.compute_single_action(obs, state, prev_action=7)
+        for action in (7, 1.5):
+            with pytest.raises(ValueError, match=f"{action} is no action"):
+                trainer.compute_single_action(obs, state, prev_action=action)
+        with pytest.raises(ValueError, match=r"prev_reward: must be a number \(got 'much'\)"):
+            trainer.compute_single_action(obs, state, prev_reward="much")
+        with pytest.raises(ValueError, match="prev_action: must be a list of one for each of 2"):
+            trainer.compute_actions([obs] * 2, [state] * 2, prev_action=[1])
+        before = {"prev_action": np.array([0, 1]), "prev_reward": np.array([0.0, 1.0])}
+        assert len(trainer.compute_actions([obs] * 2, [state] * 2, **before)[0]) == 2
     with shoal.PPO(env=f"{MODELS}:Recall") as trainer:
         with pytest.raises(ValueError, match="state: this policy has no memory"):
             trainer.compute_single_action(obs, state)
         with pytest.raises(ValueError, match="prev_reward: this policy has no memory"):
             trainer.compute_single_action(obs, prev_reward=1.0)
         assert trainer.compute_single_action(obs, trainer.get_policy().get_initial_state()) in (0, 1, 2)
+        assert trainer.compute_actions({"a": obs}, [])["a"] in (0, 1, 2)
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -202,7 +208,7 @@ def test_a_registered_model_with_memory_reaches_the_workers() -> None:
 
 
 def test_a_model_with_memory_but_without_values_is_named_before_the_first_iteration() -> None:
-    with pytest.raises(shoal.ConfigError, match=r"Valueless fails on 3 observations.*write value_function"):
+    with pytest.raises(shoal.ConfigError, match=r"custom model Valueless: write value_function"):
         trainer_with("lstm", model={"custom_model": f"{MODELS}:Valueless"})
 
 

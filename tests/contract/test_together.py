@@ -28,15 +28,6 @@ SMALL: dict[str, Any] = {
 DRAWS = {"options": {"wind": {"uniform": [-0.1, 0.1]}}, "env_config": {"mass": {"uniform": [1, 2]}}}
 
 
-@pytest.fixture(scope="module")
-def ray_session():
-    """One Ray for the module, which trainers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture
 def trainer_of():
     started = []

@@ -246,6 +246,12 @@ def test_actions_for_observations(trainer_of) -> None:
     assert trainer.compute_actions({}) == {}
     with pytest.raises(ValueError, match=r"shape \(4,\)"):
         trainer.compute_single_action(np.zeros(4))
+    with pytest.raises(ValueError, match=r"type obs, info = env\.reset\(\), and give obs"):
+        trainer.compute_single_action((obs, {}))
+    with pytest.raises(ValueError, match="type compute_single_action, or give a list"):
+        trainer.compute_actions(obs)
+    with pytest.raises(shoal.ConfigError, match=r"episodes: must be at least 1 \(got 0\)"):
+        trainer.evaluate(episodes=0)
 
 
 def test_acting_does_not_disturb_training(trainer_of) -> None:
@@ -299,6 +305,15 @@ def test_the_context_closes_the_environments(tmp_path) -> None:
         trainer.train()
     assert len(list(tmp_path.iterdir())) == 4
     trainer.stop()
+
+
+def test_a_trainer_that_was_stopped_says_so(trainer_of) -> None:
+    trainer = trainer_of()
+    trainer.stop()
+    for call in (trainer.train, trainer.evaluate):
+        with pytest.raises(shoal.ShoalError, match="this trainer was stopped; make another"):
+            call()
+    trainer.compute_single_action(np.zeros(3, np.float32))
 
 
 def test_evaluation_closes_its_own_environments(tmp_path) -> None:

@@ -47,15 +47,6 @@ def start(num_workers: int, name: str = "Walk", **changes):
     return start_workers(config, env_maker(config.env))
 
 
-@pytest.fixture(scope="module")
-def ray_session():
-    """One Ray for the module, which workers find running."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture(params=[0, 2], ids=["local", "ray"])
 def num_workers(request) -> int:
     if request.param:

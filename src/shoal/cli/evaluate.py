@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
     from shoal.config.settings import AlgorithmConfig
@@ -91,34 +93,45 @@ def evaluate(
         agent = _agent(experiment.config, maker, policy, num_workers, closing)
         agent = replace(agent, task=checkpoint.state.values["curriculum"]["task"])
         if file is None:
-            found, traces = run_episodes(
+            metrics, found = run_episodes(
                 agent, episodes=episodes, steps=steps, explore=explore or None, seed=seed, watch=watch
             )
         else:
-            found, each = evaluate_cases(agent, file.cases, explore or None, seed, watch)
-            traces = each.traces
+            metrics, found = evaluate_cases(agent, file.cases, explore or None, seed, watch)
     click.echo(f"{experiment.run} {experiment.config.env}  {checkpoint.path}")
     if best:
         score = score_of(checkpoint.experiment_tree)
         click.echo(f"best by {score} {_number(checkpoint.summary[score.removeprefix('min-')])}")
-    report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **found}
-    place = checkpoint.path.parent / f"evaluation_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
-    if file is None:
-        click.echo(table(found))
-    else:
-        from shoal.runs.cases import case_rows, summary_of
+    from shoal.runs.cases import case_rows, summary_of
 
-        report["cases"], report["failed"] = summary_of(each), {str(at + 1): why for at, why in each.failed.items()}
-        click.echo(case_table(report["cases"], len(file.rows), each.failed))
-        click.echo(f"cases in {_write(place.with_suffix('.csv'), _csv(*case_rows(file, each)), output)}")
+    report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **metrics}
+    summary, place = summary_of(found), _place(checkpoint.path.parent)
+    if file is None:
+        failures = f", {found.failures} failures" if found.failures else ""
+        click.echo(f"  {len(found.episodes)} episodes, {found.num_steps} steps{failures}\n{table(summary)}")
+    else:
+        report["cases"], report["failed"] = summary, {str(at + 1): why for at, why in found.failed.items()}
+        click.echo(f"  {len(file.rows)} cases, {len(found.failed)} failed")
+        for at, why in list(found.failed.items())[:SHOWN]:
+            click.echo(f"  case {at + 1}: {why}")
+        click.echo(table(summary))
+    place.write_text(json.dumps(report, indent=1, default=str) + "\n")
+    if file is not None:
+        results = output or place.with_suffix(".csv")
+        with _written(results):
+            results.write_text(_csv(*case_rows(file, found)))
+        click.echo(f"cases in {results}")
     if trajectories is not None:
         from shoal.runs.trajectories import write_trajectories
 
-        write_trajectories(trajectories, traces, policy.obs_spec.space, policy.action_spec.space)
+        with _written(trajectories):
+            write_trajectories(trajectories, found.traces, policy.obs_spec.space, policy.action_spec.space)
         click.echo(f"trajectories in {trajectories}")
-    if video is not None:
+    if video is not None and not found.trouble:
         click.echo(f"video in {video}")
-    click.echo(f"written to {_write(place, json.dumps(report, indent=1, default=str) + chr(10))}")
+    click.echo(f"written to {place}")
+    if found.trouble:
+        raise ShoalError(found.trouble)
 
 
 def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack) -> Agent:
@@ -132,45 +145,23 @@ def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers
     return Agent(config, maker, policy, start_evaluators(config, policy, maker.search_path, None, closing))
 
 
-def table(found: dict[str, Any]) -> str:
-    """The evaluation as a few aligned lines."""
-    rewards = found.get("episode_rewards", [])
-    low, high = found.get("episode_reward_ci_low"), found.get("episode_reward_ci_high")
-    rows = [
-        ("episodes", f"{len(rewards)}, {found.get('timesteps_this_iter', 0)} steps"),
-        ("return mean", _number(found.get("episode_reward_mean"))),
-        ("mean within", "-" if low is None else f"{_number(low)} to {_number(high)} (95 %, bootstrap)"),
-        ("return std", _number(found.get("episode_reward_std"))),
-        ("return min", _number(found.get("episode_reward_min"))),
-        ("return max", _number(found.get("episode_reward_max"))),
-        ("length mean", _number(found.get("episode_len_mean"))),
-    ]
-    if rewards:
-        more = f" and {len(rewards) - SHOWN} more" if len(rewards) > SHOWN else ""
-        rows.append(("returns", "  ".join(_number(reward) for reward in rewards[:SHOWN]) + more))
-    if found.get("env_failures"):
-        rows.append(("failures", str(found["env_failures"])))
-    return "\n".join(f"  {name:<12} {value}" for name, value in rows)
-
-
-def case_table(summary: dict[str, dict[str, Any]], count: int, failed: dict[int, str]) -> str:
-    """The cases as a few aligned lines: how many, and each number's mean, its interval and its range."""
+def table(summary: dict[str, dict[str, Any]]) -> str:
+    """Every number that episodes have, in aligned lines: its mean, where that lies, its smallest and its largest."""
+    if not summary:
+        return "  no episode came to its end"
     lines = [["", "mean", "95 % interval", "min", "max"]]
     for name, row in summary.items():
-        interval = f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
+        interval = "-" if row["ci_low"] is None else f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
         lines.append([name, _number(row["mean"]), interval, _number(row["min"]), _number(row["max"])])
-    widths = [max(len(line[column]) for line in lines) for column in range(5)]
-    text = [f"  {count} cases, {len(failed)} failed"]
-    text += [f"  case {place + 1}: {why}" for place, why in list(failed.items())[:SHOWN]]
-    text += [
-        "  " + "  ".join(f"{cell:<{w}}" if not at else f"{cell:>{w}}" for at, (cell, w) in enumerate(zip(line, widths)))
+    first, *others = (max(map(len, column)) for column in zip(*lines))
+    return "\n".join(
+        "  ".join(["", f"{line[0]:<{first}}", *(f"{cell:>{width}}" for cell, width in zip(line[1:], others))])
         for line in lines
-    ]
-    return "\n".join(text)
+    )
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}".removesuffix(".00")
+def _number(value: float) -> str:
+    return f"{value:.2f}".removesuffix(".00") if abs(value) >= 0.1 or not value else f"{value:.3g}"
 
 
 def _check_same(flag: str, asked: str | None, stored: str) -> None:
@@ -189,9 +180,20 @@ def _check_files(output: Path | None, trajectories: Path | None, video: Path | N
         from shoal.envs.filming import check_video
 
         check_video(video)
+    from shoal.runs.folders import check_writable
+
     for path in (output, trajectories, video):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; make it first")
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ConfigError(f"{path}: is a folder; give the name of a file in it")
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise ConfigError(f"{path}: there is no folder {folder}; make it first")
+        try:
+            check_writable(folder)
+        except OSError as error:
+            raise ConfigError(f"{path}: {folder} cannot be written: {error.strerror or error}") from error
 
 
 def _csv(header: list[str], rows: list[list[Any]]) -> str:
@@ -200,16 +202,29 @@ def _csv(header: list[str], rows: list[list[Any]]) -> str:
     return text.getvalue()
 
 
-def _write(place: Path, content: str, asked: Path | None = None) -> Path:
-    """Write where it is asked for; else in the run's folder, or here if that cannot be written."""
+def _place(folder: Path) -> Path:
+    """A new file for what is found, in the run's folder, or here if that cannot be written."""
     refused: OSError | None = None
-    for path in [asked] if asked is not None else [place, Path.cwd() / place.name]:
-        try:
-            path.write_text(content)
-            return path
-        except OSError as error:
-            refused = error
+    name = f"evaluation_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    for where in (folder, Path.cwd()):
+        for count in itertools.count(1):
+            path = where / (f"{name}.json" if count == 1 else f"{name}_{count}.json")
+            try:
+                path.touch(exist_ok=False)
+                return path
+            except FileExistsError:
+                continue  # another one was evaluated in the same second
+            except OSError as error:
+                refused = error
+                break
     assert refused is not None
-    raise ConfigError(
-        f"{asked or place} cannot be written: {refused.strerror}; go to a folder that can be, and try again"
-    )
+    raise ConfigError(f"{folder} cannot be written: {refused.strerror}; go to a folder that can be, and try again")
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Turn what the disk says while a file is written into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise ShoalError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -73,7 +73,7 @@ def stages(value: Any) -> tuple[dict[str, Any], ...]:
         f"config.curriculum.stages[{k}].until: is missing, so stage {k + 2} is never reached; "
         "say e.g. until: {episode_reward_mean: 0.8}"
         for k, stage in enumerate(found[:-1])
-        if isinstance(value[k], Mapping) and not stage["until"]
+        if isinstance(value[k], Mapping) and not stage["until"] and not value[k].get("until")
     ]
     if problems:
         raise PydanticCustomError("stages", "stages", {"problems": problems})

@@ -136,8 +136,10 @@ def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:
 def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
     """The problem itself, or, with a key that only other algorithms have, whose it is."""
     key, _, what = problem.removeprefix("config.").partition(": ")
-    owners = [name for name, other in ALGORITHMS.items() if key in other.model_fields]
-    if not what.startswith("unknown key") or key in ELSEWHERE or key in kind.model_fields or not owners:
+    if not what.startswith("unknown key") or key in ELSEWHERE:
+        return problem
+    owners = [name for name, other in ALGORITHMS.items() if f"config.{key}" in key_paths(other)]
+    if not owners or f"config.{key}" in key_paths(kind):
         return problem
     run = next(name for name, other in ALGORITHMS.items() if other is kind)
     whose = f"is a key of {' and '.join(owners)}, and {run} has none like it"

@@ -87,7 +87,9 @@ def _sentence(path: str, kind: str, value: Any, ctx: dict[str, Any], message: st
         limit = ctx[name]
         return f"{path}: {words} {limit:g} {got(value)}" if limit < 1e6 else f"{path}: is too large {got(value)}"
     if kind == "value_error":
-        return f"{path}: {ctx['error']} {got(value)}"
+        is_schedule = isinstance(value, list | tuple | dict) and f"{path}_schedule" in known
+        hint = f"; a schedule is {path}_schedule" if is_schedule else ""
+        return f"{path}: {ctx['error']} {got(value)}{hint}"
     if kind in ("too_long", "too_short"):
         bound = f"at most {ctx['max_length']}" if kind == "too_long" else f"at least {ctx['min_length']}"
         return f"{path}: must have {bound} values (got {ctx['actual_length']})"

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 
+MOST_SIBLINGS = 8  # that are listed for who names none of them
+
 EXPERIMENT_KEYS = (
     "run",
     "stop",
@@ -139,6 +141,12 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "num_steps_sampled_before_learning_starts": "config.learning_starts",
         "min_sample_timesteps_per_iteration": "config.timesteps_per_iteration",
         "tau": "the target network is copied whole, every target_network_update_freq steps; leave it out",
+        "ou_sigma": "the spread of actions is the policy's own, and learned; leave it out",
+        "ou_base_scale": "the spread of actions is the policy's own, and learned; leave it out",
+        "initial_scale": "write type: GaussianNoise and stddev_schedule: [[0, 1.0], [10000, 0.1]]",
+        "final_scale": "write type: GaussianNoise and stddev_schedule: [[0, 1.0], [10000, 0.1]]",
+        "scale_timesteps": "write type: GaussianNoise and stddev_schedule: [[0, 1.0], [10000, 0.1]]",
+        "random_timesteps": "actions are drawn by chance from the first step on; leave it out",
         "noisy": "write exploration_config: {type: EpsilonGreedy} in config, or leave it out",
         "num_atoms": "action values are single numbers, without a distribution; leave it out",
         # Other common spellings
@@ -223,6 +231,8 @@ def key_hint(path: str, known: Iterable[str]) -> str:
         name = nearest(key, names, cutoff)
         if name is not None:
             return f"; did you mean {names[name]}?"
+    if parent.startswith("config.") and len(siblings) <= MOST_SIBLINGS:
+        return f"; {parent} has {', '.join(siblings)}"
     return ""
 
 

@@ -52,10 +52,11 @@ def read_cases(path: Path, env_config: Mapping[str, Any]) -> Cases:
     if not numbered:
         problems.append("it has no rows; write a header such as options.x0,options.v0 and one row per episode")
     cases: list[Case] = []
+    header_is_sound = not problems
     for number, row in numbered:
         if "" in row or None in row.values():
             problems.append(f"line {number} has not as many cells as the header has columns")
-        elif not problems:
+        elif header_is_sound:
             try:
                 cases.append(_case(row, env_config))
             except (ValueError, ConfigError) as error:
@@ -68,6 +69,8 @@ def read_cases(path: Path, env_config: Mapping[str, Any]) -> Cases:
 def _column_problem(name: str) -> str | None:
     if name in ("seed", "case"):
         return None
+    if found := set(name) & set(";\t|"):
+        return f"column {name!r}: columns are separated by commas, not by {found.pop()!r}"
     place, dot, key = name.partition(".")
     if place in ("env_config", "options") and dot and all(key.split(".")):
         return None
@@ -88,7 +91,10 @@ def _case(row: Mapping[str, str], env_config: Mapping[str, Any]) -> Case:
             continue
         value = parse_value(text) if text[0] in "[{" else plain_scalar(text)
         if name == "seed":
-            seed = whole(value)
+            try:
+                seed = whole(value)
+            except ValueError as error:
+                raise ValueError(f"seed {error} (got {text})") from None
             if seed < 0:
                 raise ValueError(f"seed must be at least 0 (got {text})")
             continue

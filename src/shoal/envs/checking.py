@@ -95,7 +95,8 @@ def _check_reset(env: Env, options: dict[str, Any] | None, warnings: list[str]) 
     try:
         result: Any = env.reset(seed=_SEED, options=options) if options else env.reset(seed=_SEED)
     except Exception as error:
-        raise start_error(f"its first reset() failed: {own_words(error)}") from error
+        given = f", with options {options}," if options else ""
+        raise start_error(f"its first reset(){given} failed: {own_words(error)}") from error
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         warnings += obs_warnings(env.observation_space, result[0], "reset()")
         return False, result[0]
@@ -252,6 +253,8 @@ def _allowed_actions(mask: MaskSpec, actions: ActionSpec, observations: list[Any
             row = mask.row(obs)
         except ValueError as error:
             raise start_error(f"reset(): {error}") from None
+        if mask.stuck(row[None]).any():
+            raise start_error(f"reset(): {mask.told(row)}")
         for column, value in mask.first_allowed(row):
             taken[index, column] = value
     return list(actions.decode(taken))

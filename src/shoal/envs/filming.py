@@ -60,11 +60,12 @@ def made_to_draw(maker: EnvMaker, ctx: EnvContext, mode: str) -> AnyEnv:
 def made_to_show(maker: EnvMaker, ctx: EnvContext) -> AnyEnv:
     """The environment in a window of its own."""
     env = made_to_draw(maker, ctx, "human")
-    if getattr(env, "render_mode", None) != "human":
+    modes = env.metadata.get("render_modes") or ["human"]
+    if getattr(env, "render_mode", None) != "human" or "human" not in modes:
         env.close()
         raise ConfigError(
             f"config.render_env: env {maker.name} has no window; let its constructor take render_mode='human' and keep "
-            "it as self.render_mode, or leave render_env out"
+            "it as self.render_mode, with 'human' in its metadata['render_modes'], or leave render_env out"
         )
     return env
 

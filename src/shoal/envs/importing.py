@@ -98,18 +98,18 @@ def load_file(text: str, search_path: Sequence[str]) -> ModuleType:
     return module
 
 
-def attribute(module: ModuleType, name: str) -> Any:
-    """What a module calls by that name, which may be dotted."""
+def attribute(module: ModuleType, name: str, of_env: bool = True) -> Any:
+    """What a module calls by that name, which may be dotted; an environment, or `of_env` is False."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             where = getattr(module, "__file__", None) or module.__name__
-            raise AttributeMissing(f"{where} has no {name!r}{_offers(module, name)}")
+            raise AttributeMissing(f"{where} has no {name!r}{_offers(module, name, of_env)}")
         found = getattr(found, part)
     return found
 
 
-def load_dotted(text: str, search_path: Sequence[str]) -> Any:
+def load_dotted(text: str, search_path: Sequence[str], of_env: bool = True) -> Any:
     """The object behind `package.module.Class`, where the module is the longest part that can be imported."""
     parts = text.split(".")
     missing: ConfigError | None = None
@@ -119,7 +119,7 @@ def load_dotted(text: str, search_path: Sequence[str]) -> Any:
         except ModuleMissing as error:
             missing = error
             continue
-        return attribute(module, ".".join(parts[cut:]))
+        return attribute(module, ".".join(parts[cut:]), of_env)
     assert missing is not None
     raise missing
 
@@ -135,12 +135,13 @@ def load_named(key: str, text: str, search_path: Sequence[str]) -> Any:
 def _named(text: str, search_path: Sequence[str]) -> Any:
     place, colon, name = text.rpartition(":")
     if "<" in text:
-        raise ConfigError("a function inside a program; start from that program")
+        raise ConfigError("it is inside a function of a program; start from that program")
     if not colon and "." in text and not text.endswith(".py"):
-        return load_dotted(text, search_path)
+        return load_dotted(text, search_path, of_env=False)
     if not place or not name:
         raise ConfigError("type my_module.name or my_file.py:name")
-    return attribute(load_file(place, search_path) if place.endswith(".py") else load_module(place, search_path), name)
+    module = load_file(place, search_path) if place.endswith(".py") else load_module(place, search_path)
+    return attribute(module, name, of_env=False)
 
 
 def _after_standard_library() -> int:
@@ -177,19 +178,17 @@ def _folders(search_path: Sequence[str]) -> str:
     return ", ".join(search_path) or "sys.path"
 
 
-def _offers(module: ModuleType, name: str) -> str:
+def _offers(module: ModuleType, name: str, of_env: bool) -> str:
     if module.__name__ == "__main__":
-        return "; the environment was defined in the program that started the run: give it there, as env=..."
+        return "; it was defined in the program that started the run: start from that program"
     public = [key for key in vars(module) if not key.startswith("_")]
     near = difflib.get_close_matches(name, public, n=3)
     if near:
         return f"; did you mean {', '.join(near)}?"
-    classes = [
-        key
-        for key, value in vars(module).items()
-        if inspect.isclass(value) and value.__module__ == module.__name__ and hasattr(value, "step")
-    ]
-    return f"; its environments are: {', '.join(classes)}" if classes else ""
+    own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    if of_env:
+        own = {key: value for key, value in own.items() if inspect.isclass(value) and hasattr(value, "step")}
+    return f"; its {'environments' if of_env else 'names'} are: {', '.join(own)}" if own else ""
 
 
 def _tell_origin(module: ModuleType) -> None:

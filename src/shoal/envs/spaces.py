@@ -145,7 +145,7 @@ class ActionSpec:
                     raise ValueError(f"{action!r} is no action of {self.space}") from None
                 if leaf.kind == "categorical":
                     numbers = numbers - leaf.first
-                    if (numbers < 0).any() or (numbers >= leaf.choices).any():
+                    if (numbers < 0).any() or (numbers >= leaf.choices).any() or (numbers % 1).any():
                         raise ValueError(f"{action!r} is no action of {self.space}")
                 elif scaling is not None:
                     scale, middle = scaling

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from shoal.envs.context import EnvContext
 from shoal.envs.filming import DEFAULT_FPS, Video, made_to_be_filmed, picture
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, EnvMaker
+from shoal.envs.telling import own_words
 from shoal.errors import ConfigError
 
 
@@ -42,11 +45,13 @@ class Recorder:
     """Keeps what happens in the environments that it watches, from when `on` is set.
 
     An environment that is closed within an episode has failed, and the episode is forgotten; where there is
-    `one_env_per_episode`, that is how every episode ends.
+    `one_env_per_episode`, that is how every episode ends. A video that fails is given up: `trouble` says why, and the
+    episodes go on as if nobody had filmed them.
     """
 
     def __init__(self, trace: bool = False, film: Film | None = None) -> None:
         self.on = self.one_env_per_episode = False
+        self.trouble = ""
         self.trace, self.film = trace, film
         self.traces: list[Trace] = []  # in the order in which episodes ended
         self.begun: Counter[int] = Counter()  # episodes of each environment
@@ -54,24 +59,34 @@ class Recorder:
 
     def show(self, env: gymnasium.Env[Any, Any], index: int) -> None:
         """Film the environment as it is now, if this is one of the episodes that are wanted of it."""
-        if self.film is None or self.begun[index] > self.film.episodes:
+        if self.film is None or self.trouble or self.begun[index] > self.film.episodes:
             return
-        frame = picture(env)
-        if self._video is None:
-            self._video = Video(self.film.path, env.metadata.get("render_fps") or DEFAULT_FPS, frame.shape)
-        self._video.add(frame)
+        with self._filming(self.film.path):
+            frame = picture(env)
+            if self._video is None:
+                self._video = Video(self.film.path, env.metadata.get("render_fps") or DEFAULT_FPS, frame.shape)
+            self._video.add(frame)
 
     def finish(self) -> None:
         """Write what is to be written."""
         if self._video is not None:
-            self._video.finish()
-            self._video = None
+            with self._filming(self._video.path):
+                self._video.finish()
+                self._video = None
 
     def close(self) -> None:
         """Give up what is not finished; may be called twice."""
         if self._video is not None:
             self._video.close()
             self._video = None
+
+    @contextmanager
+    def _filming(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.trouble = f"the video {path} was not made: {own_words(error)}"
+            self.close()
 
 
 class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -112,7 +112,7 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
         if has_images
         else (("conv_filters", "conv_activation", "post_fcnet_hiddens"), "fcnet_hiddens", "without an image")
     )
-    fields = ModelConfig.model_fields
+    fields = type(model).model_fields
     return [
         f"config.model.{key}: nothing reads it for observations {why}; leave it out, or use {other}"
         for key in own
@@ -122,7 +122,7 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
 
 def unfit_keys(config: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> list[str]:
     """A sentence for each key that these spaces leave without a reader, or that cannot do what they ask for."""
-    model, fields = config.model, ModelConfig.model_fields
+    model, fields = config.model, type(config.model).model_fields
     sequences = [leaf.space for leaf in obs_spec.leaves if leaf.kind == "items"]
     unread = {"sequence_max_len": all(isinstance(space, Repeated) for space in sequences)}
     unread |= dict.fromkeys(("sequence_hiddens", "sequence_pooling"), not sequences and model.custom_model is None)
@@ -144,7 +144,10 @@ def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: 
     if find_spec("torch") is None:
         raise ConfigError("custom_action_dist needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
     from shoal.models.torch_distributions import CustomDistribution
+    from shoal.models.torch_network import set_threads
 
+    if not obs_spec.image_shapes:
+        set_threads(1)  # as for small networks
     assert isinstance(model.custom_action_dist, type)
     distribution: Distribution = CustomDistribution(model.custom_action_dist, action_spec, dict(vars(model)))
     if obs_spec.mask is not None and distribution.num_inputs != obs_spec.mask.size:

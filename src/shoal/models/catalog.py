@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.config.settings import AlgorithmConfig
-from shoal.envs.importing import attribute, load_dotted, load_file, load_module
+from shoal.envs.importing import load_named
 from shoal.errors import ConfigError
 
 # By the key that names them in a model's config.
@@ -48,16 +48,11 @@ def custom_model_class(model: str | type[Any], search_path: Sequence[str] = (), 
         return model
     if model in _registered[key]:
         return _registered[key][model]
-    place, colon, name = model.rpartition(":")
-    if not colon and "." not in model:
-        raise ConfigError(f"model.{key}: no {_noun(key)} {model!r} is registered; {_known(key, model)}")
-    if colon:
-        module = load_file(place, search_path) if place.endswith(".py") else load_module(place, search_path)
-        found = attribute(module, name)
-    else:
-        found = load_dotted(model, search_path)
+    if not {":", "."} & set(model):
+        raise ConfigError(f"config.model.{key}: no {_noun(key)} {model!r} is registered; {_known(key, model)}")
+    found = load_named(f"config.model.{key}", model, search_path)
     if not isinstance(found, type):
-        raise ConfigError(f"model.{key}: {model!r} is no class (it is {found!r})")
+        raise ConfigError(f"config.model.{key}: {model!r} is no class (it is of type {type(found).__name__})")
     return found
 
 

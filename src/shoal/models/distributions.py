@@ -7,9 +7,9 @@ derivative with respect to the inputs. `fisher` is the Hessian of the KL at equa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -356,24 +356,25 @@ def distribution_for(spec: ActionSpec, learned_spread: bool = True) -> Distribut
 
 def log_std_inputs(distribution: Distribution) -> NDArray[np.int64]:
     """Which inputs are logarithms of standard deviations: with `free_log_std` they do not depend on the observation."""
-    columns: list[int] = []
-    offset = 0
-    for factor in distribution.factors if isinstance(distribution, Product) else [distribution]:
-        if isinstance(factor, Gaussian):
-            columns.extend(range(offset + factor.num_actions, offset + factor.num_inputs))
-        offset += factor.num_inputs
-    return np.array(columns, np.int64)
+    found = [
+        range(first + factor.num_actions, first + factor.num_inputs) for factor, first, _ in _gaussians(distribution)
+    ]
+    return np.array(list(chain(*found)), np.int64)
 
 
 def gaussian_noise(distribution: Distribution) -> NDArray[np.int64]:
     """Which numbers of the noise belong to continuous actions."""
-    columns: list[int] = []
-    offset = 0
+    found = [range(first, first + factor.num_noise) for factor, _, first in _gaussians(distribution)]
+    return np.array(list(chain(*found)), np.int64)
+
+
+def _gaussians(distribution: Distribution) -> Iterator[tuple[Gaussian, int, int]]:
+    """The normal factors of a distribution, each with its first input and its first number of the noise."""
+    inputs = noise = 0
     for factor in distribution.factors if isinstance(distribution, Product) else [distribution]:
         if isinstance(factor, Gaussian):
-            columns.extend(range(offset, offset + factor.num_noise))
-        offset += factor.num_noise
-    return np.array(columns, np.int64)
+            yield factor, inputs, noise
+        inputs, noise = inputs + factor.num_inputs, noise + factor.num_noise
 
 
 def _slices(sizes: Sequence[int]) -> list[slice]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from shoal.data.batch import Batch
@@ -129,20 +130,18 @@ class Policy:
         Of a list or a batch of observations `[B, ...]` comes a list of actions, of a dict a dict with the same keys. A
         policy with memory takes states, and what was before, in the same form, and gives actions, states and details.
         """
-        if isinstance(observations, Mapping):
-            keys, before = list(observations), (state, prev_action, prev_reward)
-            states, actions, rewards = (None if each is None else [each.get(key) for key in keys] for each in before)
-            answer = self.compute_actions(
-                list(observations.values()), states, prev_action=actions, prev_reward=rewards, explore=explore
-            )
-            if self.recurrence is None:
-                return dict(zip(keys, answer, strict=True))
-            return tuple(dict(zip(keys, part, strict=True)) for part in answer)
-        observations = list(observations)
-        if self.recurrence is not None:
-            return self._with_state(observations, state, prev_action, prev_reward, explore)
-        self._refuse_memory(state, prev_action, prev_reward)
-        return self._chosen(self.network.act(self._encoded(observations)), explore) if observations else []
+        if isinstance(observations, np.ndarray) and observations.shape == self.obs_spec.space.shape:
+            raise ValueError("observations: that is a single one; type compute_single_action, or give a list of them")
+        keys = list(observations) if isinstance(observations, Mapping) else None
+        observations = list(observations.values() if isinstance(observations, Mapping) else observations)
+        if self.recurrence is None:
+            self._refuse_memory(state, prev_action, prev_reward)
+            actions = self._chosen(self.network.act(self._encoded(observations)), explore) if observations else []
+            return actions if keys is None else dict(zip(keys, actions, strict=True))
+        before = (("state", state), ("prev_action", prev_action), ("prev_reward", prev_reward))
+        states, taken, gained = (_one_each(name, value, len(observations), keys) for name, value in before)
+        answer = self._with_state(observations, states, taken, gained, explore)
+        return answer if keys is None else tuple(dict(zip(keys, part, strict=True)) for part in answer)
 
     def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:
         """All randomness that `steps` actions of one environment need, `[steps, M]`."""
@@ -216,18 +215,21 @@ class Policy:
             self.filter.set_state(State(state.values["filter"], arrays))
 
     def _with_state(
-        self, observations: list[Any], states: Any, prev_actions: Any, prev_rewards: Any, explore: bool
+        self,
+        observations: list[Any],
+        states: list[Any],
+        prev_actions: list[Any],
+        prev_rewards: list[Any],
+        explore: bool,
     ) -> tuple[list[Any], list[list[Array]], list[dict[str, Array]]]:
         """Actions, the states after them, and details, one of each for every observation."""
         recurrence, count = self.recurrence, len(observations)
         assert recurrence is not None
-        if states is None or any(state is None for state in states):
+        if any(state is None for state in states):
             raise ValueError(MISSING_STATE)
-        if len(states) != count:
-            raise ValueError(f"state: must be one for each of {count} observations (got {len(states)})")
         if not count:
             return [], [], []
-        before = recurrence.previous.of(prev_actions, prev_rewards, count)
+        before = recurrence.previous.of(prev_actions, prev_rewards)
         outputs, after = recurrence.step((*self._encoded(observations), before), recurrence.stacked(states))
         parted = [[part[row].copy() for part in after] for row in range(count)]
         return self._chosen(outputs, explore), parted, [{"action_dist_inputs": row} for row in outputs]
@@ -242,6 +244,8 @@ class Policy:
     def _encoded(self, observations: list[Any]) -> Inputs:
         rows = self.obs_spec.allocate(len(observations))
         for index, obs in enumerate(observations):
+            if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not _is_tuple(self.obs_spec):
+                raise ValueError("observation: that is what reset() gives; type obs, info = env.reset(), and give obs")
             self.obs_spec.put(obs, rows, index)
         return self.encoder(rows)
 
@@ -251,6 +255,25 @@ class Policy:
         else:
             actions = self.distribution.mode(outputs)
         return list(self.action_spec.decode(actions))
+
+
+def _is_tuple(obs_spec: ObsSpec) -> bool:
+    return isinstance(obs_spec.space, spaces.Tuple | spaces.Sequence)
+
+
+def _one_each(name: str, given: Any, count: int, keys: list[Any] | None) -> list[Any]:
+    """One entry for each observation, None where nothing is given; a ValueError refuses what is in another form."""
+    if given is None:
+        return [None] * count
+    if keys is not None:
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{name}: must be a dict with the keys of the observations (got {type(given).__name__})")
+        return [given.get(key) for key in keys]
+    is_list = isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim > 0)
+    if not is_list or len(given) != count:
+        got = f"{len(given)}" if is_list else repr(given)
+        raise ValueError(f"{name}: must be a list of one for each of {count} observations (got {got})")
+    return list(given)
 
 
 def _spaces_tree(obs_spec: ObsSpec, action_spec: ActionSpec) -> list[list[list[Any]]]:

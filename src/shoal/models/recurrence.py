@@ -48,19 +48,21 @@ class PreviousStep:
             out[:, -1] = rewards
         return out
 
-    def of(self, actions: Sequence[Any] | None, rewards: Sequence[Any] | None, count: int) -> Array:
-        """The same for `count` actions and rewards as an environment has them, each None where an episode begins."""
+    def of(self, actions: Sequence[Any], rewards: Sequence[Any]) -> Array:
+        """The same for actions and rewards as an environment has them, each None where an episode begins."""
         for name, given, seen in (("action", actions, self.with_action), ("reward", rewards, self.with_reward)):
-            if given is not None and not seen and any(value is not None for value in given):
+            if not seen and any(value is not None for value in given):
                 raise ValueError(f"prev_{name}: this policy does not look at it; leave it out")
-        out = np.zeros((count, self.size), np.float32)
-        actions, rewards = actions or [None] * count, rewards or [None] * count
+        out = np.zeros((len(actions), self.size), np.float32)
         for row, (action, reward) in enumerate(zip(actions, rewards, strict=True)):
             if action is not None:
                 taken = self._spec.encode([action])
                 out[row, : self.action_size] = self(taken, np.zeros(1))[0, : self.action_size]
             if reward is not None:
-                out[row, -1] = reward
+                try:
+                    out[row, -1] = float(reward)
+                except (TypeError, ValueError):
+                    raise ValueError(f"prev_reward: must be a number (got {reward!r})") from None
         return out
 
 
@@ -82,7 +84,7 @@ class Recurrence:
         """The states of several environments as the network takes them; a ValueError says what does not fit."""
         expected = [part.shape for part in self.initial_state]
         for state in states:
-            shapes = [np.shape(part) for part in state]
+            shapes = [np.shape(part) for part in state] if isinstance(state, list | tuple | np.ndarray) else state
             if shapes != expected:
                 wanted = "as get_initial_state() gives them"
                 raise ValueError(f"state: must be arrays of shapes {expected}, {wanted} (got {shapes})")

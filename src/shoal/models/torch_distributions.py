@@ -75,13 +75,14 @@ class CustomDistribution:
         self.name = f"custom_action_dist {kind.__name__}"
         if not issubclass(kind, TorchDistributionWrapper):
             words = f"write class {kind.__name__}(TorchDistributionWrapper), with TorchDistributionWrapper from shoal"
-            raise ConfigError(f"model.custom_action_dist: {words}")
+            raise ConfigError(f"config.model.custom_action_dist: {words}")
         if len(spec.leaves) != 1 or spec.leaves[0].path:
-            raise ConfigError(f"model.custom_action_dist: it cannot act in Dict and Tuple spaces (got {spec.space})")
+            raise ConfigError(
+                f"config.model.custom_action_dist: it cannot act in Dict and Tuple spaces (got {spec.space})"
+            )
         self._kind, self._dtype = kind, spec.dtype
         self._shape = () if isinstance(spec.space, spaces.Discrete) else tuple(spec.space.shape or ())
         self.num_actions = spec.size
-        torch.set_num_threads(1)
         try:
             outputs = kind.required_model_output_shape(spec.space, model_config)
             self.num_inputs = prod(int(n) for n in np.atleast_1d(outputs))

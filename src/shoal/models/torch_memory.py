@@ -247,7 +247,8 @@ class RecurrentNetwork(TorchModelV2):
 
     def forward_rnn(self, inputs: Tensor, state: list[Tensor], seq_lens: Any) -> tuple[Tensor, list[Tensor]]:
         """Outputs `[B, T, num_outputs]` of observations `[B, T, D]`, and the state after."""
-        raise NotImplementedError("write forward_rnn(self, inputs, state, seq_lens)")
+        del inputs, state, seq_lens
+        raise self._unwritten("forward_rnn(self, inputs, state, seq_lens)", "outputs [B, T, num_outputs] and the state")
 
 
 class ClassicMemoryNet(ClassicNet):

@@ -255,15 +255,20 @@ class TorchModelV2(_Module, metaclass=_ModelType):
 
     def forward(self, input_dict: Mapping[str, Any], state: list[Tensor], seq_lens: Any) -> tuple[Tensor, list[Tensor]]:
         """Outputs `[B, num_outputs]` and the state, for a batch of observations."""
-        raise NotImplementedError("write forward(self, input_dict, state, seq_lens)")
+        del input_dict, state, seq_lens
+        raise self._unwritten("forward(self, input_dict, state, seq_lens)", "outputs [B, num_outputs] and the state")
 
     def value_function(self) -> Tensor:
         """Values `[B]` of the observations that `forward` saw last."""
-        raise NotImplementedError("write value_function(self)")
+        raise self._unwritten("value_function(self)", "the values [B] of the observations that forward saw last")
 
     def get_initial_state(self) -> list[Any]:
         """The state in which an episode begins, without a batch axis; none here: no memory."""
         return []
+
+    def _unwritten(self, method: str, returns: str) -> ConfigError:
+        """What to say of a method that a model must have and has not."""
+        return ConfigError(f"custom model {type(self).__name__}: write {method}, which returns {returns}")
 
     def variables(self) -> list[Tensor]:
         """All parameters."""
@@ -408,7 +413,7 @@ def _custom_module(
     model_class = custom_model_class(model.custom_model)
     name = model_class.__name__
     if not issubclass(model_class, TorchModelV2):
-        raise ConfigError(f"model.custom_model: write class {name}(TorchModelV2), with TorchModelV2 from shoal")
+        raise ConfigError(f"config.model.custom_model: write class {name}(TorchModelV2), with TorchModelV2 from shoal")
     obs_space = encoder.spec.space
     if {*encoder.spec.kinds} - {"image"}:
         width = encoder.size + sum(prod(shape) for shape in encoder.spec.image_shapes)

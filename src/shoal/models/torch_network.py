@@ -401,12 +401,14 @@ def _check_shapes(outputs: Any, values: Any, batch: int, width: int, label: str)
             problems.append(f"{label}: expected {what} {wanted}, got {_shape(got, batch)}")
         elif got.dtype != torch.float32:
             problems.append(f"{label}: expected {what} in float32, got {str(got.dtype).removeprefix('torch.')}")
+        elif not got.isfinite().all():
+            problems.append(f"{label}: {what} of plain observations are not finite (NaN or infinity)")
     if problems:
         raise ConfigError(problems)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
 def _shape(tensor: Tensor, batch: int) -> str:

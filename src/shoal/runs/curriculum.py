@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import VectorEnv
 
 from shoal.config.episodes import comparison, task_value
@@ -19,12 +20,13 @@ from shoal.envs.importing import load_named
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
 from shoal.envs.tasks import get_task, lacks_tasks, set_task
-from shoal.envs.telling import own_words
+from shoal.envs.telling import notice_once, own_words
 from shoal.errors import CallbackError, ConfigError, ShoalError
 from shoal.runs.reporters import plain_json
-from shoal.runs.stopping import numbers
+from shoal.runs.stopping import missing_metric, numbers
 
 OVER_EPISODES = ("episode_", "custom_metrics/")  # what results are called that are statistics over episodes
+STREAM = 6  # sets the chance of sample_tasks apart from other uses of the seed
 NOT_YET = ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean")
 
 
@@ -59,6 +61,7 @@ class Curriculum:
         if self._function is not None:
             self.task = self._asked(plain_json(result))
             return False
+        self._warn_of_missing(result)
         if not self._is_passed(numbers(result)):
             return False
         self.stages_passed += 1
@@ -125,6 +128,12 @@ class Curriculum:
                 return True
         return False
 
+    def _warn_of_missing(self, result: Mapping[str, Any]) -> None:
+        if self.stages_passed < len(self._stages):
+            for name in self._stages[self.stages_passed]["until"]:
+                if why := missing_metric(name, result):
+                    notice_once(f"config.curriculum.stages[{self.stages_passed}].until.{name}: {why}")
+
     def _asked(self, result: dict[str, Any]) -> Any:
         """What the user's function answers, if it is a task."""
         assert self._function is not None
@@ -132,6 +141,7 @@ class Curriculum:
         # As classic RLlib has it: no episode yet is a number that nothing is greater or less than.
         result |= {name: math.nan for name in NOT_YET if result.get(name) is None}
         name = getattr(self._function, "__name__", "env_task_fn")
+        self._probe.seed(int(result["training_iteration"]))
         try:
             task = self._function(result, self._probe.env, self._probe.context)
         except ShoalError:
@@ -153,6 +163,7 @@ class Probe:
     """
 
     def __init__(self, key: str, config: AlgorithmConfig, maker: EnvMaker) -> None:
+        self._seed = config.seed
         drawn = first_draw(config, maker.search_path)
         self.context = EnvContext(
             {**config.env_config, **drawn.env_config}, env_index=-1, num_workers=config.worker_count
@@ -172,6 +183,10 @@ class Probe:
         except BaseException:
             env.close()
             raise
+
+    def seed(self, iteration: int) -> None:
+        """Give the environment a stream of chance, so that what `sample_tasks` gives follows from the run's seed."""
+        self.env.unwrapped.np_random = np.random.default_rng([self._seed, iteration, STREAM])
 
     def set(self, who: str, task: Any, refusal: type[ShoalError]) -> None:
         """Set the task that `who` names; what the environment refuses is an error of the given kind."""

@@ -15,7 +15,8 @@ from shoal.data.metrics import custom_metrics, episode_statistics, mean_interval
 from shoal.envs.cases import Case
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
-from shoal.envs.watching import Film, Trace
+from shoal.envs.watching import Film
+from shoal.errors import ConfigError
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators
 from shoal.sampling.episodes import Found, Share, check_same_form
@@ -54,8 +55,8 @@ def evaluate(
     explore: bool | None = None,
     seed: int | None = None,
     watch: Watch = NOTHING,
-) -> tuple[dict[str, Any], list[Trace]]:
-    """Statistics over `episodes` whole episodes, or over the episodes that end within `steps` steps; and their traces.
+) -> tuple[dict[str, Any], Found]:
+    """Statistics over `episodes` whole episodes, or over the episodes that end within `steps` steps; and each of them.
 
     What is not given comes from the config's evaluation_* keys.
     """
@@ -70,18 +71,21 @@ def begin(
     explore: bool | None = None,
     seed: int | None = None,
     watch: Watch = NOTHING,
-) -> Callable[[], tuple[dict[str, Any], list[Trace]]]:
+) -> Callable[[], tuple[dict[str, Any], Found]]:
     """Set out on an evaluation with the policy as it is now; what is returned waits for its end."""
     config = agent.config
+    for name, given in (("episodes", episodes), ("steps", steps)):
+        if given is not None and given < 1:
+            raise ConfigError(f"{name}: must be at least 1 (got {given})")
     if episodes is None and steps is None:
         by_episode = config.evaluation_duration_unit == "episodes"
         episodes, steps = (config.evaluation_duration, None) if by_episode else (None, config.evaluation_duration)
     whole = _whole(agent, explore, seed)
     answer = agent.evaluators.begin(_shares(config, whole, episodes, steps, watch), agent.policy)
 
-    def result() -> tuple[dict[str, Any], list[Trace]]:
-        found = answer()
-        return statistics(found, whole), [trace for part in found for trace in part.traces]
+    def result() -> tuple[dict[str, Any], Found]:
+        found = together(answer())
+        return statistics(found, whole), found
 
     return result
 
@@ -101,15 +105,8 @@ def evaluate_cases(
         replace(whole, first_index=at, cases=tuple(cases[at : at + size]), trace=watch.trace, film=watch.film)
         for at in range(0, len(cases), size)
     ]
-    found = agent.evaluators.begin(shares, agent.policy)()
-    together = Found(
-        [episode for part in found for episode in part.episodes],
-        sum(part.num_steps for part in found),
-        sum(part.failures for part in found),
-        {index: why for part in found for index, why in part.failed.items()},
-        [trace for part in found for trace in part.traces],
-    )
-    return statistics([together], whole), together
+    found = together(agent.evaluators.begin(shares, agent.policy)())
+    return statistics(found, whole), found
 
 
 def evaluated(config: AlgorithmConfig, seed: int | None = None) -> AlgorithmConfig:
@@ -138,9 +135,21 @@ def check_environment(config: AlgorithmConfig, maker: EnvMaker, policy: Policy) 
         check_same_form(policy, *spaces_of(maker, {**there.env_config, **drawn.env_config}))
 
 
-def statistics(found: Sequence[Found], whole: Share) -> dict[str, Any]:
+def together(parts: Sequence[Found]) -> Found:
+    """The parts of an evaluation as one."""
+    return Found(
+        [episode for part in parts for episode in part.episodes],
+        sum(part.num_steps for part in parts),
+        sum(part.failures for part in parts),
+        {index: why for part in parts for index, why in part.failed.items()},
+        [trace for part in parts for trace in part.traces],
+        " ".join(part.trouble for part in parts if part.trouble),
+    )
+
+
+def statistics(found: Found, whole: Share) -> dict[str, Any]:
     """What a result says of an evaluation."""
-    episodes = [episode for part in found for episode in part.episodes]
+    episodes = found.episodes
     rewards = [episode.reward for episode in episodes]
     low, high = mean_interval(rewards)
     return {
@@ -149,8 +158,8 @@ def statistics(found: Sequence[Found], whole: Share) -> dict[str, Any]:
         "episode_reward_ci_low": low,
         "episode_reward_ci_high": high,
         "episodes_this_iter": len(episodes),
-        "timesteps_this_iter": sum(part.num_steps for part in found),
-        "env_failures": sum(part.failures for part in found),
+        "timesteps_this_iter": found.num_steps,
+        "env_failures": found.failures,
         "custom_metrics": custom_metrics(episodes),
         "episode_rewards": rewards,
         "episode_lengths": [episode.length for episode in episodes],

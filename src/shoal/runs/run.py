@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.config.experiment import Experiment, as_tree, experiment_from, experiment_yaml
 from shoal.data.state import State
 from shoal.envs.making import env_maker
+from shoal.envs.telling import notice_once
 from shoal.errors import CallbackError, CheckpointError, ConfigError, ShoalError
 from shoal.runs.checkpoints import (
     Checkpoint,
@@ -36,7 +37,7 @@ from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
 from shoal.runs.reporters import Reporters
 from shoal.runs.resuming import choose, experiment_of, stored_tree, tree_of
-from shoal.runs.stopping import default_stop, numbers, short, stop_reason
+from shoal.runs.stopping import default_stop, missing_metric, numbers, short, stop_reason
 from shoal.version import __version__
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ class Run:
                 if result is not None:
                     lease.confirm()
                     reporters.report(result)
+                    self._warn_of_missing(result)
                     self._save_if_due(lease)
                     if reason := stop_reason(result, self.experiment.stop):
                         self.outcome = Outcome("stopped", reason)
@@ -206,6 +208,15 @@ class Run:
             # The next task may depend on it.
             self._last = numbers(result), trainer.get_state()
         return result
+
+    def _warn_of_missing(self, result: Result) -> None:
+        """Tell of metrics of the user's own that the run waits for and no episode has."""
+        score = self.experiment.checkpoint_score_attr
+        waited_for = [("stop", name) for name in self.experiment.stop]
+        waited_for += [("checkpoint_score_attr", score.removeprefix("min-"))] if score else []
+        for key, name in waited_for:
+            if why := missing_metric(name, result):
+                notice_once(f"{key}: {name}: {why}")
 
     def _note_signal(self, interrupts: Interrupts) -> None:
         if self.outcome is None and interrupts.signal is not None:
@@ -323,6 +334,13 @@ def checked(experiment: Experiment, search_path: Sequence[str | Path] = ()) -> t
         from shoal.runs.curriculum import load_task_fn
 
         load_task_fn(config, maker.search_path)
+    if config.evaluation_interval is None:
+        # A program may evaluate when it likes, a run does so by its interval alone.
+        idle = [key for key in ("record_env", "evaluation_num_workers") if getattr(config, key)]
+        if idle:
+            raise ConfigError(
+                [f"config.{key}: a run without evaluation_interval evaluates nothing; set that too" for key in idle]
+            )
     return _with_stop(experiment)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.config.stopping import CUSTOM_METRICS
+from shoal.config.vocabulary import nearest
+
 COUNTERS = ("training_iteration", "timesteps_total", "episodes_total", "time_total_s")
 """Results that only grow, at a steady rate."""
 TREND_LENGTH = 20
@@ -41,6 +44,18 @@ def stop_reason(result: Mapping[str, Any], stop: Mapping[str, float]) -> str | N
         if name in values and values[name] >= limit:
             return f"{name} {short(values[name])} >= {short(limit)}"
     return None
+
+
+def missing_metric(name: str, result: Mapping[str, Any]) -> str | None:
+    """Why nothing will come of waiting for a metric of the user's own, if episodes ended and none had it."""
+    prefix = next((prefix for prefix in CUSTOM_METRICS if name.startswith(prefix)), None)
+    values = flat(result)
+    if prefix is None or name in values or not values.get(prefix.replace("custom_metrics/", "episodes_this_iter")):
+        return None
+    own = [other for other in values if other.startswith(prefix)]
+    near = nearest(name, own)
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(own) or 'none'}"
+    return f"no episode so far has this metric; {hint}"
 
 
 def short(value: float) -> str:

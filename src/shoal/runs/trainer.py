@@ -27,7 +27,7 @@ from shoal.data.state import State
 from shoal.envs.making import env_maker
 from shoal.envs.space_trees import space_tree
 from shoal.envs.vector import describe
-from shoal.errors import CheckpointError, ConfigError, EnvError
+from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
@@ -37,6 +37,7 @@ from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import Agent, Watch, begin, check_environment, evaluate
 from shoal.runs.videos import check_pictures, film_of
 from shoal.sampling.callbacks import call_hook, load_callbacks
+from shoal.sampling.episodes import Found
 
 log = logging.getLogger("shoal")
 
@@ -62,6 +63,7 @@ class Trainer:
         # The function stays here: it need not be fit for a journey to other processes.
         config = with_registered_model(self.config).model_copy(update={"env_task_fn": None})
         self._closing = ExitStack()
+        self._is_stopped = False
         self.callbacks = load_callbacks(self.config.callbacks, self.env_maker.search_path)
         self.curriculum = Curriculum(self.config, self.env_maker)
         self._closing.callback(self.curriculum.close)
@@ -82,7 +84,7 @@ class Trainer:
         self.time_total_s = 0.0
         self.env_failures_total = 0
         self._window = EpisodeWindow()
-        self._evaluating: Callable[[], dict[str, Any]] | None = None
+        self._evaluating: Callable[[], tuple[dict[str, Any], Found]] | None = None
         policy = self.get_policy()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
 
@@ -95,12 +97,14 @@ class Trainer:
 
     def train_iteration(self) -> dict[str, Any]:
         """One iteration without the evaluation, though with `evaluation_parallel_to_training` that begins here."""
+        self._check_going()
         start = perf_counter()
         if self.curriculum.advance():
             self._window.clear()
         self.workers.task = self.curriculum.task
         if self.config.evaluation_parallel_to_training and self._is_due(self.iteration + 1):
-            self._evaluating = self._begin_evaluation()
+            # With the policy as it is before the iteration that it belongs to.
+            self._evaluating = begin(self._agent, watch=self._watch(self.iteration + 1))
         exploration = self._set_stddev()
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
@@ -135,7 +139,7 @@ class Trainer:
     def evaluate_iteration(self) -> dict[str, Any]:
         """The evaluation that belongs to this iteration: the one that has begun, or one now."""
         evaluating, self._evaluating = self._evaluating, None
-        return self.evaluate() if evaluating is None else self._evaluated(evaluating())
+        return self.evaluate() if evaluating is None else self._evaluated(*evaluating())
 
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint into `folder` (default: a new run folder) and return its path."""
@@ -155,13 +159,14 @@ class Trainer:
         """Run whole episodes without learning, with the present policy or that of a checkpoint."""
         from shoal.runs.saving import read_policy
 
+        self._check_going()
         if checkpoint is None:
             watch = self._watch(self.iteration)
-            return self._evaluated(evaluate(self._agent, episodes=episodes, explore=explore, watch=watch)[0])
+            return self._evaluated(*evaluate(self._agent, episodes=episodes, explore=explore, watch=watch))
         kept = self.get_policy().get_state()
         try:
             self.get_policy().set_state(read_policy(self, checkpoint))
-            return self._evaluated(evaluate(self._agent, episodes=episodes, explore=explore)[0])
+            return self._evaluated(*evaluate(self._agent, episodes=episodes, explore=explore))
         finally:
             self.get_policy().set_state(kept)
 
@@ -265,6 +270,7 @@ class Trainer:
 
     def stop(self) -> None:
         """End workers and learners and close the environments; may be called twice."""
+        self._is_stopped = True
         self._closing.close()
 
     def __enter__(self) -> Trainer:
@@ -287,6 +293,10 @@ class Trainer:
             raise ConfigError(f"env: nothing to train on; type shoal.{self.algorithm}(env='CartPole-v1')")
         return algorithm_config(self.algorithm, tree)
 
+    def _check_going(self) -> None:
+        if self._is_stopped:  # without its workers it would wait for ever
+            raise ShoalError("this trainer was stopped; make another, and restore a checkpoint into it")
+
     @property
     def _agent(self) -> Agent:
         return Agent(self.config, self.env_maker, self.get_policy(), self.evaluators, self.curriculum.task)
@@ -295,13 +305,10 @@ class Trainer:
         interval = self.config.evaluation_interval
         return interval is not None and iteration % interval == 0
 
-    def _begin_evaluation(self) -> Callable[[], dict[str, Any]]:
-        """Set out on the coming iteration's evaluation with the policy as it is before it."""
-        answer = begin(self._agent, watch=self._watch(self.iteration + 1))
-        return lambda: answer()[0]
-
-    def _evaluated(self, metrics: dict[str, Any]) -> dict[str, Any]:
+    def _evaluated(self, metrics: dict[str, Any], found: Found) -> dict[str, Any]:
         """The metrics of an evaluation, and what the user's hook adds to them."""
+        if found.trouble:
+            log.error("%s; the run goes on", found.trouble)
         self.call_hook("on_evaluate_end", evaluation_metrics=metrics)
         return metrics
 

@@ -13,6 +13,7 @@ from shoal.envs.randomizing import first_draw
 from shoal.envs.watching import Film
 from shoal.errors import ConfigError
 from shoal.runs.evaluation import evaluated
+from shoal.runs.folders import check_writable
 
 if TYPE_CHECKING:
     from shoal.runs.trainer import Trainer
@@ -26,6 +27,8 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
         )
     if config.record_env:
         check_videos("config.record_env")
+        if isinstance(config.record_env, str):
+            _check_folder(_folder(config.record_env))
         there = evaluated(config)
         drawn = first_draw(there, maker.search_path)
         ctx = EnvContext({**there.env_config, **drawn.env_config}, env_index=config.num_envs)
@@ -36,9 +39,23 @@ def film_of(trainer: Trainer, iteration: int) -> Film:
     """The video of one evaluation, in `videos/` of the run or where `record_env` says."""
     record = trainer.config.record_env
     if isinstance(record, str):
-        folder = Path(record).expanduser().absolute()
+        folder = _folder(record)
     else:
         from shoal.runs.saving import folder_of
 
         folder = folder_of(trainer) / "videos"
     return Film(folder / f"iteration_{iteration:06d}.mp4")
+
+
+def _folder(name: str) -> Path:
+    return Path(name).expanduser().absolute()
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_writable(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"config.record_env: {folder} cannot be written: {error.strerror or error}; give another folder, or true"
+        ) from error

@@ -59,6 +59,7 @@ class Found:
     failures: int = 0
     failed: dict[int, str] = field(default_factory=dict)
     traces: list[Trace] = field(default_factory=list)  # in the order of episodes
+    trouble: str = ""  # why there is no video
 
 
 def run_share(share: Share, policy: Policy) -> Found:
@@ -67,7 +68,7 @@ def run_share(share: Share, policy: Policy) -> Found:
     try:
         found = (_cases if share.cases else _episodes)(share, policy, recorder)
         recorder.finish()
-        return found
+        return replace(found, trouble=recorder.trouble)
     finally:
         recorder.close()
 

@@ -66,6 +66,8 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"lr_schedule": []}, "its steps must start at 0 and ascend"),
     ({"lr_schedule": [[0, -1]]}, "its values must be at least 0"),
     ({"lr_schedule": 1e-3}, "must be a list of [step, value] pairs"),
+    ({"lr": [[0, 1e-3]]}, "config.lr: must be a number (got [[0, 0.001]]); a schedule is config.lr_schedule"),
+    ({"entropy_coeff": {"type": "cosine"}}, "; a schedule is config.entropy_coeff_schedule"),
     ({"lr_schedule": [[0, "x"]]}, "must be a list of [step, value] pairs"),
     ({"lr_schedule": [[0, float("nan")]]}, "must be a list of [step, value] pairs"),
     ({"lr": 1e-2, "lr_schedule": [[0, 1e-3]]}, "config.lr: lr_schedule replaces it and starts at 0.001; leave lr out"),
@@ -155,6 +157,12 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
         "config.exploration_config.stddev: nothing reads it; say type: GaussianNoise, or leave it out",
     ),
     ({"exploration_config": {"stddev_schedule": [[0, 1]]}}, "stddev_schedule: nothing reads it; say type: Gaussian"),
+    (
+        {"exploration_config": {"epsilon_timesteps": 9}},
+        "config.exploration_config.epsilon_timesteps: is a key of DQN, and PPO has none like it; leave it out, or",
+    ),
+    ({"exploration_config": {"ou_sigma": 0.2}}, "ou_sigma: unknown key; the spread of actions is the policy's own"),
+    ({"exploration_config": {"initial_scale": 1}}, "initial_scale: unknown key; write type: GaussianNoise"),
     ({"exploration_config": {"ou_theta": 0.5}}, "ou_theta: nothing reads it; say type: OrnsteinUhlenbeckNoise"),
     ({"exploration_config": {"type": "OrnsteinUhlenbeckNoise", "ou_theta": 0}}, "ou_theta: must be more than 0"),
     (
@@ -209,6 +217,10 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"curriculum": {"min_episodes": 3}}, "config.curriculum.min_episodes: nothing reads it without stages"),
     ({"curriculum": {"steps": 3}}, "config.curriculum.steps: unknown key"),
+    (
+        {"randomize": {"wind": {"uniform": [0, 1]}}},
+        "wind: unknown key; config.randomize has options, env_config, cases",
+    ),
     (
         {"curriculum": {"stages": [{"task": 1}]}, "env_task_fn": "a.b"},
         "config.env_task_fn: curriculum.stages choose the task already; leave one of them out",

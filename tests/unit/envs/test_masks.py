@@ -193,3 +193,12 @@ def test_the_first_look_takes_an_allowed_action(make) -> None:
 
     made = Picky if make is Closing else (lambda: SyncVectorEnv([Picky] * 2))
     assert check_first_steps(made).warnings == ()
+
+
+def test_an_episode_that_begins_with_nothing_allowed_is_refused_at_the_first_look() -> None:
+    class Shut(Closing):
+        def seen(self):
+            return {**super().seen(), "action_mask": np.zeros(3, np.int8)}
+
+    with pytest.raises(EnvError, match=r"^reset\(\): action_mask allows no action: all its flags are 0"):
+        check_first_steps(Shut)

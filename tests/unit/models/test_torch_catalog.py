@@ -40,8 +40,9 @@ def test_paths(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("no_such_module.MyModel", "no_such_module"),
+        ("no_such_module.MyModel", "^config.model.custom_model 'no_such_module.MyModel': no module 'no_such_module'"),
         ("lost_models:Missing", "no 'Missing'"),
+        ("__main__.Missing", "it was defined in the program that started the run: start from that program"),
         ("lost_models:MyModl", "did you mean MyModel"),
         ("lost_models:not_a_class", "is no class"),
         ("absent.py:MyModel", "no file 'absent.py'"),

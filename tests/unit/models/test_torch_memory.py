@@ -326,10 +326,10 @@ class Unwritten(Classic):
         (TimeFirst, "TimeFirst gives other outputs or values for a sequence in one call than for its steps"),
         (NoState, r"NoState.forward must return its state in the shapes of get_initial_state.*got \[\]"),
         (WideState, r"WideState.forward must return its state.*expected \[\(2, 6\), \(2, 6\)\], got \[\(2, 12\)"),
-        (NoValue, "NoValue fails on 3 observations: NotImplementedError: write value_function"),
+        (NoValue, r"NoValue: write value_function\(self\), which returns the values"),
         (TooWide, r"TooWide: expected outputs \[B, 3\], got \[B, 6\]"),
         (OddStart, "OddStart: get_initial_state must return a list of arrays"),
-        (Unwritten, "Unwritten fails on 3 observations: NotImplementedError: write forward_rnn"),
+        (Unwritten, r"Unwritten: write forward_rnn\(self, inputs, state, seq_lens\), which returns"),
     ],
 )
 def test_wrong_models_with_memory_are_named(model_class, message):

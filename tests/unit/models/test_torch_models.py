@@ -247,6 +247,16 @@ class NoValue(TorchModelV2):
         self.policy = nn.Linear(4, 2)
 
 
+class NoForward(Linear):
+    forward = TorchModelV2.forward
+
+
+class NotANumber(Linear):
+    def forward(self, input_dict, state, seq_lens):
+        outputs, _ = super().forward(input_dict, state, seq_lens)
+        return torch.log(-outputs.abs()), state
+
+
 class Misfit(Linear):
     def __init__(self, *args):
         super().__init__(*args)
@@ -321,7 +331,9 @@ class Unregistered(Linear):
         (Column, r"Column: expected values \[B\], got \[B, 1\]"),
         (Double, "Double: expected outputs in float32, got float64"),
         (OutputsAlone, r"OutputsAlone.forward must return \(outputs, state\)"),
-        (NoValue, "NoValue fails on 3 observations: NotImplementedError: write value_function"),
+        (NoValue, r"^custom model NoValue: write value_function\(self\), which returns the values \[B\] .*last$"),
+        (NoForward, r"^custom model NoForward: write forward\(self, input_dict, state, seq_lens\), which returns"),
+        (NotANumber, r"NotANumber: outputs of plain observations are not finite"),
         (
             Misfit,
             r"Misfit fails on 3 observations: RuntimeError.*shapes cannot be multiplied.*test_torch_models.py:\d+",

@@ -128,19 +128,21 @@ def test_train_resume_evaluate(tmp_path: Path) -> None:
     for arguments in (["--episodes", "3"], ["--steps", "50", "--explore", "--seed", "3"], ["--env", "CartPole-v1"]):
         evaluated = shoal("evaluate", str(folder), *arguments)
         assert evaluated.exit_code == 0, evaluated.output
-        assert "return mean" in evaluated.output
+        assert "episode_reward" in evaluated.output
     assert list(folder.glob("evaluation_*.json"))
     for wrong in (["--run", "DQN"], ["--env", "Acrobot-v1"]):
         assert shoal("evaluate", str(folder), *wrong).exit_code == 2
     assert shoal("evaluate", str(folder / "checkpoint_000002" / "checkpoint-2")).exit_code == 0
 
 
-def test_the_evaluation_table_is_short() -> None:
-    rewards = [float(i) for i in range(25)]
-    text = table({"episode_rewards": rewards, "episode_reward_mean": 12.0, "timesteps_this_iter": 99})
-    assert "25, 99 steps" in text
-    assert "and 15 more" in text
-    assert "-" in table({"episode_rewards": [], "episode_reward_mean": None})
+def test_the_evaluation_table_has_a_line_for_each_number() -> None:
+    row = {"mean": 12.0, "ci_low": 10.255, "ci_high": 13.0, "min": -1.0, "max": 1e-4}
+    head, reward, drag = table({"episode_reward": row, "drag": {**row, "ci_low": None}}).splitlines()
+    assert head.split() == ["mean", "95", "%", "interval", "min", "max"]
+    assert reward.split() == ["episode_reward", "12", "10.26", "to", "13", "-1", "0.0001"]
+    assert drag.split() == ["drag", "12", "-", "-1", "0.0001"]
+    assert len(head) == len(reward) == len(drag)
+    assert table({}) == "  no episode came to its end"
 
 
 def test_ray_address_is_kept_for_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

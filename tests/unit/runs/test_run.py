@@ -17,7 +17,7 @@ import pytest
 
 from shoal.config.experiment import Experiment, experiment_from, experiments_from_file
 from shoal.data.state import State
-from shoal.errors import CheckpointError, EnvError, ShoalError
+from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.runs.checkpoints import best_checkpoint, checkpoints_of, read_checkpoint
 from shoal.runs.lease import Lease, holder
 from shoal.runs.run import Run, run
@@ -42,6 +42,7 @@ class Counter:
             "timesteps_total": 100 * self.iteration,
             "episode_reward_mean": 10.0 * self.iteration,
             "time_total_s": float(self.iteration),
+            "episodes_this_iter": 1,
         }
 
     @property
@@ -133,6 +134,19 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path: Path, score: st
     assert best.name == f"checkpoint_{kept[-1]:06d}"
     assert best_checkpoint(opened.folder, "no_such_result") is None
     assert best_checkpoint(opened.folder, "training_iteration") == opened.folder / "checkpoint_000007"
+
+
+@pytest.mark.parametrize("key", ["record_env", "evaluation_num_workers"])
+def test_what_only_an_evaluation_reads_needs_one(tmp_path: Path, key: str) -> None:
+    asked = experiment(tmp_path, config={key: 1 if "num" in key else True})
+    with pytest.raises(ConfigError, match=f"config.{key}: a run without evaluation_interval evaluates nothing"):
+        run(asked)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_metric_that_no_episode_has_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    list(run(experiment(tmp_path, stop={"training_iteration": 2, "custom_metrics/nobody": 3})))
+    assert "stop: custom_metrics/nobody: no episode so far has this metric; there are none" in caplog.text
 
 
 def test_no_checkpoint_at_end(tmp_path: Path) -> None:

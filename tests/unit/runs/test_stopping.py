@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.runs.stopping import default_stop, flat, nearest_stop, numbers, stop_reason
+from shoal.runs.stopping import default_stop, flat, missing_metric, nearest_stop, numbers, stop_reason
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,18 @@ from shoal.runs.stopping import default_stop, flat, nearest_stop, numbers, stop_
 )
 def test_reason(result: dict[str, Any], stop: dict[str, float], reason: str | None) -> None:
     assert stop_reason(result, stop) == reason
+
+
+def test_a_metric_that_no_episode_has_is_told_with_the_nearest() -> None:
+    result = {"episodes_this_iter": 2, "custom_metrics": {"miss_mean": 1.0}}
+    why = missing_metric("custom_metrics/mis_mean", result)
+    assert why == "no episode so far has this metric; did you mean custom_metrics/miss_mean?"
+    assert missing_metric("custom_metrics/miss_mean", result) is None
+    assert missing_metric("episode_reward_mean", result) is None
+    assert missing_metric("custom_metrics/x", {"episodes_this_iter": 0}) is None, "it may still come"
+    assert missing_metric("custom_metrics/x", {"episodes_this_iter": 1, "custom_metrics": {}}) is not None
+    assert missing_metric("evaluation/custom_metrics/x", result) is None, "there was no evaluation"
+    assert missing_metric("evaluation/custom_metrics/x", {"evaluation": result}) is not None
 
 
 def test_flat_results() -> None:
