@@ -79,7 +79,7 @@ class Analysis:
     def trials(self) -> list[Trial]:
         """All trials, in order of their number."""
         return [
-            Trial(record, self.folder / record.folder, dict(tree_of(self.sweep, record)["config"]))
+            Trial(record, self.folder / record.folder, _config(tree_of(self.sweep, record)))
             for record in self.records
         ]
 
@@ -190,7 +190,7 @@ class Analysis:
     def importances(self) -> Importances:
         """How much each setting explains of the differences between trials; see `shoal.tune.importance`."""
         if any(record.exploits for record in self.records):
-            return Importances(note="the trials changed their settings on the way")
+            return Importances(note="no setting has one value per trial, because trials took over others and changed theirs")
         shown = [record for record in self.records if record.index in self.curves]
         ranks = fair_ranks([self.curves[record.index] for record in shown], self.sweep.mode) if shown else []
         groups: dict[int, list[float]] = {}
@@ -252,13 +252,16 @@ def tree_of(sweep: Sweep, record: TrialRecord) -> dict[str, Any]:
     """The sweep's experiment with the values of one trial in it."""
     tree: dict[str, Any] = copy.deepcopy(dict(sweep.tree))
     tree["config"] = dict(tree.get("config") or {})
-    if "env" in tree:
-        tree["config"]["env"] = tree.pop("env")
     for path, value in record.settings.items():
-        _put(tree, "config.env" if path == "env" else path, value)
+        _put(tree, path, value)
     if record.seed is not None:
         tree["config"]["seed"] = record.seed
     return tree
+
+
+def _config(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of an experiment, with the environment in it, wherever the user wrote that."""
+    return {**({"env": tree["env"]} if "env" in tree else {}), **tree["config"]}
 
 
 def _put(tree: dict[str, Any], path: str, value: Any) -> None:

@@ -55,7 +55,7 @@ def importances(paths: Sequence[str], trials: Sequence[Mapping[str, Any]], ranks
     if not paths:
         return Importances(note="no setting differs between trials")
     if count < FEWEST_TRIALS:
-        return Importances(note=f"{count} trials are too few to tell; {FEWEST_TRIALS} are needed")
+        return Importances(note=f"{count} configurations are too few to tell; {FEWEST_TRIALS} are needed")
     good = np.asarray(ranks, np.float64)
     if np.ptp(good) == 0:
         return Importances(note="all trials did equally well")

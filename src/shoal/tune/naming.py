@@ -39,7 +39,7 @@ def score_text(value: float | None) -> str:
     """A score with four digits that matter, or more where they stand before the point."""
     if value is None:
         return "-"
-    return f"{value:.1f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+    return f"{value:.1f}" if 100 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
 def same_key(value: Any) -> str:

@@ -93,3 +93,8 @@ def read_results(folder: Path, record: TrialRecord) -> list[dict[str, Any]]:
         except ValueError:
             continue  # the last line of a process that was killed
     return found
+
+
+def read_search_path(folder: Path) -> list[Path]:
+    """Where the sweep's modules are looked for."""
+    return [Path(place) for place in json.loads((folder / "sweep.json").read_bytes()).get("search_path", [])]

@@ -25,8 +25,8 @@ class Group:
     trials: tuple[TrialRecord, ...]
     """Best first; those without a score, or that failed, are not among them."""
     scores: tuple[float, ...]
-    size: int
-    """How many trials it has in all."""
+    members: tuple[int, ...]
+    """The numbers of all its trials."""
 
     @property
     def mean(self) -> float:
@@ -59,16 +59,16 @@ def ranked(scored: Iterable[tuple[TrialRecord, float | None]], mode: Mode, seeds
     """
     sign = -1 if mode == "max" else 1
     members: dict[int, list[tuple[float, TrialRecord]]] = {}
-    sizes: dict[int, int] = {}
+    indices: dict[int, list[int]] = {}
     for record, score in scored:
-        sizes[record.group] = sizes.get(record.group, 0) + 1
+        indices.setdefault(record.group, []).append(record.index)
         if score is not None and record.status != "failed":
             members.setdefault(record.group, []).append((score, record))
     groups = []
     for index, found in members.items():
         found.sort(key=lambda pair: (sign * pair[0], pair[1].index))
         scores, trials = tuple(score for score, _ in found), tuple(record for _, record in found)
-        groups.append(Group(index, trials, scores, sizes[index]))
+        groups.append(Group(index, trials, scores, tuple(sorted(indices[index]))))
     return sorted(groups, key=lambda group: (len(group.scores) < seeds, sign * group.mean, group.index))
 
 
@@ -100,7 +100,7 @@ def verdict(groups: Sequence[Group], seeds: int) -> str:
         count = min(len(first.scores), len(second.scores))
         return f"{count} seeds are too few to tell the first from the second; take 4 or more, better 10."
     chance = chance_of_difference(first.scores, second.scores)
-    rounded = "less than 1 %" if chance < 0.01 else f"{chance:.0%}".replace("%", " %")
+    test = f"permutation test, p {'< 0.01' if chance < 0.01 else f'= {chance:.2f}'}"
     if chance < SURE:
-        return f"The first is better than the second by more than luck ({rounded} chance; permutation test)."
-    return f"The first cannot be told from the second ({rounded} chance; permutation test): take more seeds, or either."
+        return f"The first is better than the second by more than luck ({test})."
+    return f"The first cannot be told from the second ({test}); more seeds may tell."
