@@ -10,15 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from shoal.config.stopping import FOREIGN_RESULTS
-from shoal.config.sweep import Mode, Sweep
-from shoal.config.vocabulary import nearest
+from shoal.config.sweep import Mode, Setting, Sweep
+from shoal.config.vocabulary import FOREIGN_RESULTS, nearest
 from shoal.errors import ConfigError, ShoalError
 from shoal.runs.checkpoints import best_checkpoint
 from shoal.runs.stopping import flat
 from shoal.tune.curves import Curve, axis_of, fair_ranks, number_in, read_curves
 from shoal.tune.importance import Importances, importances
-from shoal.tune.naming import differing
+from shoal.tune.naming import all_settings, differing
 from shoal.tune.records import TrialRecord, read_results, read_sweep, read_trials
 from shoal.tune.statistics import Group, ranked
 
@@ -79,8 +78,7 @@ class Analysis:
     def trials(self) -> list[Trial]:
         """All trials, in order of their number."""
         return [
-            Trial(record, self.folder / record.folder, _config(tree_of(self.sweep, record)))
-            for record in self.records
+            Trial(record, self.folder / record.folder, _config(tree_of(self.sweep, record))) for record in self.records
         ]
 
     @property
@@ -184,18 +182,25 @@ class Analysis:
     @cached_property
     def curves(self) -> dict[int, Curve]:
         """The course of the sweep's metric in each trial that has it, by its number, thinned where there are many."""
+        if not self.sweep.metric:
+            return {}
         return read_curves(self.folder, self.records, self.sweep.metric, self.axis)
 
     @cached_property
     def importances(self) -> Importances:
         """How much each setting explains of the differences between trials; see `shoal.tune.importance`."""
+        if not self.sweep.metric:
+            return Importances(note="the sweep has no metric")
         if any(record.exploits for record in self.records):
-            return Importances(note="no setting has one value per trial, because trials took over others and changed theirs")
+            return Importances(
+                note="no setting has one value per trial, because trials took over others and changed theirs"
+            )
         shown = [record for record in self.records if record.index in self.curves]
-        ranks = fair_ranks([self.curves[record.index] for record in shown], self.sweep.mode) if shown else []
         groups: dict[int, list[float]] = {}
-        for record, rank in zip(shown, ranks, strict=True):
-            groups.setdefault(record.group, []).append(float(rank))
+        if shown:
+            ranks = fair_ranks([self.curves[record.index] for record in shown], self.sweep.mode)
+            for record, rank in zip(shown, ranks.tolist(), strict=True):
+                groups.setdefault(record.group, []).append(rank)
         settings = {record.group: record.settings for record in shown}
         means = [math.fsum(members) / len(members) for members in groups.values()]
         return importances(self.differing, [settings[group] for group in groups], means)
@@ -203,7 +208,12 @@ class Analysis:
     @cached_property
     def differing(self) -> list[str]:
         """The paths of the settings that are not the same in all trials."""
-        return differing(self.sweep.settings, self.records)
+        return differing(self.settings, self.records)
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """Everything that the search, or a population on the way, chooses."""
+        return all_settings(self.sweep, self.records)
 
     def _score(self, record: TrialRecord, metric: str, mode: Mode, scope: str) -> float | None:
         if scope == "last" and metric in record.last_result:
@@ -230,6 +240,8 @@ class Analysis:
 
     def _metric(self, metric: str | None) -> str:
         name = metric if metric is not None else self.sweep.metric
+        if not name:
+            raise ConfigError("metric: the sweep names none; give metric and mode, e.g. metric='score', mode='max'")
         names = {key for record in self.records for key in record.last_result}
         if metric is None or name in names or not names:
             return name

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from shoal.config.problems import printable
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.stopping import COUNTERS
 from shoal.tune.analysis import Analysis, tree_of
 from shoal.tune.importance import Importance
 from shoal.tune.naming import score_text, settings_text, short_names, value_text
-from shoal.tune.records import TrialRecord, read_search_path
+from shoal.tune.records import TrialRecord, read_about
 from shoal.tune.statistics import Group, verdict
+from shoal.tune.tables import aligned, axis_text, fitted, reached_text, status_counts
 
 MOST_ROWS = 10
 BAR = 20
@@ -74,11 +76,12 @@ class Answer:
     def counts(self) -> str:
         """`20 trials: 12 finished, 7 stopped early, 1 failed; 1,250,000 steps`."""
         records = self.analysis.records
-        words = Counter(record.status for record in records)
-        order = ("finished", "stopped early", "failed", "interrupted", "running", "paused", "waiting")
-        parts = ", ".join(f"{words[word]} {word}" for word in order if words[word])
         steps = math.fsum(record.last_result.get("timesteps_total", 0) for record in records)
-        text = f"{len(records)} trial{'s' * (len(records) != 1)}: {parts}" if records else "no trial has begun"
+        text = (
+            f"{len(records)} trial{'s' * (len(records) != 1)}: {status_counts(records)}"
+            if records
+            else "no trial has begun"
+        )
         return text + (f"; {int(steps):,} steps" if steps else "")
 
     def name_of(self, importance: Importance) -> str:
@@ -88,10 +91,10 @@ class Answer:
 
 def answer_of(analysis: Analysis) -> Answer:
     """The answer as it is now."""
-    groups = analysis.groups()
+    groups = analysis.groups() if analysis.sweep.metric else []
     weights = {one.paths[0]: one.share for one in analysis.importances.settings}
     paths = sorted(analysis.differing, key=lambda path: -weights.get(path, 0.0))
-    names = short_names(setting.path for setting in analysis.sweep.settings)
+    names = short_names(setting.path for setting in analysis.settings)
     best = groups[0].trials[0] if groups else None
     is_run = best is not None and (analysis.folder / best.folder / EXPERIMENT_FILE).is_file()
     experiment = best_experiment(analysis, best) if best is not None and is_run else None
@@ -106,7 +109,9 @@ def best_experiment(analysis: Analysis, best: TrialRecord) -> dict[str, Any]:
     steps = int(best.last_result.get("timesteps_total", 0))
     # A goal that was met already would end it where the trial ended.
     tree["stop"] = stop or ({"timesteps_total": 2 * steps} if steps else {})
-    return {"name": f"{analysis.sweep.name}_best", **{key: tree[key] for key in tree if key != "name"}}
+    config = dict(tree.pop("config"))
+    env = {"env": tree.pop("env", None) or config.pop("env")}
+    return {**tree, "name": f"{analysis.sweep.name}_best", **env, "config": config}
 
 
 def _twice(limit: Any) -> Any:
@@ -121,8 +126,10 @@ def _commands(analysis: Analysis, best: TrialRecord, experiment: Mapping[str, An
     run = shlex.quote(str(analysis.folder / best.folder))
     place = _folder_of_code(analysis, experiment)
     train = f"{place}shoal train -f {shlex.quote(str(analysis.folder / 'best.yml'))}"
-    further = " ".join(f"--stop {name}={limit:g}" if limit < 1e6 else f"--stop {name}={int(limit)}"
-                       for name, limit in experiment["stop"].items())
+    further = " ".join(
+        f"--stop {name}={limit:g}" if limit < 1e6 else f"--stop {name}={int(limit)}"
+        for name, limit in experiment["stop"].items()
+    )
     return [
         ("train for longer", train),
         ("go on with it", f"shoal resume {run} {further}".strip()),
@@ -133,7 +140,7 @@ def _commands(analysis: Analysis, best: TrialRecord, experiment: Mapping[str, An
 def _folder_of_code(analysis: Analysis, experiment: Mapping[str, Any]) -> str:
     """`cd FOLDER && ` if the experiment names code of the user's own that is found in a folder of the search path."""
     heads = {text.partition(":")[0].partition(".")[0] for text in _texts(experiment) if text.strip()}
-    for folder in read_search_path(analysis.folder):
+    for folder in map(Path, read_about(analysis.folder)["search_path"]):
         if any((folder / f"{head}.py").is_file() or (folder / head / "__init__.py").is_file() for head in heads):
             return f"cd {shlex.quote(str(folder))} && "
     return ""
@@ -156,12 +163,12 @@ def answer_lines(answer: Answer, width: int = 80) -> list[str]:
     lines = [answer.counts()]
     if answer.best is None:
         return lines
-    lines += ["", *_table(answer, width)]
+    lines += ["", f"Best by {printable(analysis.sweep.metric)} ({analysis.sweep.mode})", *_table(answer, width)]
     if answer.verdict:
         lines += ["", answer.verdict]
     found = analysis.importances
     if found.settings:
-        lines += ["", "Importance: the share of the differences between trials that each setting explains"]
+        lines += ["", "Importance: how much of the differences between trials each setting explains"]
         shown = [one for one in (*found.settings, *found.pairs) if one.share >= 0.005 or len(one.paths) == 1]
         longest = max(len(answer.name_of(one)) for one in shown)
         lines += [f"  {answer.name_of(one):<{longest}}  {percent(one.share):>5}  {_bar(one)}".rstrip() for one in shown]
@@ -182,10 +189,9 @@ def _bar(one: Importance) -> str:
 def _table(answer: Answer, width: int) -> list[str]:
     """The best trials, with as many of their settings as there is room for."""
     analysis, groups = answer.analysis, answer.groups[:MOST_ROWS]
-    metric = analysis.sweep.metric
     columns = [
         ["trials" if answer.seeds else "trial", *(answer.called(group).partition(" ")[2] for group in groups)],
-        [metric if len(metric) <= 24 else f"…{metric[-23:]}", *(score_text(group.mean) for group in groups)],
+        ["mean" if answer.seeds else "score", *(score_text(group.mean) for group in groups)],
     ]
     if answer.seeds:
         columns.append(["95 % interval", *(interval_text(group) for group in groups)])
@@ -193,20 +199,17 @@ def _table(answer: Answer, width: int) -> list[str]:
         if any(len(group.scores) < analysis.sweep.seeds for group in answer.groups):
             columns.append(["seeds", *(str(len(group.scores)) for group in groups)])
     else:
-        reached = [group.trials[0].last_result.get(analysis.axis) for group in groups]
-        columns.append([axis_text(analysis.axis), *("-" if at is None else f"{int(at):,}" for at in reached)])
+        columns.append([axis_text(analysis.axis), *(reached_text(group.trials[0], analysis.axis) for group in groups)])
     rights = len(columns)
     statuses = [", ".join(sorted({record.status for record in group.trials})) for group in groups]
     if set(statuses) != {"finished"}:
         columns.append(["status", *statuses])
-    left = []
-    for path in answer.paths:
-        column = [answer.names[path], *(value_text(group.trials[0].settings.get(path)) for group in groups)]
-        if sum(max(map(len, one)) + 2 for one in (*columns, column)) > width:
-            left.append(answer.names[path])
-        else:
-            columns.append(column)
-    lines = aligned(list(zip(*columns, strict=True)), rights)
+    more = [
+        [answer.names[path], *(value_text(group.trials[0].settings.get(path)) for group in groups)]
+        for path in answer.paths
+    ]
+    columns, left = fitted(columns, more, width)
+    lines = aligned(columns, rights)
     if len(answer.groups) > len(groups):
         lines.append(f"  and {len(answer.groups) - len(groups)} more")
     if left:
@@ -218,20 +221,3 @@ def _table(answer: Answer, width: int) -> list[str]:
 def interval_text(group: Group) -> str:
     """`480.1 to 492.5`."""
     return "-" if group.interval is None else " to ".join(score_text(end) for end in group.interval)
-
-
-def axis_text(axis: str) -> str:
-    """The word for what curves are drawn over, as the head of a column."""
-    return "steps" if axis == "timesteps_total" else "results"
-
-
-def aligned(rows: Sequence[Sequence[str]], rights: int) -> list[str]:
-    """Rows of cells as lines with columns, the first `rights` of which are aligned to the right."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(
-            f"{cell:>{wide}}" if at < rights else f"{cell:<{wide}}"
-            for at, (cell, wide) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

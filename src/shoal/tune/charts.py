@@ -73,7 +73,7 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
 
 def parallel_coordinates(answer: Answer, units: Sequence[Unit]) -> str:
     """One line per trial through its settings to its score."""
-    settings = {setting.path: setting for setting in answer.analysis.sweep.settings}
+    settings = {setting.path: setting for setting in answer.analysis.settings}
     paths = answer.paths
     width, height, top, bottom, side = max(560, 150 * (len(paths) + 1)), 360, 46, 24, 84
     places = np.linspace(side, width - side, len(paths) + 1).tolist()
@@ -102,7 +102,9 @@ def parallel_coordinates(answer: Answer, units: Sequence[Unit]) -> str:
     return chart(title, width, height, *lines, *axes, class_="full many" if len(units) > MOST_DOTS else "full")
 
 
-def _axis(setting: Setting, values: Sequence[Any], start: float, end: float) -> tuple[list[float], list[tuple[float, str]]]:
+def _axis(
+    setting: Setting, values: Sequence[Any], start: float, end: float
+) -> tuple[list[float], list[tuple[float, str]]]:
     """Where each value lies, and the ticks."""
     is_range = setting.kind not in LIST_KINDS and all(
         isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
@@ -152,7 +154,9 @@ def learning_curves(answer: Answer, units: Sequence[Unit]) -> str:
     analysis = answer.analysis
     width, height, left, top, bottom = 960, 390, 64, 28, 48
     drawn = [unit for unit in units if any(record.index in analysis.curves for record in unit.records)]
-    curves = [analysis.curves[record.index] for unit in drawn for record in unit.records if record.index in analysis.curves]
+    curves = [
+        analysis.curves[record.index] for unit in drawn for record in unit.records if record.index in analysis.curves
+    ]
     if not curves:
         return ""
     x = Scale(0.0, max(float(curve.x[-1]) for curve in curves) or 1.0, left, width - 12)
@@ -169,9 +173,19 @@ def learning_curves(answer: Answer, units: Sequence[Unit]) -> str:
         if points:
             parts.append(_end_mark({record.status for record in unit.records}, *points[-1], len(drawn) <= MOST_DOTS))
         lines.append(unit.group(*parts))
-    inside = tag("clipPath", tag("rect", x=left, y=top - 6, width=width - left, height=height - bottom - top + 12), id="in")
+    inside = tag(
+        "clipPath", tag("rect", x=left, y=top - 6, width=width - left, height=height - bottom - top + 12), id="in"
+    )
     title = f"Learning curves: {analysis.sweep.metric} over {analysis.axis}, one line per trial"
-    return chart(title, width, height, inside, grid, tag("g", *lines, clip_path="url(#in)"), class_="many" if len(drawn) > MOST_DOTS else "")
+    return chart(
+        title,
+        width,
+        height,
+        inside,
+        grid,
+        tag("g", *lines, clip_path="url(#in)"),
+        class_="many" if len(drawn) > MOST_DOTS else "",
+    )
 
 
 def _points(curve: Curve, x: Scale, y: Scale) -> list[tuple[float, float]]:
@@ -276,13 +290,13 @@ def ancestry(records: Sequence[TrialRecord], index: int, axis: str) -> list[tupl
 def settings_over_time(answer: Answer, units: Sequence[Unit]) -> list[str]:
     """For each setting, its value in every trial as it changed."""
     analysis = answer.analysis
-    settings = {setting.path: setting for setting in analysis.sweep.settings}
+    settings = {setting.path: setting for setting in analysis.settings}
     ways = {unit.index: _course(unit.records[0], analysis.axis) for unit in units}
     width, height, left, top, bottom = 470, 220, 64, 28, 44
     x = Scale(0.0, max((at for way in ways.values() for at, _ in way), default=1.0) or 1.0, left, width - 12)
     drawings = []
     for path in answer.paths:
-        numbers = [own.get(path) for way in ways.values() for _, own in way]
+        numbers: list[Any] = [own.get(path) for way in ways.values() for _, own in way]
         if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in numbers):
             continue
         log = settings[path].kind in LOG_KINDS and min(numbers) > 0

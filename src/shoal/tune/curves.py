@@ -101,4 +101,4 @@ def fair_ranks(curves: Sequence[Curve], mode: Mode) -> Floats:
     there = np.stack([sign * value_at(curve, np.minimum(curve.x[-1], ends)) for curve in curves])
     better, worse = there > there.T, there < there.T
     wins = np.where(better, 1.0, np.where(worse, 0.0, 0.5))
-    return (wins.sum(axis=1) - 0.5) / max(count - 1, 1)
+    return np.asarray((wins.sum(axis=1) - 0.5) / max(count - 1, 1))

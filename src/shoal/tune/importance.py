@@ -77,9 +77,7 @@ def importances(paths: Sequence[str], trials: Sequence[Mapping[str, Any]], ranks
     return Importances(tuple(found), pairs, note)
 
 
-def _pairs(
-    paths: Sequence[str], values: Mapping[str, list[Any]], good: Floats, order: Ints
-) -> tuple[Importance, ...]:
+def _pairs(paths: Sequence[str], values: Mapping[str, list[Any]], good: Floats, order: Ints) -> tuple[Importance, ...]:
     """The pairs that explain notably more than their sum, and more than the best of all pairs does by chance."""
     shares, gains = [], []
     for first, second in combinations(paths, 2):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shoal.config.problems import printable
-from shoal.config.sweep import Setting
+from shoal.config.sweep import Setting, Sweep
 from shoal.tune.records import TrialRecord
 
 LOG_KINDS = ("loguniform", "qloguniform", "lograndint")
@@ -45,6 +45,13 @@ def score_text(value: float | None) -> str:
 def same_key(value: Any) -> str:
     """Equal for equal values, lists and mappings included."""
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def all_settings(sweep: Sweep, records: Sequence[TrialRecord]) -> tuple[Setting, ...]:
+    """The settings of the search, and those that only a population changes on the way."""
+    known = {setting.path for setting in sweep.settings}
+    others = dict.fromkeys(path for record in records for path in record.settings if path not in known)
+    return (*sweep.settings, *(Setting(path, "uniform", ()) for path in others))
 
 
 def differing(settings: Sequence[Setting], records: Sequence[TrialRecord]) -> list[str]:

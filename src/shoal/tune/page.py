@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from importlib.resources import files
 
-from shoal.tune.answer import Answer, axis_text, interval_text, percent
+from shoal.tune.answer import Answer, interval_text, percent
 from shoal.tune.charts import (
     Unit,
     learning_curves,
@@ -19,6 +19,7 @@ from shoal.tune.charts import (
 from shoal.tune.drawing import escaped, tag
 from shoal.tune.naming import score_text, value_text
 from shoal.tune.records import TrialRecord
+from shoal.tune.tables import axis_text, reached_text
 
 LONGEST_REASON = 160
 
@@ -52,7 +53,7 @@ def _about(answer: Answer) -> list[str]:
     what = [str(word) for word in (sweep.tree.get("run"), sweep.tree.get("env", config.get("env"))) if word]
     how = [f"{sweep.search_alg.type} search", f"scheduler {sweep.scheduler.type}"]
     written = time.strftime("written %Y-%m-%d %H:%M")
-    words = [" ".join(what), answer.counts(), *how, f"{sweep.metric}, {sweep.mode}", written]
+    words = [" ".join(what), answer.counts(), *how, f"{sweep.metric}, {sweep.mode}" if sweep.metric else "", written]
     return [tag("p", escaped(" · ".join(word for word in words if word)), class_="soft")]
 
 
@@ -70,7 +71,11 @@ def _sections(answer: Answer, units: Sequence[Unit]) -> list[str]:
     if any(record.exploits for record in answer.analysis.records):
         parts += [
             tag("h2", "Lineage"),
-            tag("p", "An arrow is a trial that took over another; the strong line is how the best came to be.", class_="soft"),
+            tag(
+                "p",
+                "An arrow is a trial that took over another; the strong line is how the best came to be.",
+                class_="soft",
+            ),
             lineage(answer, units),
         ]
         parts.append(tag("div", *settings_over_time(answer, units), " ", class_="pair"))
@@ -84,7 +89,8 @@ def _sections(answer: Answer, units: Sequence[Unit]) -> list[str]:
 def _answer(answer: Answer) -> str:
     best, sweep = answer.best, answer.analysis.sweep
     if best is None:
-        return tag("p", "No trial has a score yet.", class_="answer")
+        why = "No trial has a score yet." if sweep.metric else "The sweep names no metric, so that no trial is best."
+        return tag("p", why, class_="answer")
     sure = f"95 % interval of the mean over {len(best.scores)} seeds, " if answer.seeds and best.interval else ""
     parts = [
         tag(
@@ -106,7 +112,9 @@ def _answer(answer: Answer) -> str:
         parts.append(tag("dl", *rows))
     parts += [tag("p", escaped(answer.verdict))] if answer.verdict else []
     if answer.commands:
-        rows = [tag("dt", escaped(what)) + tag("dd", tag("code", escaped(command))) for what, command in answer.commands]
+        rows = [
+            tag("dt", escaped(what)) + tag("dd", tag("code", escaped(command))) for what, command in answer.commands
+        ]
         parts.append(tag("dl", *rows))
     return tag("section", *parts, class_="answer", aria_label="The answer")
 
@@ -115,7 +123,9 @@ def _importance(answer: Answer) -> list[str]:
     found = answer.analysis.importances
     parts = [tag("h2", "Importance")]
     if found.settings:
-        words = "The share of the differences between trials that each setting explains, by rank, less what chance would."
+        words = (
+            "The share of the differences between trials that each setting explains, by rank, less what chance would."
+        )
         parts.append(tag("p", words, class_="soft"))
         rows = [
             tag(
@@ -154,7 +164,14 @@ def _trials(answer: Answer) -> str:
     analysis = answer.analysis
     ranks = {record.index: place for place, group in enumerate(answer.groups, start=1) for record in group.trials}
     scores = {r.index: score for group in answer.groups for r, score in zip(group.trials, group.scores, strict=True)}
-    head = ["rank", "trial", "status", analysis.sweep.metric, axis_text(analysis.axis), *(["seed"] if answer.seeds else [])]
+    head = [
+        "rank",
+        "trial",
+        "status",
+        analysis.sweep.metric or "score",
+        axis_text(analysis.axis),
+        *(["seed"] if answer.seeds else []),
+    ]
     head += [answer.names[path] for path in answer.paths]
     reasons = {r.index: r.reason.strip().partition("\n")[0] for r in analysis.records if r.status != "finished"}
     told = any(reasons.values())
@@ -166,7 +183,7 @@ def _trials(answer: Answer) -> str:
             tag("td", tag("a", f"{record.index}", href=f"{record.folder}/") if record.folder else str(record.index)),
             _cell(record.status),
             _cell(score_text(score), score),
-            _cell("-" if steps is None else f"{int(steps):,}", steps),
+            _cell(reached_text(record, analysis.axis), steps),
             *([_cell("-" if record.seed is None else str(record.seed))] if answer.seeds else []),
             *_setting_cells(answer, record),
             *([tag("td", escaped(reasons.get(record.index, "")[:LONGEST_REASON]), class_="soft")] if told else []),

@@ -26,7 +26,7 @@ Status = Literal["waiting", "running", "paused", "finished", "stopped early", "f
 
 @dataclass(frozen=True)
 class Exploit:
-    """A trial of a population that took over another's weights, optimiser, filter and task, and changed its settings."""
+    """A trial of a population took over another's weights, optimiser, filter and task, and changed its settings."""
 
     training_iteration: int
     timesteps_total: int
@@ -67,9 +67,14 @@ class Event:
     record: TrialRecord | None = None
 
 
+def read_about(folder: Path) -> dict[str, Any]:
+    """All that `sweep.json` holds: `sweep`, `search_path`, `function` and the version of `shoal`."""
+    return dict(json.loads((folder / "sweep.json").read_bytes()))
+
+
 def read_sweep(folder: Path) -> Sweep:
     """The sweep that a folder is of."""
-    tree = json.loads((folder / "sweep.json").read_bytes())["sweep"]
+    tree = read_about(folder)["sweep"]
     settings = tuple(Setting(one["path"], one["kind"], tuple(one["args"])) for one in tree["settings"])
     chosen = {key: Chosen(**tree[key]) for key in ("scheduler", "search_alg")}
     return Sweep(**{**tree, "settings": settings, **chosen})
@@ -93,8 +98,3 @@ def read_results(folder: Path, record: TrialRecord) -> list[dict[str, Any]]:
         except ValueError:
             continue  # the last line of a process that was killed
     return found
-
-
-def read_search_path(folder: Path) -> list[Path]:
-    """Where the sweep's modules are looked for."""
-    return [Path(place) for place in json.loads((folder / "sweep.json").read_bytes()).get("search_path", [])]

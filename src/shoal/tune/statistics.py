@@ -86,12 +86,12 @@ def chance_of_difference(first: Sequence[float], second: Sequence[float]) -> flo
         chosen = np.concatenate([np.arange(own)[None], shuffled[:, :own]])
     sums = together[chosen].sum(axis=1)
     apart = np.abs(sums / own - (together.sum() - sums) / (count - own))
-    seen = abs(np.mean(first) - np.mean(second))
+    seen = abs(math.fsum(first) / own - math.fsum(second) / (count - own))
     return float(np.mean(apart >= seen - 1e-9 * max(1.0, abs(seen))))
 
 
 def verdict(groups: Sequence[Group], seeds: int) -> str:
-    """Whether the first is better than the second by more than luck, as a sentence; empty if there is nothing to say."""
+    """Whether the first is better than the second by more than luck, as a sentence; empty without seeds."""
     if seeds < 2 or len(groups) < 2:
         return ""
     first, second = groups[:2]
