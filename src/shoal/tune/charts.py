@@ -1,8 +1,8 @@
-"""The drawings of a sweep's page: parallel coordinates, learning curves, and who took over whom."""
+"""The drawings of a sweep's page: parallel coordinates and learning curves."""
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from shoal.config.sweep import Setting
 from shoal.tune.answer import Answer
 from shoal.tune.curves import Curve, Floats, value_at
-from shoal.tune.drawing import Scale, chart, escaped, label, line, scale_of, tag, tick_text
+from shoal.tune.drawing import Frame, Scale, chart, escaped, label, line, scale_of, tag, tick_text
 from shoal.tune.naming import LIST_KINDS, LOG_KINDS, same_key, score_text, value_text
 from shoal.tune.records import TrialRecord
 
@@ -99,7 +99,7 @@ def parallel_coordinates(answer: Answer, units: Sequence[Unit]) -> str:
         touched = [line(points, class_="touch")] if len(units) <= MOST_TOUCHED else []
         lines.append(unit.group(line(points), *touched))
     title = "Parallel coordinates: each line is one trial, through its settings to its score"
-    return chart(title, width, height, *lines, *axes, class_="full many" if len(units) > MOST_DOTS else "full")
+    return chart(title, width, height, *lines, *axes, class_=f"full {_crowd(units)}")
 
 
 def _axis(
@@ -119,10 +119,10 @@ def _axis(
     step = (end - start) / len(order)
     middles = {key: start + step * (place + 0.5) for place, key in enumerate(order)}
     # Lines of one value are spread over its stretch, best at the top, so that each can be seen.
-    seen: dict[str, int] = dict.fromkeys(order, 0)
+    seen, counts = dict.fromkeys(order, 0), Counter(keys)
     heights = []
     for key in keys:
-        share = (seen[key] + 0.5) / keys.count(key) - 0.5
+        share = (seen[key] + 0.5) / counts[key] - 0.5
         heights.append(middles[key] + 0.6 * step * share)
         seen[key] += 1
     skip = -(-len(order) // 20)
@@ -152,16 +152,15 @@ def _drawn_axis(name: str, x: float, ticks: Sequence[tuple[float, str]], top: fl
 def learning_curves(answer: Answer, units: Sequence[Unit]) -> str:
     """The metric over the steps, one line per trial, or with seeds their mean with a band."""
     analysis = answer.analysis
-    width, height, left, top, bottom = 960, 390, 64, 28, 48
+    frame = Frame(960, 390, left=64, top=28, bottom=48)
     drawn = [unit for unit in units if any(record.index in analysis.curves for record in unit.records)]
     curves = [
         analysis.curves[record.index] for unit in drawn for record in unit.records if record.index in analysis.curves
     ]
     if not curves:
         return ""
-    x = Scale(0.0, max(float(curve.x[-1]) for curve in curves) or 1.0, left, width - 12)
-    y = _score_scale(np.concatenate([curve.y for curve in curves]).tolist(), height - bottom, top)
-    grid = _grid(x, y, analysis.axis, analysis.sweep.metric, width, height, left, top, bottom)
+    x = Scale(0.0, max(float(curve.x[-1]) for curve in curves) or 1.0, *frame.across)
+    y = _score_scale(np.concatenate([curve.y for curve in curves]).tolist(), *frame.up)
     lines = []
     for place, unit in enumerate(drawn):
         own = [analysis.curves[record.index] for record in unit.records if record.index in analysis.curves]
@@ -173,19 +172,18 @@ def learning_curves(answer: Answer, units: Sequence[Unit]) -> str:
         if points:
             parts.append(_end_mark({record.status for record in unit.records}, *points[-1], len(drawn) <= MOST_DOTS))
         lines.append(unit.group(*parts))
-    inside = tag(
-        "clipPath", tag("rect", x=left, y=top - 6, width=width - left, height=height - bottom - top + 12), id="in"
+    window = tag(
+        "rect", x=frame.left, y=frame.top - 6, width=frame.width, height=frame.height - frame.bottom - frame.top + 12
     )
+    inside = tag("clipPath", window, id="in")
     title = f"Learning curves: {analysis.sweep.metric} over {analysis.axis}, one line per trial"
-    return chart(
-        title,
-        width,
-        height,
-        inside,
-        grid,
-        tag("g", *lines, clip_path="url(#in)"),
-        class_="many" if len(drawn) > MOST_DOTS else "",
-    )
+    words = frame.lattice(x, y, analysis.axis, analysis.sweep.metric)
+    drawing = tag("g", *lines, clip_path="url(#in)")
+    return chart(title, frame.width, frame.height, inside, words, drawing, class_=_crowd(drawn))
+
+
+def _crowd(units: Sequence[Unit]) -> str:
+    return "many" if len(units) > MOST_DOTS else ""
 
 
 def _points(curve: Curve, x: Scale, y: Scale) -> list[tuple[float, float]]:
@@ -218,120 +216,6 @@ def _end_mark(statuses: set[str], x: float, y: float, dots: bool) -> str:
     if statuses == {"failed"}:
         return tag("path", d=f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8", class_="end")
     return tag("circle", cx=x, cy=y, r=2.5, class_="dot") if dots and statuses == {"finished"} else ""
-
-
-def _grid(
-    x: Scale, y: Scale, x_name: str, y_name: str, width: int, height: int, left: int, top: int, bottom: int
-) -> str:
-    parts = [label(x_name, (left + width) / 2, height - 6, class_="name")]
-    if y_name:
-        parts.append(label(y_name, left, top - 9, "start", "name"))
-    for value in x.ticks(7):
-        parts.append(tag("line", x1=x(value), x2=x(value), y1=top, y2=height - bottom))
-        parts.append(label(tick_text(value), x(value), height - bottom + 16, class_="tick"))
-    for value in y.ticks(6):
-        parts.append(tag("line", x1=left, x2=width - 12, y1=y(value), y2=y(value)))
-        parts.append(label(tick_text(value), left - 6, y(value) + 4, "end", "tick"))
-    return tag("g", *parts, class_="grid")
-
-
-def lineage(answer: Answer, units: Sequence[Unit]) -> str:
-    """One lane per trial of a population, with an arrow from whom it took over, and how the best came to be."""
-    analysis = answer.analysis
-    by_index = {unit.records[0].index: unit for unit in units}
-    order = [unit.records[0] for unit in units[::-1]]
-    step = 26 if len(order) <= 40 else 12
-    left, top, width = 70, 10, 960
-    height = top + step * len(order) + 40
-    ends = {record.index: _reached(record, analysis.axis) for record in order}
-    x = Scale(0.0, max(ends.values()) or 1.0, left, width - 14)
-    lanes = {record.index: top + step * (place + 0.5) for place, record in enumerate(order)}
-    skip = -(-len(order) // 40)
-    words = [label(f"trial {r.index}", left - 8, lanes[r.index] + 4, "end", "tick") for r in order[::skip]]
-    axis = [label(analysis.axis, (left + width) / 2, height - 4, class_="name")]
-    for value in x.ticks(7):
-        axis.append(tag("line", x1=x(value), x2=x(value), y1=top, y2=height - 34))
-        axis.append(label(tick_text(value), x(value), height - 20, class_="tick"))
-    lines = []
-    for record in order:
-        y = lanes[record.index]
-        parts = [line([(x(0), y), (x(ends[record.index]), y)])]
-        for exploit in record.exploits:
-            at, source = x(_when(exploit, analysis.axis)), lanes.get(exploit.source)
-            if source is not None:
-                parts.append(line([(at, source), (at, y)], class_="take"))
-                parts.append(tag("path", d=_arrow(at, y, down=y > source), class_="head"))
-        lines.append(by_index[record.index].group(*parts))
-    way: list[tuple[float, float]] = []
-    if answer.best is not None:
-        for index, a, b in ancestry(order, answer.best.trials[0].index, analysis.axis):
-            way += [(x(min(b, ends[index])), lanes[index]), (x(a), lanes[index])]
-    title = "Lineage: who took over whom, and when; the strong line is how the best trial came to be"
-    grid, strong = tag("g", *axis, *words, class_="grid"), line(way, class_="way")
-    return chart(title, width, height, grid, *lines, strong)
-
-
-def ancestry(records: Sequence[TrialRecord], index: int, axis: str) -> list[tuple[int, float, float]]:
-    """The trials through which the weights of one came: `(trial, from, to)`, newest first."""
-    by_index = {record.index: record for record in records}
-    found: list[tuple[int, float, float]] = []
-    until = math.inf
-    while index in by_index:
-        before = [exploit for exploit in by_index[index].exploits if _when(exploit, axis) < until]
-        if not before:
-            found.append((index, 0.0, until))
-            break
-        last = max(before, key=lambda exploit: _when(exploit, axis))
-        found.append((index, float(_when(last, axis)), until))
-        index, until = last.source, float(_when(last, axis))
-    return found
-
-
-def settings_over_time(answer: Answer, units: Sequence[Unit]) -> list[str]:
-    """For each setting, its value in every trial as it changed."""
-    analysis = answer.analysis
-    settings = {setting.path: setting for setting in analysis.settings}
-    ways = {unit.index: _course(unit.records[0], analysis.axis) for unit in units}
-    width, height, left, top, bottom = 470, 220, 64, 28, 44
-    x = Scale(0.0, max((at for way in ways.values() for at, _ in way), default=1.0) or 1.0, left, width - 12)
-    drawings = []
-    for path in answer.paths:
-        numbers: list[Any] = [own.get(path) for way in ways.values() for _, own in way]
-        if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in numbers):
-            continue
-        log = settings[path].kind in LOG_KINDS and min(numbers) > 0
-        y = scale_of(numbers, height - bottom, top, log)
-        lines = []
-        for unit in units:
-            points: list[tuple[float, float]] = []
-            for at, own in ways[unit.index]:
-                points += [(x(at), points[-1][1])] if points else []
-                points.append((x(at), y(own[path])))
-            lines.append(unit.group(line(points)))
-        grid = _grid(x, y, analysis.axis, answer.names[path], width, height, left, top, bottom)
-        drawings.append(chart(f"{answer.names[path]} over {analysis.axis}", width, height, grid, *lines))
-    return drawings
-
-
-def _course(record: TrialRecord, axis: str) -> list[tuple[float, dict[str, Any]]]:
-    """The settings of a trial from each moment on, and at its end."""
-    first = record.first_settings or (record.settings if not record.exploits else None)
-    way: list[tuple[float, dict[str, Any]]] = [(0.0, first)] if first else []
-    way += [(float(_when(exploit, axis)), exploit.settings) for exploit in record.exploits]
-    return [*way, (_reached(record, axis), way[-1][1])]
-
-
-def _when(exploit: Any, axis: str) -> int:
-    return int(exploit.timesteps_total if axis == "timesteps_total" else exploit.training_iteration)
-
-
-def _reached(record: TrialRecord, axis: str) -> float:
-    return float(record.last_result.get(axis, 0.0))
-
-
-def _arrow(x: float, y: float, down: bool) -> str:
-    back = -7 if down else 7
-    return f"M{x:.1f} {y:.1f}l-4 {back}h8z"
 
 
 def legend(answer: Answer, units: Sequence[Unit]) -> str:

@@ -16,7 +16,7 @@ from shoal.tune.records import TrialRecord
 
 Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
-MOST_POINTS, FEWEST_POINTS, POINTS_IN_ALL = 300, 40, 60_000
+MOST_POINTS, FEWEST_POINTS, POINTS_IN_ALL = 300, 30, 30_000
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,14 @@ def read_curve(path: Path, metric: str, axis: str, most: int = MOST_POINTS) -> C
     None if it never appears.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        content = path.read_bytes()
     except OSError:
         return None
+    known = list(enumerate(content.splitlines(), start=1))
     marks = (f'"{metric}"'.encode(), f'"{metric.partition("/")[0]}"'.encode())
-    known = [(at, line) for at, line in enumerate(lines, start=1) if marks[0] in line or marks[1] in line]
+    if content.count(marks[1]) < len(known):
+        # An evaluation comes only now and then: lines without it must not take the place of those that have it.
+        known = [(at, line) for at, line in known if marks[0] in line or marks[1] in line]
     places = sorted({round(place) for place in np.linspace(0, len(known) - 1, min(most, len(known)))})
     x, y = [], []
     for at, line in (known[place] for place in places):

@@ -89,6 +89,41 @@ def scale_of(values: Sequence[float], start: float, end: float, log: bool = Fals
     return Scale(low, high, start, end, log)
 
 
+@dataclass(frozen=True)
+class Frame:
+    """A drawing of `width` by `height` with room for words around what is drawn."""
+
+    width: int
+    height: int
+    left: int
+    top: int
+    bottom: int
+
+    @property
+    def across(self) -> tuple[float, float]:
+        """Where the horizontal axis starts and ends."""
+        return self.left, self.width - 12
+
+    @property
+    def up(self) -> tuple[float, float]:
+        """Where the vertical axis starts and ends."""
+        return self.height - self.bottom, self.top
+
+    def lattice(self, x: Scale, y: Scale, x_name: str, y_name: str) -> str:
+        """The lines and words of both axes."""
+        parts = [
+            label(x_name, sum(self.across) / 2, self.height - 6, class_="name"),
+            label(y_name, self.left, self.top - 9, "start", "name"),
+        ]
+        for value in x.ticks(7):
+            parts.append(tag("line", x1=x(value), x2=x(value), y1=self.top, y2=self.up[0]))
+            parts.append(label(tick_text(value), x(value), self.up[0] + 16, class_="tick"))
+        for value in y.ticks(6):
+            parts.append(tag("line", x1=self.left, x2=self.across[1], y1=y(value), y2=y(value)))
+            parts.append(label(tick_text(value), self.left - 6, y(value) + 4, "end", "tick"))
+        return tag("g", *parts, class_="grid")
+
+
 def round_values(low: float, high: float, most: int) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten, at most about `most` of them."""
     if not high > low:

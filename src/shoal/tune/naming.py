@@ -44,7 +44,7 @@ def score_text(value: float | None) -> str:
 
 def same_key(value: Any) -> str:
     """Equal for equal values, lists and mappings included."""
-    return json.dumps(value, sort_keys=True, default=str)
+    return repr(value) if isinstance(value, (int, float, str)) else json.dumps(value, sort_keys=True, default=str)
 
 
 def all_settings(sweep: Sweep, records: Sequence[TrialRecord]) -> tuple[Setting, ...]:

@@ -11,12 +11,11 @@ from shoal.tune.charts import (
     Unit,
     learning_curves,
     legend,
-    lineage,
     parallel_coordinates,
-    settings_over_time,
     units_of,
 )
 from shoal.tune.drawing import escaped, tag
+from shoal.tune.lineage import lineage, settings_over_time
 from shoal.tune.naming import score_text, value_text
 from shoal.tune.records import TrialRecord
 from shoal.tune.tables import axis_text, reached_text

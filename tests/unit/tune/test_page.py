@@ -16,8 +16,9 @@ from shoal.config.sweep import Chosen, Setting, Sweep
 from shoal.tune.analysis import Analysis
 from shoal.tune.answer import answer_lines, answer_of
 from shoal.tune.answering import write_answer
-from shoal.tune.charts import ancestry, limits
+from shoal.tune.charts import limits
 from shoal.tune.drawing import Scale, round_values, scale_of, tick_text
+from shoal.tune.lineage import ancestry
 from shoal.tune.records import Exploit, TrialRecord
 
 Filled = Callable[..., Path]
