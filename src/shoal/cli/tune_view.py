@@ -48,6 +48,10 @@ class TuneView(Protocol):
 def open_tune_view(run: SweepRun, quiet: bool) -> Iterator[TuneView]:
     """The view that suits where the output goes; meanwhile it also shows shoal's own warnings."""
     board = Board(run.sweep, read_trials(run.folder))
+    if run.done is None:
+        how = f"goes on with {board.counts()}" if board.records else f"{planned(run.sweep)} trials"
+        click.echo(f"{run.sweep.name}: {how} in {run.folder}")
+        sys.stdout.flush()
     if quiet:
         with messages(QuietTuneView(), "WARNING") as quiet_view:
             yield quiet_view

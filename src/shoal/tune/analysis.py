@@ -203,7 +203,8 @@ class Analysis:
                 groups.setdefault(record.group, []).append(rank)
         settings = {record.group: record.settings for record in shown}
         means = [math.fsum(members) / len(members) for members in groups.values()]
-        return importances(self.differing, [settings[group] for group in groups], means)
+        grids = [setting.path for setting in self.sweep.settings if setting.kind == "grid_search"]
+        return importances(self.differing, [settings[group] for group in groups], means, grids)
 
     @cached_property
     def differing(self) -> list[str]:

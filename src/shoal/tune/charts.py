@@ -157,8 +157,8 @@ def learning_curves(answer: Answer, units: Sequence[Unit]) -> str:
     curves = [
         analysis.curves[record.index] for unit in drawn for record in unit.records if record.index in analysis.curves
     ]
-    if not curves:
-        return ""
+    if max((len(curve.x) for curve in curves), default=0) < 2:
+        return ""  # a function that reports once learns nothing on the way
     x = Scale(0.0, max(float(curve.x[-1]) for curve in curves) or 1.0, *frame.across)
     y = _score_scale(np.concatenate([curve.y for curve in curves]).tolist(), *frame.up)
     lines = []

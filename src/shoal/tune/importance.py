@@ -3,19 +3,20 @@
 Trials are compared by rank, so that one that diverged weighs no more than any other bad one (`curves.fair_ranks`). A
 setting's values, or ranges of them that hold equally many trials, part the trials into bins; the share is that of the
 ranks' variance which lies between bins, less what bins would show by chance (adjusted R squared). What two settings
-explain together beyond their sum is theirs as a pair.
+explain together beyond their sum is theirs as a pair. Where two settings happened to go together, both explain the
+same, and shares add up to more than all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from shoal.tune.naming import same_key
+from shoal.tune.naming import same_key, short_names
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
@@ -49,49 +50,96 @@ class Importances:
     note: str = ""
 
 
-def importances(paths: Sequence[str], trials: Sequence[Mapping[str, Any]], ranks: Sequence[float]) -> Importances:
-    """The importance of the settings at `paths`, from the settings of trials and how well each did (more is better)."""
+@dataclass(frozen=True)
+class _Sample:
+    """What is compared: trials, or draws of which each is several trials."""
+
+    values: dict[str, list[Any]]
+    good: Floats
+    order: Ints
+    """Rows of places: the true order, then shuffled ones."""
+    part: float
+    """The share of all differences that lies between its members."""
+
+
+def importances(
+    paths: Sequence[str],
+    trials: Sequence[Mapping[str, Any]],
+    ranks: Sequence[float],
+    grids: Collection[str] = (),
+) -> Importances:
+    """The importance of the settings at `paths`, from the settings of trials and how well each did (more is better).
+
+    With `grids`, Tune tries every point of those for each draw of the other settings: what was drawn six times was
+    tried six times, however many trials that makes.
+    """
     count = len(trials)
     if not paths:
         return Importances(note="no setting differs between trials")
     if count < FEWEST_TRIALS:
         return Importances(note=f"{count} configurations are too few to tell; {FEWEST_TRIALS} are needed")
-    good = np.asarray(ranks, np.float64)
-    if np.ptp(good) == 0:
+    if min(ranks) == max(ranks):
         return Importances(note="all trials did equally well")
-    rng = np.random.default_rng(0)
-    order = np.stack([np.arange(count), *(rng.permutation(count) for _ in range(SHUFFLES))])
-    values = {path: [trial.get(path) for trial in trials] for path in paths}
-    found, left_out = [], []
-    for path in paths:
-        bins = _bins(values[path], MOST_RANGES)
+    whole = _sample(paths, trials, ranks, list(range(count)))
+    drawn = _sample(paths, trials, ranks, _draws(trials, grids))
+    samples = {path: whole if path in grids else drawn for path in paths}
+    found, left_out, names = [], [], short_names(paths)
+    for path, sample in samples.items():
+        bins = _bins(sample.values[path], MOST_RANGES) if len(sample.good) >= FEWEST_TRIALS else None
         if bins is None:
-            left_out.append(path)
+            left_out.append(names[path])
             continue
-        shares = _explained(_one_hot(bins), good[order])
+        shares = _explained(_one_hot(bins), sample.good[sample.order])
         chance = float(np.mean(shares[1:] >= shares[0]))
-        found.append(Importance((path,), max(float(shares[0]), 0.0), chance >= 0.05))
+        found.append(Importance((path,), max(float(shares[0]), 0.0) * sample.part, chance >= 0.05))
     found.sort(key=lambda one: -one.share)
-    pairs = _pairs([one.paths[0] for one in found[:MOST_PAIRED]], values, good, order)
-    note = f"{', '.join(left_out)}: too many values for so few trials" if left_out else ""
-    return Importances(tuple(found), pairs, note)
+    pairs = []
+    for first, second in combinations([one.paths[0] for one in found[:MOST_PAIRED]], 2):
+        pairs.append((first, second, whole if {first, second} & set(grids) else drawn))
+    note = f"{', '.join(left_out)}: too few different trials to tell" if left_out else ""
+    return Importances(tuple(found), _notable(pairs), note)
 
 
-def _pairs(paths: Sequence[str], values: Mapping[str, list[Any]], good: Floats, order: Ints) -> tuple[Importance, ...]:
+def _draws(trials: Sequence[Mapping[str, Any]], grids: Collection[str]) -> list[int]:
+    """Which draw each trial is of: how often its point of the grids came before."""
+    seen: dict[str, int] = {}
+    found = []
+    for trial in trials:
+        point = same_key([trial.get(path) for path in grids])
+        found.append(seen.get(point, 0))
+        seen[point] = found[-1] + 1
+    return found
+
+
+def _sample(
+    paths: Sequence[str], trials: Sequence[Mapping[str, Any]], ranks: Sequence[float], members: list[int]
+) -> _Sample:
+    single = np.asarray(ranks, np.float64)
+    belongs = _one_hot(np.asarray(members, np.intp))
+    sizes = belongs.sum(axis=0)
+    good = single @ belongs / sizes
+    part = float(sizes @ (good - single.mean()) ** 2 / ((single - single.mean()) ** 2).sum())
+    first = [members.index(member) for member in range(len(good))]
+    rng = np.random.default_rng(0)
+    order = np.stack([np.arange(len(good)), *(rng.permutation(len(good)) for _ in range(SHUFFLES))])
+    return _Sample({path: [trials[at].get(path) for at in first] for path in paths}, good, order, part)
+
+
+def _notable(pairs: Iterable[tuple[str, str, _Sample]]) -> tuple[Importance, ...]:
     """The pairs that explain notably more than their sum, and more than the best of all pairs does by chance."""
     shares, gains = [], []
-    for first, second in combinations(paths, 2):
-        designs = _designs(values[first], values[second])
+    for first, second, sample in pairs:
+        designs = _designs(sample.values[first], sample.values[second])
         if designs is None:
             continue
         base, whole = designs
-        centred = good - good.mean()
+        centred = sample.good - sample.good.mean()
         alone, together = (_adjusted(_captured(q, centred[None]), centred, q.shape[1])[0] for q in designs)
-        shares.append(Importance((first, second), float(together - alone)))
+        shares.append(Importance((first, second), float(together - alone) * sample.part))
         # What is left of the ranks after both are taken out is what chance can shuffle.
-        rest = (centred - base @ (base.T @ centred))[order]
+        rest = (centred - base @ (base.T @ centred))[sample.order]
         gain = _captured(whole, rest) - _captured(base, rest)
-        gains.append(gain / gain[1:].mean())
+        gains.append(gain / max(gain[1:].mean(), 1e-12))
     if not gains:
         return ()
     limit = np.quantile(np.max([gain[1:] for gain in gains], axis=0), 0.99)

@@ -176,7 +176,8 @@ def _trials(answer: Answer) -> str:
     told = any(reasons.values())
     rows = []
     for record in sorted(analysis.records, key=lambda r: (ranks.get(r.index, len(ranks) + 1), r.index)):
-        score, steps = scores.get(record.index), record.last_result.get(analysis.axis)
+        score = scores.get(record.index, record.last_result.get(analysis.sweep.metric))
+        steps = record.last_result.get(analysis.axis)
         cells = [
             _cell(str(ranks.get(record.index, "-"))),
             tag("td", tag("a", f"{record.index}", href=f"{record.folder}/") if record.folder else str(record.index)),

@@ -68,7 +68,21 @@ def test_it_says_why_there_is_nothing() -> None:
     assert importances([], [{}] * 20, range(20)).note == "no setting differs between trials"
     assert importances(["a"], [{"a": i % 2} for i in range(20)], [0.5] * 20).note == "all trials did equally well"
     names = [{"a": f"name {i}"} for i in range(20)]
-    assert importances(["a"], names, range(20)) == Importances(note="a: too many values for so few trials")
+    assert importances(["a"], names, range(20)) == Importances(note="a: too few different trials to tell")
+
+
+def test_what_was_drawn_six_times_was_tried_six_times() -> None:
+    rng = np.random.default_rng(0)
+    draws = [float(rng.uniform()) for _ in range(12)]
+    trials = [{"drawn": draw, "net": net} for draw in draws[:6] for net in ("a", "b", "c")]
+    result = importances(["drawn", "net"], trials, [t["drawn"] + (t["net"] == "a") for t in trials], ["net"])
+    assert [one.paths for one in result.settings] == [("net",)]
+    assert result.note == "drawn: too few different trials to tell"
+    trials = [{"drawn": draw, "net": net} for draw in draws for net in ("a", "b", "c")]
+    result = importances(["drawn", "net"], trials, [t["drawn"] + (t["net"] == "a") for t in trials], ["net"])
+    assert shares(result)["net"] == pytest.approx(0.7, abs=0.15)
+    assert 0.1 < shares(result)["drawn"] < 0.3
+    assert sum(shares(result).values()) < 1.05
 
 
 def curve(*values: float) -> Curve:

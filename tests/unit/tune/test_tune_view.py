@@ -94,11 +94,15 @@ def test_the_end_says_what_is_best_and_what_to_type(tmp_path: Path, capsys: pyte
 
 def test_the_view_knows_the_trials_of_a_sweep_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = fill(tmp_path, sweep(LR, num_samples=3), 3, early=False)
-    run = SimpleNamespace(folder=folder, sweep=sweep(LR, num_samples=3))
+    run = SimpleNamespace(folder=folder, sweep=sweep(LR, num_samples=3), done=None)
     again = dataclasses.replace(read_trials(folder)[2], status="running")
     with open_tune_view(run, quiet=True) as view:
         view.show(Event("started", "trial 2 goes on", again))
-    assert capsys.readouterr().out == ""
+    begin = f"cartpole: goes on with 3 of 3 trials: 3 finished in {folder}\n"
+    assert capsys.readouterr().out == begin
     with open_tune_view(run, quiet=False) as view:
         view.show(Event("started", "trial 2 goes on", again))
-    assert capsys.readouterr().out.startswith("trial 2 goes on: lr ")
+    assert capsys.readouterr().out.startswith(f"{begin}trial 2 goes on: lr ")
+    run.done = "3 trials have ended"
+    with open_tune_view(run, quiet=True):
+        assert capsys.readouterr().out == ""
