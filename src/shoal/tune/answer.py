@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from shoal.tune.tables import aligned, axis_text, fitted, reached_text, status_c
 
 MOST_ROWS = 10
 BAR = 20
+_CODE = re.compile(r"[\w./~-]{1,200}(:[\w.]+)?")
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,9 @@ class Answer:
         """`20 trials: 12 finished, 7 stopped early, 1 failed; 1,250,000 steps`."""
         records = self.analysis.records
         steps = math.fsum(record.last_result.get("timesteps_total", 0) for record in records)
-        text = (
-            f"{len(records)} trial{'s' * (len(records) != 1)}: {status_counts(records)}"
-            if records
-            else "no trial has begun"
-        )
+        if not records:
+            return "no trial has begun"
+        text = f"{len(records)} trial{'s' * (len(records) != 1)}: {status_counts(records)}"
         return text + (f"; {int(steps):,} steps" if steps else "")
 
     def name_of(self, importance: Importance) -> str:
@@ -139,11 +139,19 @@ def _commands(analysis: Analysis, best: TrialRecord, experiment: Mapping[str, An
 
 def _folder_of_code(analysis: Analysis, experiment: Mapping[str, Any]) -> str:
     """`cd FOLDER && ` if the experiment names code of the user's own that is found in a folder of the search path."""
-    heads = {text.partition(":")[0].partition(".")[0] for text in _texts(experiment) if text.strip()}
+    names = [text.partition(":")[0] for text in _texts(experiment) if _CODE.fullmatch(text)]
     for folder in map(Path, read_about(analysis.folder)["search_path"]):
-        if any((folder / f"{head}.py").is_file() or (folder / head / "__init__.py").is_file() for head in heads):
+        if any(_is_in(folder, name) for name in names):
             return f"cd {shlex.quote(str(folder))} && "
     return ""
+
+
+def _is_in(folder: Path, name: str) -> bool:
+    """Whether `module`, `package.module.Class` or `file.py` is a file of the folder."""
+    parts = name.split(".")
+    ways = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    files = [name, *(f"{way}{end}" for way in ways for end in (".py", "/__init__.py"))]
+    return any(file.endswith(".py") and (folder / file).is_file() for file in files)
 
 
 def _texts(value: Any) -> Iterator[str]:

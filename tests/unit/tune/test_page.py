@@ -101,12 +101,21 @@ def test_best_yml_is_an_experiment_that_trains_for_longer(tmp_path: Path, stop: 
     assert experiment.stop == expected
 
 
-def test_the_command_goes_to_the_folder_of_the_users_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("env", "file"),
+    [
+        ("throw_env.ThrowEnv", "throw_env.py"),
+        ("./throw_env.py:ThrowEnv", "throw_env.py"),
+        ("envs.throwing:ThrowEnv", "envs/throwing.py"),
+        ("envs.ThrowEnv", "envs/__init__.py"),
+    ],
+)
+def test_the_command_goes_to_the_folder_of_the_users_code(tmp_path: Path, env: str, file: str) -> None:
     code = tmp_path / "my code"
-    code.mkdir()
-    (code / "throw_env.py").write_text("")
+    (code / file).parent.mkdir(parents=True)
+    (code / file).write_text("")
     made = sweep(LR)
-    made = dataclasses.replace(made, tree={**made.tree, "env": "throw_env.ThrowEnv"})
+    made = dataclasses.replace(made, tree={**made.tree, "env": env})
     folder = fill(tmp_path / "sweep", made, 2)
     about = json.loads((folder / "sweep.json").read_text())
     (folder / "sweep.json").write_text(json.dumps({**about, "search_path": [str(tmp_path), str(code)]}))
