@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -42,9 +42,9 @@ class View(Protocol):
 def open_view(title: str, folder: Path, stop: Mapping[str, float], quiet: bool, log_level: str) -> Iterator[View]:
     """The view that suits where the output goes; meanwhile it also shows shoal's own messages."""
     if quiet:
-        with _messages(QuietView(), log_level) as view:
+        with messages(QuietView(), log_level) as view:
             yield view
-    elif sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+    elif can_redraw():
         from rich.console import Console
         from rich.live import Live
 
@@ -57,13 +57,18 @@ def open_view(title: str, folder: Path, stop: Mapping[str, float], quiet: bool, 
                 redirect_stdout=False,
                 redirect_stderr=False,
             ) as live,
-            _messages(live_view, log_level),
+            messages(live_view, log_level),
         ):
             live_view.redraw = live.refresh
             yield live_view
     else:
-        with _messages(PlainView(stop), log_level) as view:
+        with messages(PlainView(stop), log_level) as view:
             yield view
+
+
+def can_redraw() -> bool:
+    """Whether the output is a terminal on which lines can be drawn again."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 class QuietView:
@@ -177,7 +182,7 @@ def live_lines(history: History, title: str, folder: Path, elapsed_s: float, wid
     from rich.text import Text
 
     last = history.last
-    lines = [Text.assemble((title, "bold"), f"  {duration(elapsed_s)}  ", (_tail(folder, width), "dim"))]
+    lines = [Text.assemble((title, "bold"), f"  {duration(elapsed_s)}  ", (tail(folder, width), "dim"))]
     if not last:
         lines.append(Text("the first iteration is running", "dim"))
     else:
@@ -220,7 +225,8 @@ def _shares(last: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {share:.0%}" for name, share in known.items())
 
 
-def _tail(folder: Path, width: int) -> str:
+def tail(folder: Path, width: int) -> str:
+    """A folder with `~` for the home folder, where there is room for both."""
     home = str(Path.home())
     text = str(folder)
     return f"~{text[len(home) :]}" if text.startswith(f"{home}{os.sep}") and width >= 80 else text
@@ -262,10 +268,20 @@ def _number(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) < 1e5 else f"{value:.3g}"
 
 
+class Listener(Protocol):
+    """Shows messages."""
+
+    def log(self, line: str) -> None:
+        """Show one."""
+
+
+Shown = TypeVar("Shown", bound=Listener)
+
+
 class _ToView(logging.Handler):
     """Hands messages to a view."""
 
-    def __init__(self, view: View, level: str) -> None:
+    def __init__(self, view: Listener, level: str) -> None:
         super().__init__(level)
         self._view = view
         self.addFilter(RateLimit())
@@ -276,7 +292,8 @@ class _ToView(logging.Handler):
 
 
 @contextmanager
-def _messages(view: View, level: str) -> Iterator[View]:
+def messages(view: Shown, level: str) -> Iterator[Shown]:
+    """Meanwhile the view shows shoal's own messages."""
     handler = _ToView(view, level)
     log = logging.getLogger("shoal")
     log.addHandler(handler)

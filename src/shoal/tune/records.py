@@ -14,15 +14,19 @@ RESULTS/NAME/sweep_1a2b3_2026-11-16_21-30-05/
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+
+from shoal.config.sweep import Chosen, Setting, Sweep
 
 Status = Literal["waiting", "running", "paused", "finished", "stopped early", "failed", "interrupted"]
 
 
 @dataclass(frozen=True)
 class Exploit:
-    """A trial of a population that took over another's weights, optimiser, filter and task, and changed its settings."""
+    """A trial of a population took over another's weights, optimiser, filter and task, and changed its settings."""
 
     training_iteration: int
     timesteps_total: int
@@ -50,6 +54,8 @@ class TrialRecord:
     exploits: tuple[Exploit, ...] = ()
     last_result: dict[str, float] = field(default_factory=dict)
     """The numbers of its last result, nested names as `a/b`."""
+    first_settings: dict[str, Any] = field(default_factory=dict)
+    """The settings it began with, where it changed them since."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,36 @@ class Event:
     kind: Literal["started", "result", "paused", "exploited", "stopped early", "finished", "failed", "note"]
     sentence: str
     record: TrialRecord | None = None
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """All that `sweep.json` holds: `sweep`, `search_path`, `function` and the version of `shoal`."""
+    return dict(json.loads((folder / "sweep.json").read_bytes()))
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """The sweep that a folder is of."""
+    tree = read_about(folder)["sweep"]
+    settings = tuple(Setting(one["path"], one["kind"], tuple(one["args"])) for one in tree["settings"])
+    chosen = {key: Chosen(**tree[key]) for key in ("scheduler", "search_alg")}
+    return Sweep(**{**tree, "settings": settings, **chosen})
+
+
+def read_trials(folder: Path) -> list[TrialRecord]:
+    """Every trial that has been begun, in order of their number."""
+    path = folder / "trials.json"
+    found = json.loads(path.read_bytes()) if path.exists() else []
+    return [TrialRecord(**{**one, "exploits": tuple(Exploit(**it) for it in one["exploits"])}) for one in found]
+
+
+def read_results(folder: Path, record: TrialRecord) -> list[dict[str, Any]]:
+    """All results of a trial, oldest first, as its `result.json` holds them."""
+    path = folder / record.folder / "result.json"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue  # the last line of a process that was killed
+    return found
