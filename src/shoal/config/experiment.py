@@ -260,10 +260,12 @@ class Places:
         self.file, self.name, self.lines, self.changed = file, name, lines, changed
 
     def of(self, problem: str) -> str:
+        """A problem that begins with its path."""
         path, colon, rest = problem.partition(": ")
         return self.at(path, rest) if colon and " " not in path else f"{self.file}: {self.name}: {problem}"
 
     def at(self, path: str, problem: str) -> str:
+        """A problem of what stands at a path."""
         if path in self.changed:
             return f"{path}: {problem}"
         place = full = f"{self.name}.{path}".rstrip(".")

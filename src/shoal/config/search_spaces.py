@@ -193,8 +193,8 @@ def combinations(settings: Sequence[Setting], most: int) -> Iterator[dict[str, A
     """Paths to values that between them have every extreme: all combinations, or if they are too many one at a time."""
     ends = {setting.path: extremes(setting) for setting in settings}
     if math.prod(len(values) for values in ends.values()) <= most:
-        for values in itertools.product(*ends.values()):
-            yield dict(zip(ends, values, strict=True))
+        for combination in itertools.product(*ends.values()):
+            yield dict(zip(ends, combination, strict=True))
         return
     first = {path: values[0] for path, values in ends.items()}
     yield first

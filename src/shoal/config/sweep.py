@@ -27,7 +27,7 @@ from shoal.config.stopping import is_result_name, limit_of, result_hint
 from shoal.config.sweep_checks import MUTATIONS, conflicts, resolved
 from shoal.config.sweep_checks import trial_count as trial_count
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable, chosen_options
-from shoal.config.vocabulary import SWEEP_KEYS, nearest
+from shoal.config.vocabulary import SWEEP_KEYS, key_hint, nearest
 from shoal.errors import ConfigError
 
 Mode = Literal["max", "min"]
@@ -179,7 +179,13 @@ def _checked_mutations(sweep: Sweep) -> list[str]:
 
 def _stop_of_function(body: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
     """The stop criteria of a user's function, whose results have any names, and what is wrong with its tree."""
-    stop, problems = body.get("stop") or {}, list[str]()
+    stop = body.get("stop") or {}
+    known = ("name", "config", "stop", "results_dir")
+    problems = [
+        f"{printable(str(key))}: unknown key{key_hint(str(key), (*known, *SWEEP_KEYS))}; a function has config and stop"
+        for key in body
+        if key not in known
+    ]
     if not isinstance(stop, Mapping):
         return {}, [f"stop: must be a mapping such as {{training_iteration: 10}} {got(stop)}"]
     limits: dict[str, float] = {}

@@ -175,8 +175,8 @@ def conflicts(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool) -> l
         found.append("stop: has no limit that every trial reaches; add e.g. timesteps_total: 100000")
     if sweep.mode == "min" and sweep.metric in stop:
         found.append(
-            f"stop.{sweep.metric}: ends a trial as soon as it is at least {stop[sweep.metric]:g}, which with mode: min is "
-            "a bad one, so they contradict; leave it out"
+            f"stop.{sweep.metric}: ends a trial as soon as it is at least {stop[sweep.metric]:g}, and with mode: min "
+            "small is good, so they contradict; leave it out"
         )
     if sweep.search_alg.type != "random" or sweep.scheduler.type != "fifo":
         who = sweep.scheduler.type if sweep.scheduler.type != "fifo" else sweep.search_alg.type
@@ -198,12 +198,16 @@ def _search_conflicts(sweep: Sweep, is_experiment: bool) -> list[str]:
             found.append(
                 "config: has nothing to search; write e.g. lr: {loguniform: [1e-5, 1e-2]}, or use `shoal train`"
             )
-        elif is_experiment and sweep.num_samples > 1 and sweep.scheduler.type not in MUTATIONS:
-            if all(setting.kind == "grid_search" for setting in settings):
-                found.append(
-                    f"num_samples: nothing is drawn, so {sweep.num_samples} samples would be the same; say seeds: "
-                    f"{sweep.num_samples} for other seeds, or a range in place of a grid"
-                )
+        elif (
+            is_experiment
+            and sweep.num_samples > 1
+            and sweep.scheduler.type not in MUTATIONS
+            and all(setting.kind == "grid_search" for setting in settings)
+        ):
+            found.append(
+                f"num_samples: nothing is drawn, so {sweep.num_samples} samples would be the same; say seeds: "
+                f"{sweep.num_samples} for other seeds, or a range in place of a grid"
+            )
         return found
     if not settings:
         found.append(

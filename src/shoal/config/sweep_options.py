@@ -257,6 +257,7 @@ SEARCHERS: Mapping[str, Choosable] = {
         {"seed": _SEED},
         module="ax",
         extra="ax",
+        below=("ax-platform", 1, 3),
         kinds=_WITHOUT_GRID,
     ),
 }
