@@ -266,7 +266,7 @@ class Places:
 
     def at(self, path: str, problem: str) -> str:
         """A problem of what stands at a path."""
-        if path in self.changed:
+        if any(path == changed or path.startswith(f"{changed}.") for changed in self.changed):
             return f"{path}: {problem}"
         place = full = f"{self.name}.{path}".rstrip(".")
         while place and place not in self.lines:

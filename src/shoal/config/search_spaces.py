@@ -7,9 +7,9 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from shoal.config.fields import number, whole
+from shoal.config.fields import MAX_DEPTH, number, whole
 from shoal.config.problems import got, printable
 
 
@@ -23,6 +23,15 @@ class Setting:
     """How it is chosen: `grid_search`, `uniform`, `loguniform`, `choice`, ..."""
     args: tuple[Any, ...]
     """The values of a grid or choice; the bounds, and the step, of a range."""
+
+
+class Found(NamedTuple):
+    """A search space as it stands in a tree, unchecked."""
+
+    path: str
+    kind: str
+    given: Any
+    in_list: bool
 
 
 @dataclass(frozen=True)
@@ -94,18 +103,18 @@ def find_settings(tree: Mapping[str, Any], places: Iterable[str] = PLACES) -> tu
     return settings, problems
 
 
-def spaces_in(value: Any, path: str = "", in_list: bool = False) -> Iterator[tuple[str, str, Any, bool]]:
-    """Path, kind, arguments and whether it is in a list, of every mapping that names a way to choose."""
+def spaces_in(value: Any, path: str = "", in_list: bool = False, depth: int = 0) -> Iterator[Found]:
+    """Every mapping that names a way to choose; what is nested too deep for an experiment is not looked into."""
     kind = space_kind(value)
     # What `randomize` says is drawn by the environment, for every episode; only a grid over it is the search's.
     if kind is not None and (not path.startswith("config.randomize.") or kind in ("grid_search", "sample_from")):
-        yield path, kind, value[kind], in_list
-    elif isinstance(value, Mapping):
+        yield Found(path, kind, value[kind], in_list)
+    elif depth <= MAX_DEPTH and isinstance(value, Mapping):
         for key, item in value.items():
-            yield from spaces_in(item, f"{path}.{printable(str(key))}".lstrip("."), in_list)
-    elif isinstance(value, list | tuple):
+            yield from spaces_in(item, f"{path}.{printable(str(key))}".lstrip("."), in_list, depth + 1)
+    elif depth <= MAX_DEPTH and isinstance(value, list | tuple):
         for item in value:
-            yield from spaces_in(item, path, True)
+            yield from spaces_in(item, path, True, depth + 1)
 
 
 def checked_setting(path: str, kind: str, given: Any) -> Setting:

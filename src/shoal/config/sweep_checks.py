@@ -62,6 +62,8 @@ def resolved(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool) -> tu
         return sweep, limits, [f"scheduler.time_attr: {attr} does not tell how far a trial is; {hint}"]
     if "max_t" in known:
         problems += _resolve_max_t(kind, attr, options, limits)
+        if problems:
+            return sweep, limits, problems
     limit = limits.get(attr)
     if "grace_period" in known:
         problems += _resolve_share("grace_period", attr, options, limit)
@@ -184,11 +186,11 @@ def conflicts(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool) -> l
             found.append(f"metric: is missing; {who} compares trials by it: say metric and mode")
     if (count := trial_count(sweep)) > MOST_TRIALS:
         found.append(f"num_samples: that makes {count} trials, and {MOST_TRIALS} is the most; search fewer grids")
-    return (
-        found
-        + _not_installed("scheduler", sweep.scheduler.type, SCHEDULERS)
-        + _not_installed("search_alg", sweep.search_alg.type, SEARCHERS)
-    )
+    # Nobody should install a package for a sweep that is refused anyway.
+    return found or [
+        *_not_installed("scheduler", sweep.scheduler.type, SCHEDULERS),
+        *_not_installed("search_alg", sweep.search_alg.type, SEARCHERS),
+    ]
 
 
 def _search_conflicts(sweep: Sweep, is_experiment: bool) -> list[str]:

@@ -88,7 +88,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-_TIME = Option(text, "the first that stop has of these", "text", "which result tells how far a trial is", False)
+_TIME = Option(text, "the one in stop", "text", "which result tells how far a trial is", False)
 _ITERATIONS = Option(text, "training_iteration", "text", "which result tells how far a trial is")
 _MAX_T = Option(above(0), "as stop says", "number > 0", "how far a trial goes, in time_attr", False)
 _GRACE = Option(above(0), "a tenth of max_t", "number > 0", "how far a trial goes before it may be stopped", False)
