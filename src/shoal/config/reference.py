@@ -128,7 +128,9 @@ def file_schema(run: str) -> dict[str, Any]:
 
 def _sweep_schema() -> dict[str, Any]:
     """The schema of the keys of a sweep."""
-    said = {row.key: {"description": row.meaning} for row in sweep_rows() if "." not in row.key}
+    said: dict[str, dict[str, Any]] = {
+        row.key: {"description": row.meaning} for row in sweep_rows() if "." not in row.key
+    }
     for key in ("num_samples", "seeds", "max_concurrent_trials"):
         said[key] |= {"type": "integer", "minimum": 1}
     said["metric"] |= {"type": "string"}

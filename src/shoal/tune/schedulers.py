@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 def make_scheduler(sweep: Sweep) -> TrialScheduler:
-    """The sweep's scheduler, with metric and mode, as Ray wants it."""
+    """The sweep's scheduler, as Ray wants it."""
     kind = sweep.scheduler.type
-    scheduler = ray_class(SCHEDULERS[kind])
-    if kind == "fifo":
-        return scheduler()
-    options = {**sweep.scheduler.options, "metric": sweep.metric, "mode": sweep.mode}
+    options = dict(sweep.scheduler.options)
+    if kind != "fifo":
+        options |= {"metric": sweep.metric, "mode": sweep.mode}
     if kind == "asha":
         # A trial that reaches the end is ended by its own criterion, and then it is finished, not stopped early.
         options["stop_last_trials"] = False
@@ -35,7 +34,8 @@ def make_scheduler(sweep: Sweep) -> TrialScheduler:
         options["require_attrs"] = False
     if "perturbation_factors" in options:
         options["perturbation_factors"] = tuple(options["perturbation_factors"])
-    return scheduler(**options)
+    made: TrialScheduler = ray_class(SCHEDULERS[kind])(**options)
+    return made
 
 
 def within_bounds(settings: tuple[Setting, ...], config: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def make_search(sweep: Sweep, max_concurrent: int | None) -> SearchAlgorithm | S
     return ConcurrencyLimiter(searcher, max_concurrent) if max_concurrent else searcher
 
 
-class Steady(Searcher):  # type: ignore[misc]  # ray has no types
+class Steady(Searcher):
     """A searcher that hears only of results that have the metric as a number, and that ends instead of hanging."""
 
     def __init__(self, searcher: Searcher, nothing: dict[str, Any] | None = None) -> None:
@@ -51,9 +51,7 @@ class Steady(Searcher):  # type: ignore[misc]  # ray has no types
         self._live: set[str] = set()
         self._in_vain = 0
 
-    def set_search_properties(
-        self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
-    ) -> bool:
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         """See `Searcher`; one that has its space already keeps it."""
         self.searcher.set_search_properties(metric, mode, config, **spec)
         return True
@@ -62,7 +60,7 @@ class Steady(Searcher):  # type: ignore[misc]  # ray has no types
         """See `Searcher`."""
         return bool(self.searcher.set_max_concurrency(max_concurrent))
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> Any:
         """See `Searcher`."""
         suggestion = self.searcher.suggest(trial_id)
         if isinstance(suggestion, dict):
@@ -71,8 +69,8 @@ class Steady(Searcher):  # type: ignore[misc]  # ray has no types
         elif suggestion is None and not self._live:
             self._in_vain += 1
             if self._in_vain > MOST_IN_VAIN:
-                return str(Searcher.FINISHED)
-        return suggestion  # type: ignore[no-any-return]
+                return Searcher.FINISHED
+        return suggestion
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """See `Searcher`."""
@@ -89,11 +87,11 @@ class Steady(Searcher):  # type: ignore[misc]  # ray has no types
 
     def on_pause(self, trial_id: str) -> None:
         """Tell BOHB."""
-        self.searcher.on_pause(trial_id)
+        self.searcher.on_pause(trial_id)  # type: ignore[attr-defined]
 
     def on_unpause(self, trial_id: str) -> None:
         """Tell BOHB."""
-        self.searcher.on_unpause(trial_id)
+        self.searcher.on_unpause(trial_id)  # type: ignore[attr-defined]
 
     def get_state(self) -> dict[str, Any]:
         """See `Searcher`."""
@@ -174,7 +172,8 @@ def _ax(sweep: Sweep, options: dict[str, Any]) -> Searcher:
 
 
 def _made(sweep: Sweep, **arguments: Any) -> Searcher:
-    return ray_class(SEARCHERS[sweep.search_alg.type])(metric=sweep.metric, mode=sweep.mode, **arguments)
+    made: Searcher = ray_class(SEARCHERS[sweep.search_alg.type])(metric=sweep.metric, mode=sweep.mode, **arguments)
+    return made
 
 
 _MAKERS: dict[str, Callable[[Sweep, dict[str, Any]], Searcher]] = {

@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.config.experiment import plain
 from shoal.config.search_spaces import KINDS, LISTED, Setting, extremes, fitted
 from shoal.config.sweep import Sweep, mutated
-
-if TYPE_CHECKING:
-    from ray.tune.search.sample import Domain
 
 SEED = "seed"
 """The key beside the settings that tells a trial its seed; no path of a setting has this form."""
@@ -62,7 +59,7 @@ def first_seed(sweep: Sweep) -> int:
     return seed if isinstance(seed, int) else 0
 
 
-def ray_domain(setting: Setting) -> Domain | dict[str, Any]:
+def ray_domain(setting: Setting) -> Any:
     """The setting as Ray writes it."""
     from ray import tune
 
