@@ -83,7 +83,7 @@ def _factors(value: Any) -> list[float]:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError("must be a mapping of config's keys to values, e.g. {lr: {loguniform: [1e-5, 1e-2]}}")
     return dict(value)
 
