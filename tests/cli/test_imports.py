@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 YAML = "fast: {env: CartPole-v1, stop: {training_iteration: 2}}\n"
+SWEEP = "sweep: {env: CartPole-v1, stop: {training_iteration: 2}, config: {lr: {grid_search: [1e-3, 1e-4]}}}\n"
 
 
 def imported(desk: Any, *arguments: str) -> set[str]:
@@ -38,6 +39,8 @@ def imported(desk: Any, *arguments: str) -> set[str]:
         ["config", "show"],
         ["config", "show", "--json-schema"],
         ["config", "check", "fast.yml"],
+        ["config", "check", "sweep.yml"],
+        ["tune", "--help"],
         ["submit", "--help"],
         ["submit", "-f", "job.yml", "--scheduler", "slurm", "--dry-run", "--", "true"],
         ["jobs", "--all"],
@@ -47,7 +50,13 @@ def imported(desk: Any, *arguments: str) -> set[str]:
 def test_a_command_that_only_answers_imports_nothing_heavy(desk: Any, arguments: list[str]) -> None:
     (desk.work / "fast.yml").write_text(YAML)
     (desk.work / "job.yml").write_text("walltime: 20m\n")
+    (desk.work / "sweep.yml").write_text(SWEEP)
     assert not {"numpy", "gymnasium", "torch", "ray"} & imported(desk, *arguments)
+
+
+def test_looking_at_a_sweep_imports_neither_torch_nor_ray(desk: Any) -> None:
+    (desk.work / "sweep.yml").write_text(SWEEP)
+    assert not {"torch", "ray"} & imported(desk, "tune", "-f", "sweep.yml", "--dry-run")
 
 
 def test_training_on_vectors_imports_neither_torch_nor_ray(

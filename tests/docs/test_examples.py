@@ -98,3 +98,17 @@ def test_memory_yml_learns_to_repeat(folder: Path) -> None:
     (run_folder,) = (folder.parent / "home" / "shoal_results" / "repeat_after_me").iterdir()
     last = json.loads((run_folder / "result.json").read_text().splitlines()[-1])
     assert last["episode_reward_mean"] >= 50
+
+
+def test_sweep_yml_searches_and_trains_the_best_for_longer(folder: Path) -> None:
+    printed = run([*SHOAL, "tune", "-f", "sweep.yml", "--num-samples", "2", "--stop", "timesteps_total=6000"], folder)
+    assert "Finished: 2 trials have ended" in printed
+    (best,) = (folder.parent / "home" / "shoal_results" / "cartpole_sweep").glob("sweep_*/best.yml")
+    run([*SHOAL, "train", "-f", str(best), "--stop", "timesteps_total=4096"], folder)
+
+
+def test_training_function_tries_every_combination(folder: Path) -> None:
+    printed = run([sys.executable, "training_function.py"], folder)
+    assert printed.splitlines()[0] == "{'x': 0, 'y': 0}"
+    (trials,) = (folder.parent / "home" / "shoal_results" / "training_function").glob("sweep_*/trials")
+    assert len(list(trials.iterdir())) == 25

@@ -77,6 +77,7 @@ def desk(tmp_path: Path) -> Desk:
     (made.work / name[1]).write_text(ENVIRONMENT)
     (made.work / "my_module.py").write_text("from my_env import Thermostat as MyEnv\n")
     (made.work / "custom.yml").write_text(YAML)
+    (made.work / "sweep.yml").write_text((ROOT / "examples" / "sweep.yml").read_text())
     return made
 
 
@@ -85,6 +86,8 @@ def shortened(command: str) -> str:
     words = shlex.split(command)
     if words[1] == "resume":
         return re.sub(r"timesteps_total=\d+", f"timesteps_total={FURTHER_STEPS}", command)
+    if words[1] == "tune":
+        return f"{command} --num-samples 2 --stop timesteps_total={FURTHER_STEPS}"
     if words[1] == "train" and "--dry-run" not in words:
         if "--stop" not in words:
             return f"{command} --stop timesteps_total={MOST_STEPS}"
@@ -95,13 +98,22 @@ def shortened(command: str) -> str:
 def test_every_shoal_command_ends_well(desk: Desk) -> None:
     """In README's order, since some go on from what others leave."""
     commands = typed("shoal")
-    assert {shlex.split(command)[1] for command in commands} == {"train", "evaluate", "model", "resume", "config"}
+    assert {shlex.split(command)[1] for command in commands} == {
+        "train",
+        "tune",
+        "evaluate",
+        "model",
+        "resume",
+        "config",
+    }
     run = ""
     for command in commands:
         short = re.sub(r"\bRUN\b", shlex.quote(run), shortened(command))
         printed = desk.run(["bash", "-c", short])
         if "--dry-run" in command:
             assert printed.startswith("first:\n")
+        elif shlex.split(command)[1] == "tune":
+            assert "Finished: 2 trials have ended" in printed
         elif match := re.search(r"^  run +(.*)$", printed, re.MULTILINE):
             run = match[1]
             assert "Finished: timesteps_total " in printed

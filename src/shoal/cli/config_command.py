@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from shoal.errors import ConfigError
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 if TYPE_CHECKING:
+    from shoal.config.overrides import Override
     from shoal.config.reference import Row
 
 
@@ -27,7 +28,7 @@ def config() -> None:
 @click.option("--run", default="PPO", show_default=True, metavar="ALGORITHM", help="Whose keys to show.")
 @click.option("--json-schema", is_flag=True, help="Print the JSON Schema of experiment files, for editors.")
 def show(key: str | None, run: str, json_schema: bool) -> None:
-    """Show every key: type, default, meaning; or only KEY, such as lr, model or stop."""
+    """Show every key: type, default, meaning; or only KEY, such as lr, model, stop or scheduler."""
     from shoal.config import reference
 
     if json_schema:
@@ -38,10 +39,17 @@ def show(key: str | None, run: str, json_schema: bool) -> None:
         click.echo(json.dumps(reference.file_schema(run), indent=2))
         return
     experiment, own = reference.experiment_rows(), reference.config_rows(run)
+    sweep, spaces = reference.sweep_rows(), reference.space_rows()
     if key is None:
-        sections = [("Experiment", experiment), (f"config, for {run}", own)]
+        keys = [row for row in sweep if "." not in row.key]
+        sections = [
+            ("Experiment", experiment),
+            ("Sweep (shoal tune), beside the experiment's keys", keys),
+            ("Searches, in place of a value: {uniform: [low, high]}", spaces),
+            (f"config, for {run}", own),
+        ]
     else:
-        sections = [("", _matching(key, own, experiment, reference.stop_rows()))]
+        sections = [("", _matching(key, own, [*experiment, *sweep, *spaces], reference.stop_rows()))]
     if sys.stdout.isatty():
         _print_tables(sections)
     else:
@@ -51,12 +59,23 @@ def show(key: str | None, run: str, json_schema: bool) -> None:
 @config.command()
 @click.argument("file", type=click.Path())
 def check(file: str) -> None:
-    """List every problem of a file of experiments; exit code 2 if there is one."""
-    from shoal.config.experiment import experiments_from_file
+    """List every problem of a file of experiments or sweeps; exit code 2 if there is one."""
+    from shoal.config.experiment import experiment_from, from_file, sweep_words
 
-    experiments = experiments_from_file(file)
-    count = "1 experiment" if len(experiments) == 1 else f"{len(experiments)} experiments"
-    click.echo(f"{file}: {count}, no problems")
+    def kind(tree: dict[str, Any], overrides: list[Override]) -> str:
+        """Check it as what it is."""
+        if not sweep_words(tree):
+            experiment_from(tree, overrides)
+            return "experiment"
+        from shoal.config.sweep import sweep_from
+
+        sweep_from(tree, overrides)
+        return "sweep"
+
+    found = from_file(file, [], kind)
+    counts = [(found.count(word), word) for word in ("experiment", "sweep") if word in found]
+    told = " and ".join(f"{count} {word}{'s' * (count > 1)}" for count, word in counts)
+    click.echo(f"{file}: {told}, no problems")
 
 
 def _matching(key: str, own: list[Row], experiment: list[Row], stop: list[Row]) -> list[Row]:

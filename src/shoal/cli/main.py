@@ -23,6 +23,7 @@ class _Lazy(NamedTuple):
 
 COMMANDS = {
     "train": _Lazy("shoal.cli.train", "train", "Train an agent on an environment, or the experiments of a file."),
+    "tune": _Lazy("shoal.cli.tune", "tune", "Search for the best settings: many runs, and an answer at the end."),
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),

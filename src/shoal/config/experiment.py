@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -23,11 +23,14 @@ from shoal.config.fields import MAX_DEPTH, STRICT, Count, Flag, Size, Text
 from shoal.config.overrides import Override, set_in
 from shoal.config.ppo import PPOConfig
 from shoal.config.problems import got, printable, sentences
+from shoal.config.search_spaces import space_kind, spaces_in
 from shoal.config.settings import AlgorithmConfig, key_paths
 from shoal.config.stopping import ScoreAttr, stop_criteria
 from shoal.config.trpo import TRPOConfig
-from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, nearest
+from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, SWEEP_KEYS, nearest
 from shoal.errors import ConfigError
+
+T = TypeVar("T")
 
 ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "TRPO": TRPOConfig, "DQN": DQNConfig}
 """Every algorithm that `run` may name, with its configuration."""
@@ -75,7 +78,7 @@ class Experiment(BaseModel):
         except ValidationError as error:
             config = data.get("config") if isinstance(data, Mapping) else None
             kind = type(config) if isinstance(config, AlgorithmConfig) else AlgorithmConfig
-            raise ConfigError(sentences(error, [], _known(kind))) from None
+            raise ConfigError(sentences(error, [], known_keys(kind))) from None
         problems = experiment.conflicts()
         if problems:
             raise ConfigError(problems)
@@ -150,8 +153,10 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     """A checked experiment from its tree `{name, run, env, stop, ..., config: {...}}`; `overrides` are applied last."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"the experiment must be a mapping with env, run, stop and config {got(tree)}")
-    body, problems = _with_env_in_config(tree)
-    problems += _apply(body, overrides)
+    if searched := sweep_words(tree, overrides := list(overrides)):
+        raise ConfigError(searched)
+    body, problems = with_env_in_config(tree)
+    problems += apply_overrides(body, overrides)
     keys = body.pop("config")
     if isinstance(keys, dict) and keys.get("env") is None:
         problems.append("env: is missing; write env: with an id such as CartPole-v1, module:Class or file.py:Class")
@@ -166,14 +171,33 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     try:
         experiment = Experiment.model_validate({**{str(key): value for key, value in body.items()}, "config": config})
     except ConfigError as error:
-        raise ConfigError(_unique(problems + error.problems)) from None
+        raise ConfigError(unique(problems + error.problems)) from None
     if problems:
-        raise ConfigError(_unique(problems))
+        raise ConfigError(unique(problems))
     return experiment
+
+
+def sweep_words(tree: Mapping[str, Any], overrides: Iterable[Override] = ()) -> list[str]:
+    """What makes many runs of an experiment, each with the word for that; none if it is one run."""
+    asked = {path: value for path, value in overrides if path in SWEEP_KEYS or space_kind(value) is not None}
+    paths = [*(key for key in tree if key in SWEEP_KEYS), *asked, *(path for path, *_ in spaces_in(tree))]
+    return [
+        f"{path}: asks for many runs; use `shoal tune -f FILE` (in Python shoal.tune.run), or give one value"
+        if path not in SWEEP_KEYS
+        else f"{path}: is a key of sweeps; use `shoal tune -f FILE` (in Python shoal.tune.run), or leave it out"
+        for path in paths
+    ]
 
 
 def experiments_from_file(path: str | Path, overrides: Iterable[Override] = ()) -> list[Experiment]:
     """The experiments of a YAML file: each has its name on top and its keys under it."""
+    return from_file(path, overrides, experiment_from)
+
+
+def from_file(
+    path: str | Path, overrides: Iterable[Override], make: Callable[[dict[str, Any], list[Override]], T]
+) -> list[T]:
+    """What `make` makes of each named tree of a YAML file; every problem is told with its file and line."""
     from shoal.config.yaml_files import load_file  # here, so that showing keys does not import a YAML parser
 
     document = load_file(path)
@@ -188,10 +212,10 @@ def experiments_from_file(path: str | Path, overrides: Iterable[Override] = ()) 
         raise ConfigError(f"{path}:{document.lines.get(flat[0], 1)}: the experiment has no name; {form}")
 
     changes = list(overrides)
-    found: list[Experiment] = []
+    found: list[T] = []
     problems: list[str] = []
     for name, body in tree.items():
-        where = _Places(str(path), printable(str(name)), document.lines, {changed for changed, _ in changes})
+        where = Places(str(path), printable(str(name)), document.lines, {changed for changed, _ in changes})
         if not isinstance(body, dict):
             problems.append(where.at("", f"must be an experiment with env, run, stop and config {got(body)}"))
         elif not isinstance(name, str):
@@ -200,11 +224,11 @@ def experiments_from_file(path: str | Path, overrides: Iterable[Override] = ()) 
             problems.append(where.at("name", "unknown key; the experiment's name is the key on top"))
         else:
             try:
-                found.append(experiment_from({"name": name, **body}, changes))
+                found.append(make({"name": name, **body}, changes))
             except ConfigError as error:
                 problems += [where.of(problem) for problem in error.problems]
     if problems:
-        raise ConfigError(_unique(problems))
+        raise ConfigError(unique(problems))
     return found
 
 
@@ -216,7 +240,7 @@ def as_tree(experiment: Experiment) -> dict[str, Any]:
 
 def config_tree(config: AlgorithmConfig) -> dict[str, Any]:
     """The resolved configuration as a plain tree; classes become `module:Qualname`."""
-    tree: dict[str, Any] = _plain(config.model_dump(), "config")
+    tree: dict[str, Any] = plain(config.model_dump(), "config")
     # What is not set in evaluation is as in training, and stays out of the file.
     evaluation = tree["evaluation_config"]
     tree["evaluation_config"] = {key: value for key, value in evaluation.items() if value is not None}
@@ -231,18 +255,20 @@ def experiment_yaml(experiment: Experiment) -> str:
     return dump_yaml({tree.pop("name"): tree})
 
 
-class _Places:
+class Places:
     """Puts file, line and experiment in front of a problem."""
 
     def __init__(self, file: str, name: str, lines: Mapping[str, int], changed: set[str]) -> None:
         self.file, self.name, self.lines, self.changed = file, name, lines, changed
 
     def of(self, problem: str) -> str:
+        """A problem that begins with its path."""
         path, colon, rest = problem.partition(": ")
         return self.at(path, rest) if colon and " " not in path else f"{self.file}: {self.name}: {problem}"
 
     def at(self, path: str, problem: str) -> str:
-        if path in self.changed:
+        """A problem of what stands at a path."""
+        if any(path == changed or path.startswith(f"{changed}.") for changed in self.changed):
             return f"{path}: {problem}"
         place = full = f"{self.name}.{path}".rstrip(".")
         while place and place not in self.lines:
@@ -251,9 +277,9 @@ class _Places:
         return f"{self.file}:{self.lines.get(place, 1)}: {full}: {problem}"
 
 
-def _with_env_in_config(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def with_env_in_config(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A copy of the tree whose `env` stands in `config`, and what is wrong with that."""
-    body = {key: _copied(value) for key, value in tree.items()}
+    body = {key: copied(value) for key, value in tree.items()}
     config = body.get("config")
     if config is None:
         config = {}
@@ -271,51 +297,55 @@ def _with_env_in_config(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     return body, []
 
 
-def _apply(body: dict[str, Any], overrides: Iterable[Override]) -> list[str]:
+def apply_overrides(body: dict[str, Any], overrides: Iterable[Override], more: Sequence[str] = ()) -> list[str]:
+    """Change the tree in place, and tell what cannot be; `more` are keys besides those of an experiment."""
     problems: list[str] = []
     for path, value in overrides:
-        known = ["name", *_known(ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig))]
+        known = ["name", *more, *known_keys(ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig))]
         try:
-            set_in(body, "config.env" if path == "env" else path, _copied(value), known)
+            set_in(body, "config.env" if path == "env" else path, copied(value), known)
         except ConfigError as error:
             problems += error.problems
     return problems
 
 
-def _known(kind: type[AlgorithmConfig]) -> list[str]:
+def known_keys(kind: type[AlgorithmConfig]) -> list[str]:
+    """The dotted paths of all keys of an experiment."""
     return [*EXPERIMENT_KEYS, "env", *key_paths(kind)]
 
 
-def _copied(value: Any, depth: int = 0) -> Any:
+def copied(value: Any, depth: int = 0) -> Any:
     """Containers are copied, so that no override reaches the caller's tree; the user's own objects are not."""
     if depth > MAX_DEPTH:
         raise ConfigError(f"the experiment is nested more than {MAX_DEPTH} levels deep")
     if type(value) is dict:
-        return {key: _copied(item, depth + 1) for key, item in value.items()}
-    return [_copied(item, depth + 1) for item in value] if type(value) is list else value
+        return {key: copied(item, depth + 1) for key, item in value.items()}
+    return [copied(item, depth + 1) for item in value] if type(value) is list else value
 
 
-def _plain(value: Any, path: str) -> Any:
+def plain(value: Any, path: str) -> Any:
+    """A value in JSON's types; classes and functions become `module:Qualname`."""
     if value is None or isinstance(value, bool):
         return value
     for kind in (int, float, str):
         if isinstance(value, kind):
             return kind(value)  # NumPy's float64 is a float, but no YAML
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{path}.{key}") for key, item in value.items()}
+        return {str(key): plain(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, path) for item in value]
+        return [plain(item, path) for item in value]
     if isinstance(value, functools.partial):
-        return _plain(value.func, path)
+        return plain(value.func, path)
     if callable(value):
         named = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}:{named.__qualname__}"
     if hasattr(value, "tolist"):
-        return _plain(value.tolist(), path)
+        return plain(value.tolist(), path)
     raise ConfigError(
         f"{printable(path)}: a {type(value).__name__} cannot be written to a file; use text, numbers and lists"
     )
 
 
-def _unique(problems: list[str]) -> list[str]:
+def unique(problems: Iterable[str]) -> list[str]:
+    """Each problem once, in their order."""
     return list(dict.fromkeys(problems))

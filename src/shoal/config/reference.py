@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from shoal.config.experiment import ALGORITHMS, Experiment, algorithm_class
+from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.stopping import CUSTOM_METRICS, EVALUATION_NAMES, RESULT_NAMES
+from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
 from shoal.config.vocabulary import EXPERIMENT_KEYS
 
 _WORDS = {
@@ -58,6 +60,32 @@ def stop_rows() -> list[Row]:
     return [*rows, *(Row(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
 
 
+def sweep_rows() -> list[Row]:
+    """Every key of a sweep, and every scheduler and searcher with its options."""
+    rows = [
+        Row("num_samples", "whole number >= 1", "1", "trials that are drawn, for each combination of the grids"),
+        Row("metric", "text", "episode_reward_mean", "the result that tells which trial is the best; needs mode"),
+        Row("mode", "max | min", "max", "whether the largest or the smallest is the best"),
+        Row("seeds", "whole number >= 1", "1", "trials of each configuration, with other seeds, ranked by their mean"),
+        Row("max_concurrent_trials", "whole number >= 1, or null", "null", "most trials at once; null: as fit"),
+    ]
+    for key, table, default in (("scheduler", SCHEDULERS, "fifo"), ("search_alg", SEARCHERS, "random")):
+        meaning = f"who {'stops trials early' if key == 'scheduler' else 'chooses values'}: a name, or {{type: ...}}"
+        rows.append(Row(key, " | ".join(table), default, meaning))
+        for name, entry in table.items():
+            needs = f"; needs pip install 'shoal[{entry.extra}]'" if entry.extra else ""
+            rows.append(Row(f"{key}.{name}", "mapping", "", entry.meaning + needs))
+            for option, one in entry.options.items():
+                shown = _yaml(one.default) if one.is_given else one.default
+                rows.append(Row(f"{key}.{name}.{option}", one.type, shown, one.meaning))
+    return rows
+
+
+def space_rows() -> list[Row]:
+    """Every search that may stand in place of a value."""
+    return [Row(name, kind.form, "", kind.meaning) for name, kind in KINDS.items()]
+
+
 def file_schema(run: str) -> dict[str, Any]:
     """The JSON Schema of a file of experiments with this algorithm."""
     kind = algorithm_class(run)
@@ -83,14 +111,55 @@ def file_schema(run: str) -> dict[str, Any]:
     }
     experiment["properties"]["env"] = config["properties"]["env"]
     experiment["properties"]["config"] = config
+    experiment["properties"] |= _sweep_schema()
+    _searchable(config, definitions)
     experiment.pop("required", None)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"shoal experiments with {run}",
         "type": "object",
         "additionalProperties": experiment,
-        "$defs": definitions,
+        "$defs": {
+            **definitions,
+            "Search": {"type": "object", "minProperties": 1, "maxProperties": 1} | _search_schema(),
+        },
     }
+
+
+def _sweep_schema() -> dict[str, Any]:
+    """The schema of the keys of a sweep."""
+    said: dict[str, dict[str, Any]] = {
+        row.key: {"description": row.meaning} for row in sweep_rows() if "." not in row.key
+    }
+    for key in ("num_samples", "seeds", "max_concurrent_trials"):
+        said[key] |= {"type": "integer", "minimum": 1}
+    said["metric"] |= {"type": "string"}
+    said["mode"] |= {"enum": ["max", "min"]}
+    for key, table in (("scheduler", SCHEDULERS), ("search_alg", SEARCHERS)):
+        options = {name for entry in table.values() for name in entry.options}
+        named = {"type": {"enum": list(table)}, **{name: {} for name in sorted(options)}}
+        mapping = {"type": "object", "required": ["type"], "properties": named, "additionalProperties": False}
+        said[key] |= {"anyOf": [{"enum": list(table)}, mapping]}
+    return said
+
+
+def _search_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {name: {"type": "array", "description": kind.meaning} for name, kind in KINDS.items()},
+        "additionalProperties": False,
+    }
+
+
+def _searchable(config: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Let a search stand in place of the value of every key, in place."""
+    for schema in (config, *definitions.values()):
+        for name, key in schema["properties"].items():
+            if "$ref" not in key:
+                described = {"description": key["description"]} if "description" in key else {}
+                schema["properties"][name] = {**described, "anyOf": [key, {"$ref": "#/$defs/Search"}]}
 
 
 @functools.cache

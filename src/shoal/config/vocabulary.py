@@ -23,6 +23,9 @@ EXPERIMENT_KEYS = (
 )
 """The keys that stand beside `config` in an experiment, and `config` itself."""
 
+SWEEP_KEYS = ("num_samples", "metric", "mode", "scheduler", "search_alg", "max_concurrent_trials", "seeds")
+"""The keys that stand beside `config` in a sweep, besides those of an experiment."""
+
 FOREIGN: Mapping[str, str] = MappingProxyType(
     {
         # RLlib's new API stack
@@ -149,6 +152,20 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "random_timesteps": "actions are drawn by chance from the first step on; leave it out",
         "noisy": "write exploration_config: {type: EpsilonGreedy} in config, or leave it out",
         "num_atoms": "action values are single numbers, without a distribution; leave it out",
+        # Sweeps
+        "tune_config": "its keys stand in the experiment: num_samples, metric, mode, scheduler, search_alg",
+        "run_config": "its keys stand in the experiment: name, stop, results_dir",
+        "search": "search_alg",
+        "searcher": "search_alg",
+        "search_algorithm": "search_alg",
+        "max_concurrent": "max_concurrent_trials",
+        "num_seeds": "seeds",
+        "repeat": "seeds",
+        "num_trials": "num_samples",
+        "n_trials": "num_samples",
+        "time_budget_s": "stop.time_total_s",
+        "time_budget": "stop.time_total_s",
+        "param_space": "config",
         # Other common spellings
         "workers": "config.num_workers",
         "n_workers": "config.num_workers",

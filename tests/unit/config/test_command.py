@@ -70,7 +70,7 @@ def test_config_show_a_key_with_keys_inside() -> None:
         (("config", "show", "--json-schema", "lr"), "Error: --json-schema describes whole files; leave KEY out"),
         (("config", "check", "nowhere.yml"), "Error: nowhere.yml: there is no such file"),
         (("confg",), "There is no command 'confg'; did you mean config?"),
-        (("fly",), "There is no command 'fly'; there are train, resume, evaluate, model, launch, "),
+        (("fly",), "There is no command 'fly'; there are train, tune, resume, evaluate, model, launch, "),
         (("config", "check"), "Missing argument 'FILE'"),
     ],
 )

@@ -7,11 +7,11 @@ import pytest
 from shoal.config.experiment import ALGORITHMS, Experiment, experiment_from
 from shoal.config.settings import key_paths
 from shoal.config.stopping import RESULT_NAMES
-from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS
+from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS, SWEEP_KEYS
 from shoal.errors import ConfigError
 
 KEYS = {path for algorithm in ALGORITHMS.values() for path in key_paths(algorithm)}
-KNOWN = {*EXPERIMENT_KEYS, *KEYS, *(f"stop.{name}" for name in RESULT_NAMES)}
+KNOWN = {*EXPERIMENT_KEYS, *SWEEP_KEYS, *KEYS, *(f"stop.{name}" for name in RESULT_NAMES)}
 
 
 def test_the_keys_of_an_experiment_are_known() -> None:

@@ -1,0 +1,212 @@
+"""`shoal tune`: a sweep from a file, from its first look without Ray to its end."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shoal.cli.train import limits
+from shoal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shoal.config.sweep import Chosen, Sweep
+    from shoal.tune.sweeping import SweepRun
+
+NUM_EXAMPLES = 3
+
+
+@click.command()
+@click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more sweeps.")
+@click.option("--num-samples", type=click.IntRange(1), help="How many trials are drawn (for each point of the grids).")
+@click.option("--metric", metavar="NAME", help="The result that tells which trial is the best; needs --mode.")
+@click.option("--mode", type=click.Choice(["max", "min"]), help="Whether the largest or the smallest is the best.")
+@click.option("--scheduler", metavar="NAME", help="fifo, asha, hyperband, median, pbt, pb2 or bohb.")
+@click.option("--search", metavar="NAME", help="random, optuna, hyperopt, bayesopt, bohb, nevergrad or ax.")
+@click.option("--max-concurrent", type=click.IntRange(1), help="Most trials at the same time.")
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Seeds that each configuration runs with; it is ranked by the mean."
+)
+@click.option("--stop", multiple=True, metavar="NAME=LIMIT", help="End a trial when a result is reached; repeatable.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key, or a search; repeatable.")
+@click.option("--name", help="Name of the sweep, and the folder that it goes to.")
+@click.option("--results-dir", metavar="FOLDER", help="Where sweeps are kept; ~ and $VAR are expanded.")
+@click.option("--new", is_flag=True, help="Start a new sweep even if there is one to continue.")
+@click.option("--resume", "resumed", metavar="NAME|FOLDER", help="Continue a sweep, without its file.")
+@click.option("--dry-run", is_flag=True, help="Print what would be tried, and stop.")
+@click.option("--quiet", is_flag=True, help="Print only the start and the end.")
+@click.option("--ray-address", metavar="HOST:PORT", help="A running Ray cluster for the trials.")
+@click.option("--num-cpus", type=click.IntRange(1), help="Cores to use in all.")
+def tune(
+    file: Path | None,
+    num_samples: int | None,
+    metric: str | None,
+    mode: str | None,
+    scheduler: str | None,
+    search: str | None,
+    max_concurrent: int | None,
+    seeds: int | None,
+    stop: tuple[str, ...],
+    sets: tuple[str, ...],
+    name: str | None,
+    results_dir: str | None,
+    new: bool,
+    resumed: str | None,
+    dry_run: bool,
+    quiet: bool,
+    ray_address: str | None,
+    num_cpus: int | None,
+) -> None:
+    """Search for the best settings: many runs of the experiment in a YAML file, with searches in place of values.
+
+    In the file, lr: {loguniform: [1e-5, 1e-2]} or {grid_search: [1e-3, 1e-4]} stands for the value, and num_samples,
+    metric, mode, scheduler, search_alg, seeds beside stop. The same command continues a sweep that was interrupted.
+    """
+    from shoal.config.overrides import parse_override
+
+    flags = {
+        "num_samples": num_samples,
+        "metric": metric,
+        "mode": mode,
+        "scheduler": scheduler,
+        "search_alg": search,
+        "max_concurrent_trials": max_concurrent,
+        "seeds": seeds,
+        "stop": limits(stop) if stop else None,
+        "name": name,
+        "results_dir": results_dir,
+    }
+    overrides = [(key, value) for key, value in flags.items() if value is not None]
+    overrides += [parse_override(text) for text in sets]
+    _check_cores(num_cpus, ray_address)
+    if resumed is not None:
+        _check_alone(file, [key for key, _ in overrides if key != "results_dir"], new, dry_run)
+        _use(ray_address)
+        from shoal.tune.sweeping import SweepRun
+
+        follow(SweepRun.resume(resumed, results_dir), quiet, num_cpus)
+        return
+    if file is None:
+        raise click.UsageError("There is nothing to search; type `shoal tune -f FILE`, or `shoal tune --resume NAME`.")
+    from shoal.config.sweep import sweeps_from_file
+
+    sweeps = sweeps_from_file(file, overrides)
+    if len({sweep.name for sweep in sweeps}) < len(sweeps):
+        raise click.UsageError(f"--name gives {len(sweeps)} sweeps of {file} one name; leave it out.")
+    search_path = [file.parent]
+    _check_environments(sweeps, search_path)
+    if dry_run:
+        click.echo("\n\n".join(described(sweep) for sweep in sweeps))
+        return
+    _use(ray_address)
+    from shoal.tune.sweeping import SweepRun
+
+    for sweep in sweeps:
+        follow(SweepRun.open(sweep, new, search_path), quiet, num_cpus)
+
+
+def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
+    """Run a sweep before the user's eyes; the process ends here if a signal ended it."""
+    from shoal.cli.tune_view import open_tune_view, tell_end
+
+    for note in run.notes:
+        click.echo(note)
+    run.num_cpus = num_cpus
+    is_done = run.done is not None
+    if is_done:
+        click.echo(f"{run.folder} is finished: {run.done}. For another one add --new.")
+    analysis = None
+    try:
+        with open_tune_view(run, quiet or is_done) as view:
+            analysis = run.run(view.show)
+    finally:
+        tell_end(run, analysis)
+    if run.outcome is not None and run.outcome.signal is not None:
+        from shoal.runs.interrupts import exit_code
+
+        sys.exit(exit_code(run.outcome.signal))
+
+
+def described(sweep: Sweep) -> str:
+    """What a sweep would try: how many trials, its settings, examples of them, and the first experiment in full."""
+    from shoal.config.experiment import experiment_yaml
+    from shoal.config.search_spaces import in_words
+    from shoal.config.sweep import experiment_with, trial_count
+
+    count = trial_count(sweep)
+    rows = [(setting.path, in_words(setting)) for setting in sweep.settings]
+    rows += [("num_samples", str(sweep.num_samples)), ("search_alg", _in_words(sweep.search_alg))]
+    rows += [("scheduler", _in_words(sweep.scheduler))]
+    rows += [("seeds", str(sweep.seeds))] * (sweep.seeds > 1)
+    rows += [("best", f"the {'largest' if sweep.mode == 'max' else 'smallest'} {sweep.metric}")]
+    width = max(len(key) for key, _ in rows)
+    lines = [f"{sweep.name}: {count} trial{'s' * (count > 1)}", *(f"  {key:{width}}  {words}" for key, words in rows)]
+    examples = _examples(sweep)
+    if any(examples):
+        lines.append("for example")
+        lines += ["  " + ", ".join(f"{path} {_short(value)}" for path, value in one.items()) for one in examples]
+    lines.append("the first of them in full")
+    text = experiment_yaml(experiment_with(sweep, examples[0], None)).rstrip()
+    return "\n".join([*lines, *("  " + line for line in text.splitlines())])
+
+
+def _examples(sweep: Sweep) -> list[dict[str, Any]]:
+    """Settings of a few trials: the first points of the grids, with draws of the rest."""
+    import itertools
+
+    from shoal.config.search_spaces import drawn
+    from shoal.config.sweep import trial_count
+
+    chance = random.Random(0)
+    grids = [setting for setting in sweep.settings if setting.kind == "grid_search"]
+    points = itertools.cycle(itertools.islice(itertools.product(*(grid.args for grid in grids)), NUM_EXAMPLES))
+    found: list[dict[str, Any]] = []
+    for _ in range(min(NUM_EXAMPLES, trial_count(sweep) // sweep.seeds)):
+        values = dict(zip((grid.path for grid in grids), next(points), strict=True))
+        others = {s.path: drawn(s, chance) for s in sweep.settings if s.path not in values}
+        found.append({s.path: {**values, **others}[s.path] for s in sweep.settings})
+    return found
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _in_words(chosen: Chosen) -> str:
+    options = ", ".join(f"{key} {value}" for key, value in chosen.options.items())
+    return f"{chosen.type} ({options})" if options else chosen.type
+
+
+def _check_environments(sweeps: list[Sweep], search_path: list[Path]) -> None:
+    """Find what is wrong with an environment before Ray is started; it is that of the first trial."""
+    from shoal.config.sweep import experiment_with
+    from shoal.runs.run import checked
+
+    for sweep in sweeps:
+        checked(experiment_with(sweep, _examples(sweep)[0], None), search_path)
+
+
+def _check_cores(num_cpus: int | None, ray_address: str | None) -> None:
+    if num_cpus is None:
+        return
+    if ray_address is not None:
+        raise ConfigError("--num-cpus: a cluster that runs already has its own cores; leave it out")
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if num_cpus > here:
+        raise ConfigError(f"--num-cpus: this machine gives {here} (got {num_cpus})")
+
+
+def _check_alone(file: Path | None, changes: list[str], new: bool, dry_run: bool) -> None:
+    """A sweep that goes on is what it was."""
+    given = ["-f"] * (file is not None) + ["--new"] * new + ["--dry-run"] * dry_run + changes
+    if given:
+        raise click.UsageError(f"--resume goes on with the sweep as it was; leave {', '.join(given)} out.")
+
+
+def _use(ray_address: str | None) -> None:
+    if ray_address is not None:
+        os.environ["RAY_ADDRESS"] = ray_address

@@ -1,0 +1,58 @@
+"""The page on searches is so: its file and commands are right, its program runs, its tables are complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal.config.search_spaces import KINDS
+from shoal.config.sweep_checks import MUTABLE
+from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+COMMANDS = [re.split(r" +# ", line)[0].strip() for line in re.findall(r"^ {4}(shoal tune -f .*)$", PAGE, re.MULTILINE)]
+
+
+def fenced(language: str) -> str:
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(block)
+
+
+def run(words: list[str], folder: Path) -> str:
+    environment = {**os.environ, "HOME": str(folder)}
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_right(command: str, tmp_path: Path) -> None:
+    (tmp_path / "sweep.yml").write_text(fenced("yaml"))
+    words = [word for word in shlex.split(command)[1:] if word != "--dry-run"]
+    printed = run([sys.executable, "-m", "shoal", *words, "--dry-run"], tmp_path)
+    assert re.match(r"cartpole_sweep: \d+ trials\n", printed)
+
+
+def test_the_program_runs(tmp_path: Path) -> None:
+    printed = run([sys.executable, "-c", fenced("python")], tmp_path)
+    best, checkpoint, *_ = printed.splitlines()
+    assert best in ("0.001", "0.0001")
+    assert "/shoal_results/first_sweep/" in checkpoint
+
+
+def test_tables_are_complete() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert [name for name in rows if name in SCHEDULERS or name in SEARCHERS] == [
+        *SCHEDULERS,
+        *SEARCHERS,
+    ]
+    assert all(f"{{{kind}: " in PAGE for kind in KINDS)
+    assert all(f"`{key}`" in PAGE for key in MUTABLE)
+    for entry in (*SEARCHERS.values(), *SCHEDULERS.values()):
+        assert not entry.extra or f"'shoal[{entry.extra}]'" in PAGE
