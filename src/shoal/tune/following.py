@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray.tune import Callback
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
 
 from shoal.config.sweep import Sweep
 from shoal.errors import ConfigError, ShoalError
@@ -20,7 +21,9 @@ from shoal.runs.interrupts import Interrupts
 from shoal.runs.stopping import numbers, short
 from shoal.tune.numbering import Numbering
 from shoal.tune.records import ENDED, Event, TrialRecord, read_done, read_failure, write_done, write_trials
-from shoal.tune.trial import exploits_of, settings_of
+from shoal.tune.scheduler_state import pickled, unpickled
+from shoal.tune.spaces import settings_of
+from shoal.tune.trial import exploits_of
 
 WRITING_PERIOD_S = 1.0
 SAVING_TIMEOUT_S = 120.0  # of trials that a signal has interrupted
@@ -38,13 +41,15 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         folder: Path,
         life: str,
         numbering: Numbering,
+        scheduler: TrialScheduler,
         interrupts: Interrupts,
         show: Callable[[Event], None],
     ) -> None:
         self.mistake: ConfigError | None = None
         self._sweep, self._folder, self._life = sweep, folder, life
-        self._numbering, self._interrupts, self._show = numbering, interrupts, show
-        self._running: dict[int, Any] = {}
+        self._numbering, self._scheduler, self._interrupts, self._show = numbering, scheduler, interrupts, show
+        self._running: dict[int, tuple[Trial, Any]] = {}  # and its actor, which Tune may have given to another by now
+        self._scheduler_state: bytes | None = None
         self._tell_tune: Callable[[int, None], None] = lambda *_: None
         self._begun = False
         self._written_at = 0.0
@@ -62,13 +67,15 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         if not self._begun:
             self._begun = True
             self._numbering.claim(str(trial) for trial in trials)
+            self._restore_scheduler(trials)
             self.write()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **_: Any) -> None:  # noqa: ARG002
         """See who was paused, write what has changed, and end if it is time."""
-        for number, trial in list(self._running.items()):
+        for number, (trial, actor) in list(self._running.items()):
             if trial.status == Trial.PAUSED:
                 del self._running[number]
+                actor.cleanup.remote()  # the next process of the trial waits for it to let go
                 self._tell("paused", number, "is paused", status="paused")
         if self._unwritten and monotonic() - self._written_at > WRITING_PERIOD_S:
             self.write()
@@ -81,7 +88,7 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         """A trial has a process."""
         number = int(str(trial))
         was = self._numbering.records[number]
-        self._running[number] = trial
+        self._running[number] = trial, trial.temporary_state.ray_actor
         if was.status not in ENDED or was.status == "failed":
             word = "starts" if was.status == "waiting" else "goes on"
             self._tell("started", number, word, status="running", reason="", settings=self._settings(trial))
@@ -110,13 +117,15 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:  # noqa: ARG002
         """A trial has met its criterion, or the scheduler has seen enough of it."""
         number = int(str(trial))
-        self._running.pop(number, None)
+        _, actor = self._running.pop(number, (trial, None))
         folder = self._folder / self._numbering.records[number].folder
         done = read_done(folder)
         if done is None:
             done = ("stopped early", self._why_stopped(self._numbering.records[number]))
             folder.mkdir(parents=True, exist_ok=True)
             write_done(folder, *done)
+            if actor is not None:
+                actor.cleanup.remote()  # saves
         status, reason = done
         if self._numbering.records[number].status in ENDED:
             return
@@ -139,6 +148,16 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         reason = failure or _last_words(trial)
         self._tell("failed", number, reason, status="failed", reason=reason)
 
+    def get_state(self) -> dict[str, Any] | None:
+        """What Tune's snapshot must hold of the scheduler, of which it would keep nothing."""
+        with contextlib.suppress(Exception):  # a population that waits for a checkpoint just now; the one before will do
+            self._scheduler_state = pickled(self._scheduler)
+        return {"scheduler": self._scheduler_state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take the scheduler's state from a snapshot; the trials that it speaks of are not there yet."""
+        self._scheduler_state = state["scheduler"]
+
     def write(self) -> None:
         """Write the records."""
         self._unwritten, self._written_at = False, monotonic()
@@ -158,6 +177,13 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
             self.write()
             sentence = f"{kind}: {sentence}"
         self._show(Event(kind, f"trial {number} {sentence}", record))
+
+    def _restore_scheduler(self, trials: list[Trial]) -> None:
+        if self._scheduler_state is not None:
+            try:
+                unpickled(self._scheduler, self._scheduler_state, {trial.trial_id: trial for trial in trials})
+            except Exception as error:
+                self._show(Event("note", f"the scheduler begins anew, for its state cannot be read: {error!r}"))
 
     def _settings(self, trial: Trial) -> dict[str, Any]:
         return settings_of(self._sweep, trial.config)[0]
@@ -181,10 +207,10 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         count = len(self._running)
         self._show(Event("note", f"{name}: {count} running trial{'s' * (count != 1)} save{'s' * (count == 1)} and end"))
         saving = []
-        for trial in self._running.values():
+        for trial, actor in self._running.values():
             with contextlib.suppress(Exception):
                 _signal(trial.last_result["node"], trial.last_result["pid"])
-                saving.append(trial.temporary_state.ray_actor.stop.remote())
+                saving.append(actor.stop.remote())
         with contextlib.suppress(Exception):
             ray.wait(saving, num_returns=len(saving), timeout=SAVING_TIMEOUT_S)
         self._tell_tune(signal.SIGUSR1, None)

@@ -10,8 +10,7 @@ from typing import Any
 from shoal.config.sweep import Sweep
 from shoal.runs.reporters import plain_json
 from shoal.tune.records import TrialRecord, trial_folder
-
-Parts = Callable[[Sweep, Mapping[str, Any]], tuple[dict[str, Any], int | None]]
+from shoal.tune.spaces import settings_of
 
 _current: list[Numbering] = []
 
@@ -23,11 +22,12 @@ class Numbering:
     one that is read back in another process must be the one of that process.
     """
 
-    def __init__(self, sweep: Sweep, records: Iterable[TrialRecord], parts: Parts) -> None:
+    def __init__(self, sweep: Sweep, records: Iterable[TrialRecord]) -> None:
         self.records: list[TrialRecord] = list(records)
-        self._sweep, self._parts = sweep, parts
-        self._free = {record.index: _key(record.first_settings or record.settings, record.seed) for record in records}
-        self._groups = {_key(record.first_settings or record.settings, None): record.group for record in records}
+        self._sweep = sweep
+        first = {record.index: record.first_settings or record.settings for record in self.records}
+        self._free = {record.index: _key(first[record.index], record.seed) for record in self.records}
+        self._groups = {_key(first[record.index], None): record.group for record in self.records}
         _current[:] = [self]
 
     def claim(self, names: Iterable[str]) -> None:
@@ -37,13 +37,14 @@ class Numbering:
 
     def __call__(self, trial: Any) -> str:
         """The name of a new trial: its number in five digits."""
-        settings, seed = self._parts(self._sweep, trial.config)
+        settings, seed = settings_of(self._sweep, trial.config)
         settings = plain_json(settings)
         key = _key(settings, seed)
         number = next((number for number, free in self._free.items() if free == key), None)
         if number is not None:
             del self._free[number]
-            trial.config.update(self.records[number].settings)  # a population's change
+            if self.records[number].exploits:
+                trial.config.update(self.records[number].settings)
             return f"{number:05d}"
         number = len(self.records)
         group = self._groups.setdefault(_key(settings, None), len(self._groups))

@@ -36,7 +36,6 @@ from shoal.tune.records import (
 from shoal.version import __version__
 
 if TYPE_CHECKING:
-    from shoal.parallel.ray_session import Session
     from shoal.tune.analysis import Analysis
     from shoal.tune.trial import TuneTrial
 
@@ -115,20 +114,18 @@ class SweepRun:
             logger.info("shoal %s %s in %s.", __version__, "goes on" if self.is_resumed else "starts", self.folder)
             interrupts = stack.enter_context(Interrupts(hold=True))
             try:
-                with interrupts.cutting():
-                    session = self._connect(stack)
-            except Interrupted:
-                pass
+                with suppress(Interrupted):
+                    with interrupts.cutting():
+                        self._connect(stack)
+                    self._tune(interrupts, show)
             except ConfigError:
                 stack.pop_all().close()
                 self._forget()
                 raise
-            else:
-                self._tune(session, interrupts, show)
             self._end(interrupts)
         return Analysis(self.folder)
 
-    def _connect(self, stack: ExitStack) -> Session:
+    def _connect(self, stack: ExitStack) -> None:
         """Ray, with room for every trial that there may be."""
         from shoal.parallel.ray_session import cores, open_session
         from shoal.tune.noise import noise_to, variables
@@ -152,7 +149,6 @@ class SweepRun:
         for trial in trials:
             check_room(trial, nodes)
         self._at_once = max(most_at_once(trial, nodes) for trial in trials)
-        return session
 
     def _trial_sizes(self) -> list[list[Bundle]]:
         """What trials take, for each value of a setting that changes it."""
@@ -172,7 +168,7 @@ class SweepRun:
                         sizes.append(bundles_of(experiment_with(self.sweep, chosen, None).config))
         return sizes
 
-    def _tune(self, session: Session, interrupts: Interrupts, show: Callable[[Event], None]) -> None:
+    def _tune(self, interrupts: Interrupts, show: Callable[[Event], None]) -> None:
         """Let Tune run the trials."""
         from ray import tune
         from ray.tune import CheckpointConfig, ResumeConfig
@@ -181,14 +177,12 @@ class SweepRun:
         from shoal.tune.following import MOST_DEATHS, Follower
         from shoal.tune.numbering import Numbering
         from shoal.tune.schedulers import make_scheduler
-        from shoal.tune.searchers import make_search
         from shoal.tune.spaces import param_space
-        from shoal.tune.trial import settings_of
 
         sweep, life = self.sweep, os.urandom(8).hex()
         (self.folder / OUTCOME_FILE).unlink(missing_ok=True)
-        numbering = Numbering(sweep, read_trials(self.folder), settings_of)
-        follower = Follower(sweep, self.folder, life, numbering, interrupts, _told(show))
+        numbering, scheduler = Numbering(sweep, read_trials(self.folder)), make_scheduler(sweep)
+        follower = Follower(sweep, self.folder, life, numbering, scheduler, interrupts, _told(show))
         state = self.folder / "ray"
         state.mkdir(exist_ok=True)
         known = _find_newest_experiment_checkpoint(str(state)) is not None
@@ -200,13 +194,14 @@ class SweepRun:
                 storage_path=str(self.folder),
                 config=param_space(sweep),
                 num_samples=self._num_trials(),
-                scheduler=make_scheduler(sweep),
-                search_alg=make_search(sweep, sweep.max_concurrent_trials),
+                scheduler=scheduler,
+                search_alg=self._search(),
                 callbacks=[follower],
                 trial_name_creator=numbering,
                 trial_dirname_creator=numbering_dirname,
                 checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
-                reuse_actors=self.function is not None,
+                # A new process for every trial keeps simulators apart; where trials come and go, it costs too much.
+                reuse_actors=self.function is not None or sweep.scheduler.type in PAUSING,
                 max_failures=MOST_DEATHS,
                 raise_on_failed_trial=False,
                 resume_config=ResumeConfig(unfinished=again, errored=again) if known else None,
@@ -232,6 +227,15 @@ class SweepRun:
             return type("ShoalTrial", (RunTrial,), {"assignment": assignment})
         known = {"assignment": assignment, "function": staticmethod(self.function), "bundle": bundle_of(self.resources)}
         return type("ShoalFunction", (FunctionTrial,), known)
+
+    def _search(self) -> Any:
+        """The search; one that learns from results is not asked for more trials than can run."""
+        from shoal.tune.searchers import make_search
+
+        limit = self.sweep.max_concurrent_trials
+        if self.sweep.search_alg.type != "random":
+            limit = min(limit or self._at_once, self._at_once)
+        return make_search(self.sweep, limit)
 
     def _num_trials(self) -> int:
         """`num_samples` as Tune wants it: a search that is repeated for every seed counts the repetitions too."""

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -36,6 +36,7 @@ from shoal.tune.records import (
     write_done,
     write_failure,
 )
+from shoal.tune.spaces import settings_of
 
 POINTER = "shoal.json"
 EXPLOITS = "exploits.json"
@@ -50,13 +51,6 @@ class Assignment:
     folder: str
     search_path: tuple[str, ...]
     life: str
-
-
-def settings_of(sweep: Sweep, config: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
-    """What the search chose for a trial, and its seed, from the config that Tune has of it."""
-    paths = {setting.path for setting in sweep.settings}
-    seeds = [value for key, value in config.items() if key not in paths]
-    return {key: value for key, value in config.items() if key in paths}, int(seeds[0]) if seeds else None
 
 
 class TuneTrial(Trainable):  # type: ignore[misc]  # ray has no types
@@ -124,6 +118,7 @@ class RunTrial(TuneTrial):
     def setup(self, config: dict[str, Any]) -> None:
         """Open the run."""
         self.run: Run | None = None
+        self.is_told = False  # that a signal has ended the run
         self.exploit: Exploit | None = None
         super().setup(config)
         if self.refusal is not None or self.done is not None:
@@ -140,13 +135,22 @@ class RunTrial(TuneTrial):
         except Exception as error:
             self.refusal = error if isinstance(error, ShoalError) else ShoalError(f"{type(error).__name__}: {error}")
 
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Become another trial, or the same again."""
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
     def one_result(self) -> dict[str, Any]:
         """The next result that has the metric; the last in any case."""
         assert self.run is not None
         metric = self.assignment.sweep.metric
         while True:
             result = next(self.results, None)
-            if result is None:  # a signal has ended it
+            if result is None:  # a signal has ended it: the driver's, or that of somebody who wants this process gone
+                if self.is_told:
+                    ray.actor.exit_actor()
+                self.is_told = True
                 return self.last
             self._confirm_exploit()
             values = numbers(result)
@@ -196,7 +200,7 @@ class RunTrial(TuneTrial):
         self.exploit, self._taken_from = exploit, copy.name
 
     def cleanup(self) -> None:
-        """Save the run and let go of its folder."""
+        """Save the run and let go of its folder; may be called twice."""
         if self.run is not None:
             self.results.close()
 
