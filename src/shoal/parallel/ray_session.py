@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from math import ceil
 from pathlib import Path

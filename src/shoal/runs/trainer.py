@@ -264,7 +264,7 @@ class Trainer:
             log.info("%d unfinished episodes could not be brought back exactly", lost)
 
     def take_over(self, state: State) -> None:
-        """Learn on as another trainer of the same shape did: its policy, optimiser and task, with counters of one's own."""
+        """Take over another trainer's policy, optimiser and task, and keep counters and environments."""
         if state.values["algorithm"] != self.algorithm:
             raise CheckpointError(f"the checkpoint is of {state.values['algorithm']}, this is {self.algorithm}")
         self.get_policy().set_state(part_of(state, "policy"))

@@ -61,7 +61,9 @@ def run(
     tree: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if is_function:
         if not callable(run_or_function):
-            raise ConfigError(f"shoal.tune.run: takes the name of an algorithm, or a function (got {run_or_function!r})")
+            raise ConfigError(
+                f"shoal.tune.run: takes the name of an algorithm, or a function (got {run_or_function!r})"
+            )
         tree["name"] = name or getattr(run_or_function, "__name__", type(run_or_function).__name__).strip("<>")
         sweep = sweep_from(tree, check_experiment=False)
         if metric is None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -25,14 +26,25 @@ from shoal.tune.scheduler_state import pickled, unpickled
 from shoal.tune.spaces import settings_of
 from shoal.tune.trial import exploits_of
 
-WRITING_PERIOD_S = 1.0
+WRITING_PERIOD_S = 1.0  # at least; what a killed driver has not written is in the trials' own folders
+RECORDS_PER_S = 500  # that writing may take, so that a sweep of very many trials does not only write
 SAVING_TIMEOUT_S = 120.0  # of trials that a signal has interrupted
+PLACE_TIMEOUT_S = 5.0
 MOST_DEATHS = 3  # of a trial's process, before the trial has failed
 NOT_RESULTS = ("pid", "done")
 POPULATIONS = ("pbt", "pb2")
 
 
-class Follower(Callback):  # type: ignore[misc]  # ray has no types
+@dataclass(frozen=True)
+class _Process:
+    """The process of a trial; Tune may have given it to another trial by the time that somebody asks for it."""
+
+    trial: Trial
+    actor: Any
+    place: Any  # a reference to what it said of itself
+
+
+class Follower(Callback):
     """Keeps the records of a sweep while Tune runs it, and ends Tune when a signal or a mistake says so."""
 
     def __init__(
@@ -48,7 +60,7 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         self.mistake: ConfigError | None = None
         self._sweep, self._folder, self._life = sweep, folder, life
         self._numbering, self._scheduler, self._interrupts, self._show = numbering, scheduler, interrupts, show
-        self._running: dict[int, tuple[Trial, Any]] = {}  # and its actor, which Tune may have given to another by now
+        self._running: dict[int, _Process] = {}
         self._scheduler_state: bytes | None = None
         self._tell_tune: Callable[[int, None], None] = lambda *_: None
         self._begun = False
@@ -72,12 +84,13 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
 
     def on_step_end(self, iteration: int, trials: list[Trial], **_: Any) -> None:  # noqa: ARG002
         """See who was paused, write what has changed, and end if it is time."""
-        for number, (trial, actor) in list(self._running.items()):
-            if trial.status == Trial.PAUSED:
+        for number, process in list(self._running.items()):
+            if process.trial.status == Trial.PAUSED:
                 del self._running[number]
-                actor.cleanup.remote()  # the next process of the trial waits for it to let go
+                process.actor.cleanup.remote()  # the next process of the trial waits for it to let go
                 self._tell("paused", number, "is paused", status="paused")
-        if self._unwritten and monotonic() - self._written_at > WRITING_PERIOD_S:
+        period_s = max(WRITING_PERIOD_S, len(self._numbering.records) / RECORDS_PER_S)
+        if self._unwritten and monotonic() - self._written_at > period_s:
             self.write()
         if self._interrupts.signal is not None:
             self._interrupt()
@@ -88,8 +101,9 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         """A trial has a process."""
         number = int(str(trial))
         was = self._numbering.records[number]
-        self._running[number] = trial, trial.temporary_state.ray_actor
-        if was.status not in ENDED or was.status == "failed":
+        actor: Any = trial.temporary_state.ray_actor
+        self._running[number] = _Process(trial, actor, actor.get_auto_filled_metrics.remote())
+        if not _is_over(was):
             word = "starts" if was.status == "waiting" else "goes on"
             self._tell("started", number, word, status="running", reason="", settings=self._settings(trial))
 
@@ -105,31 +119,33 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         number = int(str(trial))
         values = {name: value for name, value in numbers(result).items() if name not in NOT_RESULTS}
         was = self._numbering.records[number]
+        if _is_over(was):
+            return
         found = exploits_of(self._folder / was.folder) if self._sweep.scheduler.type in POPULATIONS else []
         if len(found) > len(was.exploits):
             exploit = found[-1][0]
             told = f"takes over trial {exploit.source}"
             changes = {"exploits": tuple(one for one, _ in found), "settings": exploit.settings}
             self._tell("exploited", number, told, **changes)
-        shown = f"{self._sweep.metric} {short(values[self._sweep.metric])}" if self._sweep.metric in values else "reports"
+        shown = (
+            f"{self._sweep.metric} {short(values[self._sweep.metric])}" if self._sweep.metric in values else "reports"
+        )
         self._tell("result", number, shown, last_result=values)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:  # noqa: ARG002
         """A trial has met its criterion, or the scheduler has seen enough of it."""
         number = int(str(trial))
-        _, actor = self._running.pop(number, (trial, None))
+        process = self._running.pop(number, None)
         folder = self._folder / self._numbering.records[number].folder
-        done = read_done(folder)
-        if done is None:
-            done = ("stopped early", self._why_stopped(self._numbering.records[number]))
+        status, reason = read_done(folder) or ("running", "")
+        if status == "running":
+            status, reason = "stopped early", self._why_stopped(self._numbering.records[number])
             folder.mkdir(parents=True, exist_ok=True)
-            write_done(folder, *done)
-            if actor is not None:
-                actor.cleanup.remote()  # saves
-        status, reason = done
-        if self._numbering.records[number].status in ENDED:
-            return
-        self._tell("stopped early" if status == "stopped early" else "finished", number, reason, status=status, reason=reason)
+            write_done(folder, status, reason)
+            if process is not None:
+                process.actor.cleanup.remote()  # saves
+        if not _is_over(self._numbering.records[number]):
+            self._tell(status, number, reason, status=status, reason=reason)
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:  # noqa: ARG002
         """A trial's process died, or its training raised, which it will do again."""
@@ -150,7 +166,9 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
 
     def get_state(self) -> dict[str, Any] | None:
         """What Tune's snapshot must hold of the scheduler, of which it would keep nothing."""
-        with contextlib.suppress(Exception):  # a population that waits for a checkpoint just now; the one before will do
+        with contextlib.suppress(
+            Exception
+        ):  # a population that waits for a checkpoint just now; the one before will do
             self._scheduler_state = pickled(self._scheduler)
         return {"scheduler": self._scheduler_state}
 
@@ -174,7 +192,6 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         record = self._numbering.change(number, **changes) if changes else self._numbering.records[number]
         self._unwritten = True
         if kind in ENDED:
-            self.write()
             sentence = f"{kind}: {sentence}"
         self._show(Event(kind, f"trial {number} {sentence}", record))
 
@@ -207,13 +224,19 @@ class Follower(Callback):  # type: ignore[misc]  # ray has no types
         count = len(self._running)
         self._show(Event("note", f"{name}: {count} running trial{'s' * (count != 1)} save{'s' * (count == 1)} and end"))
         saving = []
-        for trial, actor in self._running.values():
-            with contextlib.suppress(Exception):
-                _signal(trial.last_result["node"], trial.last_result["pid"])
-                saving.append(actor.stop.remote())
-        with contextlib.suppress(Exception):
+        for process in self._running.values():
+            with contextlib.suppress(Exception):  # it may have died meanwhile
+                place = ray.get(process.place, timeout=PLACE_TIMEOUT_S)
+                _signal(place["node"], place["pid"])
+                saving.append(process.actor.cleanup.remote())
+        if saving:
             ray.wait(saving, num_returns=len(saving), timeout=SAVING_TIMEOUT_S)
         self._tell_tune(signal.SIGUSR1, None)
+
+
+def _is_over(record: TrialRecord) -> bool:
+    """Whether a trial has nothing left to do; one that failed may be tried again when the sweep goes on."""
+    return record.status in ("finished", "stopped early")
 
 
 def _signal(node: str, pid: int) -> None:
@@ -235,4 +258,3 @@ def _last_words(trial: Trial) -> str:
         return str(cause)
     lines = str(cause).splitlines() if cause is not None else []
     return lines[0] if lines else "it failed without a word"
-

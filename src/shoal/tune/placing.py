@@ -43,7 +43,7 @@ def check_room(trial: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) ->
         parts = f"{wanted[0]:g} for itself and {needed - wanted[0]:g} for what it starts"
         if needed > there:
             raise ConfigError(
-                f"a trial needs {needed:g} {words} ({parts}), and there are {there:g} in all; "
+                f"a trial needs {needed:g} {words if needed != 1 else name} ({parts}), and there are {there:g} in all; "
                 f"{_advice(name)}, or give it more nodes"
             )
         if wanted and max(wanted) > max(have, default=0.0):

@@ -20,7 +20,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from shoal.config.sweep import Sweep
 from shoal.errors import CheckpointError
 from shoal.runs.durable import replace_file
 from shoal.runs.reporters import plain_json
+from shoal.runs.stopping import numbers
 from shoal.version import __version__
 
 SWEEP_FILE = "sweep.json"
@@ -43,7 +44,7 @@ Status = Literal["waiting", "running", "paused", "finished", "stopped early", "f
 
 @dataclass(frozen=True)
 class Exploit:
-    """A trial of a population that took over another's weights, optimiser, filter and task, and changed its settings."""
+    """When a trial of a population took over another's weights, optimiser, filter and task, and changed settings."""
 
     training_iteration: int
     timesteps_total: int
@@ -104,7 +105,9 @@ def read_about(folder: Path) -> dict[str, Any]:
         about = json.loads((folder / SWEEP_FILE).read_bytes())
         return {**about, "sweep": dict(about["sweep"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / SWEEP_FILE} cannot be read: {error}; is this the folder of a sweep?") from None
+        raise CheckpointError(
+            f"{folder / SWEEP_FILE} cannot be read: {error}; is this the folder of a sweep?"
+        ) from None
 
 
 def read_sweep(folder: Path) -> Sweep:
@@ -180,6 +183,17 @@ class Failure:
     """Which life of the sweep it was in: an interrupted sweep tries again when it goes on."""
     sentence: str
     is_everyones: bool = False
+
+
+def reconciled(folder: Path, record: TrialRecord) -> TrialRecord:
+    """The record with what the trial's own folder knows better: a driver that was killed had no time to write."""
+    done = read_done(folder / record.folder)
+    if done is None or record.status in ("finished", "stopped early"):
+        return record
+    last = dict(record.last_result)
+    for result in read_results(folder, record):
+        last |= numbers(result)
+    return replace(record, status=done[0], reason=done[1], last_result=last)
 
 
 def write_failure(folder: Path, failure: Failure, trace: str) -> None:

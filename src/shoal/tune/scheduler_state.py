@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # ray has no types
+class _Pickler(cloudpickle.Pickler):
     def persistent_id(self, value: Any) -> str | None:
         """A trial goes by its id: Tune keeps the trial itself."""
         return value.trial_id if isinstance(value, Trial) else None
@@ -34,7 +34,8 @@ class _Unpickler(pickle.Unpickler):
 def pickled(scheduler: TrialScheduler) -> bytes:
     """All that the scheduler knows."""
     file = io.BytesIO()
-    _Pickler(file).dump(vars(scheduler))
+    pickler: Any = _Pickler  # ray's has no types
+    pickler(file).dump(vars(scheduler))
     return file.getvalue()
 
 

@@ -23,13 +23,13 @@ from shoal.runs.reporters import plain_json
 from shoal.runs.run import Outcome
 from shoal.tune.placing import Bundle, bundle_of, bundles_of, check_room, most_at_once
 from shoal.tune.records import (
-    ENDED,
     OUTCOME_FILE,
     Event,
     is_sweep,
     read_about,
     read_sweep,
     read_trials,
+    reconciled,
     sweeps_of,
     write_sweep,
 )
@@ -47,7 +47,7 @@ FREE_TREE_KEYS = ("name", "results_dir", "checkpoint_freq", "checkpoint_at_end",
 """What may differ between a sweep and the command that continues it."""
 PAUSING = ("hyperband", "bohb", "pbt", "pb2")
 """Schedulers that pause a trial and let it go on, which a plain function cannot."""
-SNAPSHOTS_PER_TRIALS = 200  # a trial more costs Tune's snapshot so much of a second
+TRIALS_PER_S = 200  # that Tune's snapshot may take
 
 
 class SweepRun:
@@ -127,6 +127,7 @@ class SweepRun:
 
     def _connect(self, stack: ExitStack) -> None:
         """Ray, with room for every trial that there may be."""
+        from shoal.config.sweep import trial_count
         from shoal.parallel.ray_session import cores, open_session
         from shoal.tune.noise import noise_to, variables
 
@@ -135,8 +136,7 @@ class SweepRun:
                 TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",
                 TUNE_DISABLE_SIGINT_HANDLER="1",
                 TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # a run's own first results may lack it; `metrics.py` looks
-                TUNE_GLOBAL_CHECKPOINT_S=str(max(1.0, self.sweep.num_samples / SNAPSHOTS_PER_TRIALS)),
-                RAY_CHDIR_TO_TRIAL_DIR="0",
+                TUNE_GLOBAL_CHECKPOINT_S=str(max(1.0, trial_count(self.sweep) / TRIALS_PER_S)),
                 RAY_AIR_NEW_OUTPUT="0",
             )
         )
@@ -181,12 +181,13 @@ class SweepRun:
 
         sweep, life = self.sweep, os.urandom(8).hex()
         (self.folder / OUTCOME_FILE).unlink(missing_ok=True)
-        numbering, scheduler = Numbering(sweep, read_trials(self.folder)), make_scheduler(sweep)
+        records = [reconciled(self.folder, record) for record in read_trials(self.folder)]
+        numbering, scheduler = Numbering(sweep, records), make_scheduler(sweep)
         follower = Follower(sweep, self.folder, life, numbering, scheduler, interrupts, _told(show))
         state = self.folder / "ray"
         state.mkdir(exist_ok=True)
         known = _find_newest_experiment_checkpoint(str(state)) is not None
-        again = ResumeConfig.ResumeType.RESUME
+        again: Any = ResumeConfig.ResumeType.RESUME
         try:
             tune.run(
                 self._trainable(life),
@@ -312,7 +313,7 @@ def _told(show: Callable[[Event], None]) -> Callable[[Event], None]:
 
 def _is_same(folder: Path, sweep: Sweep) -> bool:
     with suppress(ShoalError):
-        return _essence(read_sweep(folder)) == _essence(sweep)
+        return bool(_essence(read_sweep(folder)) == _essence(sweep))
     return False
 
 

@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -29,6 +30,7 @@ from shoal.tune.records import (
     SWEEP_FILE,
     Exploit,
     Failure,
+    Status,
     read_done,
     read_failure,
     results_of,
@@ -53,10 +55,15 @@ class Assignment:
     life: str
 
 
-class TuneTrial(Trainable):  # type: ignore[misc]  # ray has no types
+class TuneTrial(Trainable):
     """What trials of both kinds share: their place, and how their end and their failure are told."""
 
     assignment: ClassVar[Assignment]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Tune would move to a folder of its own, where no relative path of the user's is right.
+        os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+        super().__init__(*args, **kwargs)
 
     def setup(self, config: dict[str, Any]) -> None:
         """See `Trainable`."""
@@ -67,11 +74,13 @@ class TuneTrial(Trainable):  # type: ignore[misc]  # ray has no types
         self.last: dict[str, Any] = {}
         self.refusal: ShoalError | None = None
         if not (self.sweep_folder / SWEEP_FILE).exists():
-            host = ray.util.get_node_ip_address()
-            self.refusal = ConfigError(f"results_dir: {self.sweep_folder} is not there on {host}; all nodes must share it")
+            host = socket.gethostname()
+            self.refusal = ConfigError(
+                f"results_dir: {self.sweep_folder} is not there on {host}; give a folder that all nodes share"
+            )
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.done = read_done(self.folder)
+        self.done: tuple[Status, str] | None = read_done(self.folder)
         if failure := read_failure(self.folder, self.assignment.life):
             self.refusal = ShoalError(failure.sentence)
         for result in results_of(self.folder):
@@ -98,7 +107,7 @@ class TuneTrial(Trainable):  # type: ignore[misc]  # ray has no types
     def end(self, reason: str) -> None:
         """Write down that there is nothing left to do."""
         self.done = ("finished", reason)
-        write_done(self.folder, *self.done)
+        write_done(self.folder, "finished", reason)
 
     def get_auto_filled_metrics(self, *_: Any, **__: Any) -> dict[str, Any]:
         """What Tune wants to know beside the result: where this is; times and counters are the run's own."""
@@ -149,7 +158,8 @@ class RunTrial(TuneTrial):
             result = next(self.results, None)
             if result is None:  # a signal has ended it: the driver's, or that of somebody who wants this process gone
                 if self.is_told:
-                    ray.actor.exit_actor()
+                    leave: Callable[[], None] = ray.actor.exit_actor
+                    leave()
                 self.is_told = True
                 return self.last
             self._confirm_exploit()
@@ -169,14 +179,14 @@ class RunTrial(TuneTrial):
                 return {**self.last, "done": is_last}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Leave a note where this trial's newest checkpoint can be had; a linked copy of it stays though the run goes on."""
+        """Leave a note where the newest checkpoint can be had: in a linked copy, which stays though the run goes on."""
         copy = ""
         newest = self.run.save() if self.run is not None else None
         if newest is not None:
             copy = str(hand_out(newest, self.sweep_folder / "ray" / "handed" / f"{self.number:05d}"))
         replace_file(Path(checkpoint_dir) / POINTER, json.dumps({"trial": self.number, "copy": copy}).encode())
 
-    def load_checkpoint(self, checkpoint: str) -> None:
+    def load_checkpoint(self, checkpoint: Any) -> None:
         """Take over the agent of another trial; one's own is there already."""
         pointer = json.loads((Path(checkpoint) / POINTER).read_bytes())
         source, copy = int(pointer["trial"]), Path(pointer["copy"])
@@ -219,7 +229,8 @@ def exploits_of(folder: Path) -> list[tuple[Exploit, str]]:
         tree = json.loads((folder / EXPLOITS).read_bytes())
     except FileNotFoundError:
         return []
-    return [(Exploit(**{key: value for key, value in one.items() if key != "checkpoint"}), one["checkpoint"]) for one in tree]
+    names = [one.pop("checkpoint") for one in tree]
+    return [(Exploit(**one), name) for one, name in zip(tree, names, strict=True)]
 
 
 def hand_out(checkpoint: Path, place: Path) -> Path:
