@@ -224,7 +224,8 @@ def hill(config):
 
 
 def test_asha_stops_bad_trials_early_and_finds_the_same_best(sweep, tmp_path) -> None:
-    config = {"x": {"grid_search": [round(0.05 * k, 2) for k in range(20, -1, -1)]}}
+    places = [round(0.05 * k, 2) for k in range(21)]
+    config = {"x": {"grid_search": random.Random(1).sample(places, len(places))}}
     words = {"config": config, "metric": "score", "mode": "max"}
     full = shoal.tune.run(hill, name="full", results_dir=str(tmp_path / "full"), **words)
     asha = {"type": "asha", "time_attr": "training_iteration", "max_t": 27, "grace_period": 1, "reduction_factor": 3}
@@ -240,7 +241,8 @@ def test_asha_stops_bad_trials_early_and_finds_the_same_best(sweep, tmp_path) ->
 
 def test_a_function_cannot_be_paused(sweep) -> None:
     with pytest.raises(ConfigError, match="scheduler: hyperband pauses trials and lets them go on, which a function"):
-        sweep(hill, config={"x": {"uniform": [0, 1]}}, metric="score", mode="max", scheduler="hyperband")
+        words = {"scheduler": "hyperband", "stop": {"training_iteration": 9}}
+        sweep(hill, config={"x": {"uniform": [0, 1]}}, metric="score", mode="max", num_samples=3, **words)
 
 
 def test_hyperband_pauses_trials_that_go_on_where_they_were(sweep) -> None:
@@ -273,7 +275,9 @@ def test_a_population_follows_a_best_learning_rate_that_changes(sweep) -> None:
         "observation_filter": "MeanStdFilter",
         "lr": {"choice": [1e-2, 1e-3, 1e-4]},
     }
-    pbt = {"type": "pbt", "time_attr": "training_iteration", "perturbation_interval": 2, "quantile_fraction": 0.5}
+    # In step, for iterations as quick as these end before the others' processes have started.
+    pbt = {"type": "pbt", "time_attr": "training_iteration", "perturbation_interval": 4, "quantile_fraction": 0.5}
+    pbt["synch"] = True
     sweep("PPO", config=config, stop={"training_iteration": iterations}, num_samples=4, scheduler=pbt)
     records = sweep.records()
     assert {r.status for r in records} == {"finished"}
