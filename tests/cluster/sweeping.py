@@ -1,6 +1,6 @@
 """The command that the tests of sweeps launch: a sweep whose trials tell on which node they are.
 
-python sweeping.py RESULTS    six runs of two workers' places each
+python sweeping.py RESULTS ITERATIONS    six runs, each on one CPU
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ if __name__ == "__main__":
         name="spread",
         results_dir=sys.argv[1],
         config={**config, "lr": shoal.tune.grid_search([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])},
-        stop={"training_iteration": 200},
+        stop={"training_iteration": int(sys.argv[2])},
+        checkpoint_freq=1000,
+        show=lambda event: print(event.sentence, flush=True),
     )
     print(json.dumps(sorted(trial.last_result["episode_reward_mean"] for trial in analysis.trials)))

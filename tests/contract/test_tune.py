@@ -235,13 +235,13 @@ def test_asha_stops_bad_trials_early_and_finds_the_same_best(sweep, tmp_path) ->
     assert sum(steps) < 21 * 27 / 2
     stopped = [r for r in sweep.records() if r.status == "stopped early"]
     assert stopped
-    assert all(r.reason.startswith("asha stopped it with score 0") for r in stopped)
+    assert all(r.reason.startswith("asha: score 0") for r in stopped)
     assert {r.status for r in sweep.records()} == {"stopped early", "finished"}
 
 
 def test_a_function_cannot_be_paused(sweep) -> None:
+    words = {"scheduler": "hyperband", "stop": {"training_iteration": 9}}
     with pytest.raises(ConfigError, match="scheduler: hyperband pauses trials and lets them go on, which a function"):
-        words = {"scheduler": "hyperband", "stop": {"training_iteration": 9}}
         sweep(hill, config={"x": {"uniform": [0, 1]}}, metric="score", mode="max", num_samples=3, **words)
 
 

@@ -207,10 +207,10 @@ class Follower(Callback):
 
     def _why_stopped(self, record: TrialRecord) -> str:
         value = record.last_result.get(self._sweep.metric)
-        shown = f" with {self._sweep.metric} {short(value)}" if value is not None else ""
+        shown = f": {self._sweep.metric} {short(value)}" if value is not None else ""
         steps = next((n for n in ("timesteps_total", "training_iteration") if n in record.last_result), None)
         when = f" at {steps} {short(record.last_result[steps])}" if steps else ""
-        return f"{self._sweep.scheduler.type} stopped it{shown}{when}"
+        return f"{self._sweep.scheduler.type}{shown}{when}"
 
     def _failure(self, number: int) -> str | None:
         failure = read_failure(self._folder / self._numbering.records[number].folder, self._life)
