@@ -43,6 +43,7 @@ bench: setup
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/rendezvous.py
+	$(BIN)/python benchmarks/tune.py
 
 clean:
 	rm -rf .venv .venvs

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.version import __version__
 
 if TYPE_CHECKING:
+    from shoal import tune
     from shoal.envs.context import EnvContext
     from shoal.envs.registry import register_env
     from shoal.envs.repeated import Repeated
@@ -95,10 +96,13 @@ __all__ = [
     "register_custom_model",
     "register_env",
     "run",
+    "tune",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tune":
+        return import_module("shoal.tune")
     if name not in _HOMES:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}")
     return getattr(import_module(f"shoal.{_HOMES[name]}"), name)

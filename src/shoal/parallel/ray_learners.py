@@ -21,6 +21,7 @@ from shoal.errors import ShoalError, WorkerError
 from shoal.models.build import build_policy
 from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner, MakeLearner
+from shoal.parallel.ray_session import reserved_resources
 from shoal.parallel.ray_workers import Fragment, RayWorkers
 from shoal.parallel.sockets import Address, SocketGroup, listen
 from shoal.parallel.workers import check_usable
@@ -203,6 +204,8 @@ class RayLearners:
         """Learners where the workers are, that have met."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        # In a trial of a sweep the places are reserved, and who names a node leaves them.
+        is_free = reserved_resources(self._ray) is None
         config = self._config
         spaces = self._workers.observation_space, self._workers.action_space
         remote = self._ray.remote(
@@ -210,9 +213,9 @@ class RayLearners:
         )(RemoteLearner)
         wanted = nodes_for(list(self._workers.places().values()), config.num_learners)
         self._actors = [
-            remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)).remote(
-                config, spaces, self._search_path, self._make
-            )
+            remote.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True) if is_free else None
+            ).remote(config, spaces, self._search_path, self._make)
             for node in wanted
         ]
         found = self._ray.get([actor.place.remote() for actor in self._actors])

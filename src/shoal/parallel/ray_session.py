@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -51,10 +50,31 @@ class Session:
 
 
 def connect(config: AlgorithmConfig) -> Session:
-    """Ray, joined where RAY_ADDRESS says so or one runs in this program, otherwise a private one on this machine."""
+    """Ray with room for the configuration's processes: see `open_session`."""
     running = sys.modules.get("ray")
     if running is not None and running.is_initialized():
-        _wait_for_room(running, config)
+        reserved = reserved_resources(running)
+        if reserved is None:
+            _wait_for_room(running, config)
+        else:
+            _check_room(config, reserved, "the trial that this runs in has reserved")
+        return Session(running)
+    # On one's own machine workers may share cores: a laptop runs what a cluster will.
+    session = open_session(max(ceil(_needed_cpus(config)), cores(), 1))
+    if session.folder is None:
+        try:
+            address = os.environ.get("RAY_ADDRESS")
+            _check_room(config, session.ray.cluster_resources(), f"the Ray cluster at {address} has")
+        except BaseException:
+            session.ray.shutdown()
+            raise
+    return session
+
+
+def open_session(num_cpus: int) -> Session:
+    """Ray, joined where one runs in this program or RAY_ADDRESS names one, otherwise a private one on this machine."""
+    running = sys.modules.get("ray")
+    if running is not None and running.is_initialized():
         return Session(running)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     address = os.environ.get("RAY_ADDRESS")
@@ -62,12 +82,6 @@ def connect(config: AlgorithmConfig) -> Session:
         import ray
 
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        try:
-            resources: Callable[[], dict[str, float]] = ray.cluster_resources
-            _check_room(config, resources(), f"the Ray cluster at {address} has")
-        except BaseException:
-            ray.shutdown()
-            raise
         return Session(ray)
     place = tempfile.gettempdir()
     place = place if len(place) <= LONGEST_TEMP_FOLDER else "/tmp"
@@ -77,8 +91,7 @@ def connect(config: AlgorithmConfig) -> Session:
 
     before = psutil.Process().children(recursive=True)
     try:
-        # On one's own machine workers may share cores: a laptop runs what a cluster will.
-        return Session(_start_private(folder, max(ceil(_needed_cpus(config)), cores(), 1)), folder)
+        return Session(_start_private(folder, num_cpus), folder)
     except BaseException:
         # A daemon that was just forked does not name the folder yet, but it is a child of ours.
         for process in psutil.Process().children(recursive=True):
@@ -87,6 +100,18 @@ def connect(config: AlgorithmConfig) -> Session:
                     process.kill()
         clean(folder)
         raise
+
+
+def reserved_resources(ray: Any) -> dict[str, float] | None:
+    """What a trial of a sweep has reserved for the processes that it starts; None outside of one.
+
+    The first bundle of its placement group is its own; whatever it starts without a place of its own lands in the rest.
+    """
+    group = ray.util.get_current_placement_group()
+    if group is None:
+        return None
+    rest = group.bundle_specs[1:]
+    return {name: sum(bundle.get(name, 0.0) for bundle in rest) for name in ("CPU", "GPU")}
 
 
 def cores() -> int:
@@ -102,7 +127,7 @@ def workers_that_fit(config: AlgorithmConfig) -> int:
     if address or (running is not None and running.is_initialized()):
         alone = {"num_workers": 0, "num_learners": 1, "evaluation_num_workers": 0}
         session = connect(config.model_copy(update=alone))
-        have = session.ray.available_resources().get("CPU", 0.0)
+        have = (reserved_resources(session.ray) or session.ray.available_resources()).get("CPU", 0.0)
     return max(1, _workers_in(config, have))
 
 

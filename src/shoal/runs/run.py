@@ -27,6 +27,7 @@ from shoal.runs.checkpoints import (
     newest_good,
     newest_summary,
     prune,
+    read_checkpoint,
     tidy,
     write_checkpoint,
 )
@@ -83,6 +84,8 @@ class Run:
         self.last_checkpoint = self.resumed_from
         self._last: tuple[dict[str, float], State] | None = None
         self._saved_iteration = 0
+        self._lease: Lease | None = None
+        self._taken_over: Checkpoint | None = None
         self._tell_checkpoint: Callable[..., None] = lambda **_: None
 
     @classmethod
@@ -117,6 +120,22 @@ class Run:
         check_free(folder)
         return cls(experiment, folder, places, stop_reason(newest_summary(folder) or {}, experiment.stop), notes)
 
+    def take_over(self, path: str | Path) -> None:
+        """Begin with the policy, the optimiser and the task of another run's checkpoint.
+
+        Counters, environments and folder stay the run's own. It is to be called before `results`.
+        """
+        self._taken_over = read_checkpoint(path)
+
+    def save(self) -> Path | None:
+        """Make the last finished iteration a checkpoint, if it is none yet; the newest there is.
+
+        While `results` is at work, between two of them.
+        """
+        if self._lease is not None:
+            self._save(self._lease)
+        return self.last_checkpoint
+
     def results(self, hold_signals: bool = False) -> Generator[Result, None, None]:
         """Train until a stop criterion is met, and yield one result per iteration.
 
@@ -128,7 +147,7 @@ class Run:
             return
         with ExitStack() as stack:
             with _told(self.folder):
-                lease = stack.enter_context(Lease(self.folder))
+                lease = self._lease = stack.enter_context(Lease(self.folder))
                 tidy(self.folder)
                 self._write_down()
                 stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
@@ -139,7 +158,7 @@ class Run:
             try:
                 with interrupts.cutting():
                     start = self._start()
-                    trainer = make_trainer(self.experiment, self.search_path, start)
+                    trainer = make_trainer(self.experiment, self.search_path, start, self._taken_over)
             except Interrupted:
                 self._note_signal(interrupts)
                 return
@@ -159,6 +178,8 @@ class Run:
             with _told(self.folder):
                 reporters = Reporters(self.folder, self._saved_iteration, timesteps)
             stack.callback(reporters.close)
+            if self._taken_over is not None:
+                self._save_taken_over(trainer, start, lease)
             yield from self._train(trainer, reporters, interrupts, lease)
 
     def _train(self, trainer: Trainer, reporters: Reporters, interrupts: Interrupts, lease: Lease) -> Iterator[Result]:
@@ -248,6 +269,16 @@ class Run:
             prune(self.folder, self.experiment.keep_checkpoints_num, self.experiment.checkpoint_score_attr)
             self._tell_checkpoint(checkpoint=str(self.last_checkpoint))
 
+    def _save_taken_over(self, trainer: Trainer, start: Checkpoint | None, lease: Lease) -> None:
+        """Put what was taken over in the place of the own checkpoint, so that it is taken over once."""
+        assert self._taken_over is not None
+        logger.info("It takes over policy, optimiser and task from %s.", self._taken_over.path)
+        self._taken_over = None
+        if start is not None:
+            self._last = start.summary, trainer.get_state()
+            self._saved_iteration -= 1
+            self._save(lease)
+
     def _start(self) -> Checkpoint | None:
         """The checkpoint to go on from."""
         start = newest_good(self.folder)
@@ -309,14 +340,21 @@ def _told(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def make_trainer(experiment: Experiment, search_path: Sequence[str], start: Checkpoint | None = None) -> Trainer:
-    """The experiment's trainer, in the state of a checkpoint if one is given."""
+def make_trainer(
+    experiment: Experiment,
+    search_path: Sequence[str],
+    start: Checkpoint | None = None,
+    taken_over: Checkpoint | None = None,
+) -> Trainer:
+    """The experiment's trainer, in the state of a checkpoint if one is given, or with the agent of another."""
     from shoal.runs.trainer import TRAINERS
 
     trainer = TRAINERS[experiment.run](config=experiment.config, search_path=search_path)
     try:
         if start is not None:
             trainer.set_state(start.state)
+        if taken_over is not None:
+            trainer.take_over(taken_over.state)
     except BaseException:
         trainer.stop()
         raise

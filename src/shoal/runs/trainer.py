@@ -268,6 +268,14 @@ class Trainer:
         if lost:
             log.info("%d unfinished episodes could not be brought back exactly", lost)
 
+    def take_over(self, state: State) -> None:
+        """Take over another trainer's policy, optimiser and task, and keep counters and environments."""
+        if state.values["algorithm"] != self.algorithm:
+            raise CheckpointError(f"the checkpoint is of {state.values['algorithm']}, this is {self.algorithm}")
+        self.get_policy().set_state(part_of(state, "policy"))
+        self.learner.set_state(part_of(state, "learner"))
+        self.curriculum.set_state(State(state.values["curriculum"]))
+
     def stop(self) -> None:
         """End workers and learners and close the environments; may be called twice."""
         self._is_stopped = True

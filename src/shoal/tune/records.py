@@ -4,8 +4,10 @@
 RESULTS/NAME/sweep_1a2b3_2026-11-16_21-30-05/
   sweep.json     the Sweep, its search path and shoal's version, written once; sweep.yaml is the same for people
   trials.json    a TrialRecord of every trial, in order of their number, replaced as a whole whenever one changes
-  trials/00003/  the ordinary run folder of trial 3; of a user's function: result.json alone, one JSON object per line
+  trials/00003/  the ordinary run folder of trial 3; of a user's function: result.json, one JSON object per line, and in
+                 log.txt what it printed; .done says how the trial ended, error.txt why it failed
   log.txt        one line per event; ray.log: what Ray itself had to say
+  outcome.json   how the sweep ended, if it did
   ray/           Ray Tune's own state, from which an interrupted sweep goes on
   best.yml       the experiment of the best trial, for `shoal train -f`
   index.html     the page
@@ -15,18 +17,34 @@ RESULTS/NAME/sweep_1a2b3_2026-11-16_21-30-05/
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.config.sweep import Chosen, Setting, Sweep
+from shoal.config.sweep import Sweep
+from shoal.errors import CheckpointError
+from shoal.runs.durable import replace_file
+from shoal.runs.reporters import plain_json
+from shoal.runs.stopping import numbers
+from shoal.version import __version__
+
+SWEEP_FILE = "sweep.json"
+TRIALS_FILE = "trials.json"
+OUTCOME_FILE = "outcome.json"
+DONE_FILE = ".done"
+FAILURE_FILE = ".failed"
+ERROR_FILE = "error.txt"
+RESULTS_FILE = "result.json"
 
 Status = Literal["waiting", "running", "paused", "finished", "stopped early", "failed", "interrupted"]
 
 
 @dataclass(frozen=True)
 class Exploit:
-    """A trial of a population took over another's weights, optimiser, filter and task, and changed its settings."""
+    """When a trial of a population took over another's weights, optimiser, filter and task, and changed settings."""
 
     training_iteration: int
     timesteps_total: int
@@ -55,7 +73,7 @@ class TrialRecord:
     last_result: dict[str, float] = field(default_factory=dict)
     """The numbers of its last result, nested names as `a/b`."""
     first_settings: dict[str, Any] = field(default_factory=dict)
-    """The settings it began with, where it changed them since."""
+    """What it began with, by which an interrupted sweep finds it again: a population's settings change."""
 
 
 @dataclass(frozen=True)
@@ -67,34 +85,138 @@ class Event:
     record: TrialRecord | None = None
 
 
+ENDED: tuple[Status, ...] = ("finished", "stopped early", "failed")
+
+
+def write_sweep(folder: Path, sweep: Sweep, search_path: Sequence[str], function: str | None) -> None:
+    """Write down what the sweep is; `function` names the user's own, which nobody can read back from a file."""
+    from shoal.config.sweep import sweep_tree
+    from shoal.config.yaml_files import dump_yaml
+
+    tree = plain_json(sweep_tree(sweep))
+    about = {"shoal": __version__, "search_path": list(search_path), "function": function, "sweep": tree}
+    replace_file(folder / "sweep.yaml", dump_yaml({sweep.name: tree}).encode())
+    replace_file(folder / SWEEP_FILE, json.dumps(about, indent=1).encode())
+
+
 def read_about(folder: Path) -> dict[str, Any]:
-    """All that `sweep.json` holds: `sweep`, `search_path`, `function` and the version of `shoal`."""
-    return dict(json.loads((folder / "sweep.json").read_bytes()))
+    """All that `write_sweep` has written, as it stands in the file."""
+    try:
+        about = json.loads((folder / SWEEP_FILE).read_bytes())
+        return {**about, "sweep": dict(about["sweep"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder / SWEEP_FILE} cannot be read: {error}; is this the folder of a sweep?"
+        ) from None
 
 
 def read_sweep(folder: Path) -> Sweep:
     """The sweep that a folder is of."""
-    tree = read_about(folder)["sweep"]
-    settings = tuple(Setting(one["path"], one["kind"], tuple(one["args"])) for one in tree["settings"])
-    chosen = {key: Chosen(**tree[key]) for key in ("scheduler", "search_alg")}
-    return Sweep(**{**tree, "settings": settings, **chosen})
+    from shoal.config.sweep import sweep_of
+
+    return sweep_of(read_about(folder)["sweep"])
+
+
+def write_trials(folder: Path, records: Sequence[TrialRecord]) -> None:
+    """Put these in the place of all records."""
+    content = json.dumps(plain_json([asdict(record) for record in records])).encode()
+    replace_file(folder / TRIALS_FILE, content)
 
 
 def read_trials(folder: Path) -> list[TrialRecord]:
-    """Every trial that has been begun, in order of their number."""
-    path = folder / "trials.json"
-    found = json.loads(path.read_bytes()) if path.exists() else []
-    return [TrialRecord(**{**one, "exploits": tuple(Exploit(**it) for it in one["exploits"])}) for one in found]
+    """The records of all trials, in order of their number; none if there are none yet."""
+    path = folder / TRIALS_FILE
+    if not path.exists():
+        return []
+    try:
+        return [_record(tree) for tree in json.loads(path.read_bytes())]
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from None
+
+
+def _record(tree: Mapping[str, Any]) -> TrialRecord:
+    """The record of a tree; what a later version wrote beside is left."""
+    known = {each.name for each in fields(TrialRecord)}
+    exploits = tuple(Exploit(**exploit) for exploit in tree.get("exploits", ()))
+    return TrialRecord(**{key: value for key, value in tree.items() if key in known} | {"exploits": exploits})
 
 
 def read_results(folder: Path, record: TrialRecord) -> list[dict[str, Any]]:
-    """All results of a trial, oldest first, as its `result.json` holds them."""
-    path = folder / record.folder / "result.json"
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    """All results of a trial, in the order of time."""
+    return results_of(folder / record.folder)
+
+
+def results_of(trial_folder: Path) -> list[dict[str, Any]]:
+    """All results in the folder of a trial; a line that was cut short is left."""
     found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue  # the last line of a process that was killed
-    return found
+    with suppress(FileNotFoundError), open(trial_folder / RESULTS_FILE, "rb") as file:
+        for line in file:
+            with suppress(ValueError):
+                found.append(json.loads(line))
+    return [result for result in found if isinstance(result, dict)]
+
+
+def trial_folder(number: int) -> str:
+    """Where a trial is, relative to its sweep."""
+    return f"trials/{number:05d}"
+
+
+def write_done(folder: Path, status: Status, reason: str) -> None:
+    """Write into a trial's folder that it has ended, before anybody is told."""
+    replace_file(folder / DONE_FILE, json.dumps({"status": status, "reason": reason}).encode())
+
+
+def read_done(folder: Path) -> tuple[Status, str] | None:
+    """How the trial of a folder has ended; None if it has not."""
+    try:
+        told = json.loads((folder / DONE_FILE).read_bytes())
+        return told["status"], str(told["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a trial failed; `is_everyones`: because of what the user said of the whole sweep."""
+
+    life: str
+    """Which life of the sweep it was in: an interrupted sweep tries again when it goes on."""
+    sentence: str
+    is_everyones: bool = False
+
+
+def reconciled(folder: Path, record: TrialRecord) -> TrialRecord:
+    """The record with what the trial's own folder knows better: a driver that was killed had no time to write."""
+    done = read_done(folder / record.folder)
+    if done is None or record.status in ("finished", "stopped early"):
+        return record
+    last = dict(record.last_result)
+    for result in read_results(folder, record):
+        last |= numbers(result)
+    return replace(record, status=done[0], reason=done[1], last_result=last)
+
+
+def write_failure(folder: Path, failure: Failure, trace: str) -> None:
+    """Write into a trial's folder why it failed, for people with the whole story."""
+    replace_file(folder / ERROR_FILE, f"{failure.sentence}\n\n{trace}".encode())
+    replace_file(folder / FAILURE_FILE, json.dumps(asdict(failure)).encode())
+
+
+def read_failure(folder: Path, life: str) -> Failure | None:
+    """Why a trial failed in this life of its sweep; None if it did not."""
+    try:
+        failure = Failure(**json.loads((folder / FAILURE_FILE).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return failure if failure.life == life else None
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is a sweep's."""
+    return (folder / SWEEP_FILE).is_file()
+
+
+def sweeps_of(parent: Path) -> list[Path]:
+    """The sweeps in an experiment's folder, newest first."""
+    found = [child for child in parent.iterdir() if is_sweep(child)] if parent.is_dir() else []
+    return sorted(found, key=lambda folder: (folder.name[-19:], os.stat(folder / SWEEP_FILE).st_mtime_ns), reverse=True)

@@ -1,0 +1,152 @@
+"""A trial that is a function of the user's own, and `report`, by which it tells how well it does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, ClassVar
+
+from ray.tune import PlacementGroupFactory
+from ray.tune.result import RESULT_DUPLICATE
+
+from shoal.config.sweep import Sweep
+from shoal.errors import ShoalError
+from shoal.runs.reporters import plain_json
+from shoal.runs.stopping import numbers, stop_reason
+from shoal.tune.metrics import check_metric
+from shoal.tune.placing import Bundle
+from shoal.tune.records import RESULTS_FILE
+from shoal.tune.reporting import Stopped, reporting
+from shoal.tune.trial import TuneTrial
+
+
+def config_of(sweep: Sweep, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of one trial: the sweep's, with the values that the search chose."""
+    config = _copied(sweep.tree.get("config", {}))
+    for path, value in settings.items():
+        *way, last = path.split(".")[1:]
+        here = config
+        for name in way:
+            here = here[name]
+        here[last] = value
+    return dict(config)
+
+
+class FunctionTrial(TuneTrial):
+    """Runs the function in a thread, which waits in `report` until Tune wants more."""
+
+    function: ClassVar[Callable[..., Any]]
+    bundle: ClassVar[Bundle]
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> Any:  # noqa: ARG003
+        """One place."""
+        return PlacementGroupFactory([cls.bundle])
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """See `Trainable`; a function that was interrupted begins anew."""
+        super().setup(config)
+        self.call: Call | None = None
+        self.began = perf_counter()
+        self.iteration_count = 0
+        if self.done is None and self.refusal is None:
+            self.last = {}
+            self.file = open(self.folder / RESULTS_FILE, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Become another trial."""
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
+    def one_result(self) -> dict[str, Any]:
+        """The function's next report."""
+        if self.call is None:
+            self.call = Call(
+                type(self).function, config_of(self.assignment.sweep, self.settings), self.folder / "log.txt"
+            )
+        kind, told = self.call.next()
+        if kind == "failed":
+            raise ShoalError(told)
+        if kind == "ended":
+            if not self.last:
+                raise ShoalError("the function ended without a report; call shoal.tune.report(score=...) in it")
+            self.end("the function ended")
+            return {RESULT_DUPLICATE: True}
+        self.iteration_count += 1
+        counted = {"training_iteration": self.iteration_count, "time_total_s": perf_counter() - self.began}
+        result = {**counted, **told}
+        self.last = numbers(result)
+        check_metric(self.assignment.sweep.metric, numbers(told) | counted)
+        self.file.write(json.dumps(plain_json(result), allow_nan=False) + "\n")
+        reason = stop_reason(result, self.assignment.sweep.tree.get("stop") or {})
+        if reason is not None:
+            self.end(reason)
+        return {**self.last, "done": reason is not None}
+
+    def cleanup(self) -> None:
+        """End the function where it reports."""
+        if self.call is not None:
+            self.call.stop()
+            self.call = None
+        with contextlib.suppress(AttributeError):
+            self.file.close()
+
+
+class Call:
+    """One call of the function, in a thread of its own."""
+
+    def __init__(self, function: Callable[..., Any], config: dict[str, Any], log: Any) -> None:
+        self._told: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._wanted = threading.Semaphore(0)
+        self._stopping = False
+        self._function, self._config, self._log = function, config, log
+        self._thread = threading.Thread(target=self._run, name="shoal-function", daemon=True)
+        self._thread.start()
+
+    def next(self) -> tuple[str, Any]:
+        """Let the function go on until its next report or its end."""
+        self._wanted.release()
+        return self._told.get()
+
+    def stop(self) -> None:
+        """Let the function end where it is waiting."""
+        self._stopping = True
+        self._wanted.release()
+
+    def _report(self, result: dict[str, Any]) -> None:
+        self._told.put(("result", result))
+        self._wanted.acquire()
+        if self._stopping:
+            raise Stopped
+
+    def _run(self) -> None:
+        self._wanted.acquire()
+        if self._stopping:
+            return
+        try:
+            with (
+                open(self._log, "a", encoding="utf-8", buffering=1) as log,
+                contextlib.redirect_stdout(log),
+                reporting(self._report),
+            ):
+                returned = self._function(self._config)
+                if isinstance(returned, Mapping):
+                    self._report(dict(returned))
+            self._told.put(("ended", None))
+        except Stopped:
+            pass
+        except BaseException as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            self._told.put(("failed", f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value

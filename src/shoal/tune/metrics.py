@@ -1,0 +1,36 @@
+"""Whether a result has the number that a sweep is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shoal.config.vocabulary import nearest
+from shoal.errors import ConfigError
+
+MOST_NAMES = 12
+AFTER_AN_EPISODE = ("episode_", "custom_metrics/")
+
+
+class MissingMetric(ConfigError):
+    """No result will ever have the metric: the whole sweep is wrong, not the trial."""
+
+
+def may_come_later(metric: str, result: Mapping[str, Any]) -> bool:
+    """Whether a metric that a run's result lacks may be in a later one."""
+    if metric.startswith("evaluation/"):
+        return "evaluation" not in result
+    return metric.startswith(AFTER_AN_EPISODE) and not result.get("episodes_total")
+
+
+def check_metric(metric: str, values: Mapping[str, float]) -> None:
+    """Refuse a result without the metric, with the names that it has."""
+    if not metric or metric in values:
+        return
+    close = nearest(metric, values)
+    if close is not None:
+        hint = f"did you mean {close}?"
+    else:
+        names = [*list(values)[:MOST_NAMES], *(["..."] if len(values) > MOST_NAMES else [])]
+        hint = f"there are {', '.join(names)}" if names else "they have no numbers at all"
+    raise MissingMetric(f"metric: the results have no {metric}; {hint}")

@@ -1,0 +1,188 @@
+"""Sweeps whose driver is stopped or killed: every trial is saved, no process stays, and nothing is trained twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shoal.runs.checkpoints import read_checkpoint
+from shoal.tune.records import TrialRecord, read_results, read_trials
+
+DEADLINE_S = 200
+ITERATIONS = 25
+
+ALGORITHM = f"""
+import sys
+import shoal
+
+config = {{
+    "env": "CartPole-v1", "lr": {{"grid_search": [1e-3, 1e-4, 1e-5, 1e-6]}}, "train_batch_size": 128,
+    "num_envs_per_worker": 2, "model": {{"fcnet_hiddens": [8]}},
+}}
+show = lambda event: print(event.sentence, flush=True)
+try:
+    shoal.tune.run("PPO", name="sweep", config=config, stop={{"training_iteration": {ITERATIONS}}}, checkpoint_freq=5,
+                   max_concurrent_trials=2, resume=True, show=show)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+FUNCTION = """
+import os
+import shoal
+
+def slow(config):
+    with open(os.path.expanduser("~/begun"), "a") as file:
+        print(config["x"], file=file)
+    for k in range(30):
+        shoal.tune.report(score=config["x"] + k)
+
+show = lambda event: print(event.sentence, flush=True)
+shoal.tune.run(slow, name="sweep", config={"x": {"grid_search": list(range(12))}}, metric="score", mode="max",
+               max_concurrent_trials=2, resume=True, show=show)
+"""
+
+
+class Desk:
+    """A person's machine: one home, whose processes can all be found again by a mark in their environment."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def start(self, program: str) -> subprocess.Popen[str]:
+        variables = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TUNE_"))}
+        with open(self.home / "stderr", "w") as stderr:
+            return subprocess.Popen(
+                [sys.executable, "-c", program],
+                cwd=self.home,
+                env={**variables, "HOME": str(self.home), "SHOAL_TEST_DESK": str(self.home)},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
+
+    def end(self, child: subprocess.Popen[str], number: signal.Signals | None = None) -> tuple[str, int]:
+        """Signal the driver if asked to, and hear it out; nothing of it may stay."""
+        if number is not None:
+            child.send_signal(number)
+        with child:
+            printed = child.stdout.read() if child.stdout is not None else ""
+            code = child.wait(DEADLINE_S)
+        _, alive = psutil.wait_procs(self.processes(), timeout=20)
+        assert not alive
+        complaints = (self.home / "stderr").read_text()
+        assert "Traceback" not in printed + complaints, complaints
+        return printed, 128 - code if code < 0 else code
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that a program of this desk started, at whatever remove."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                mine = process.environ().get("SHOAL_TEST_DESK") == str(self.home)
+                if mine and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    @property
+    def sweep(self) -> Path:
+        (found,) = (self.home / "shoal_results").glob("sweep/sweep_*")
+        return found
+
+    def records(self) -> list[TrialRecord]:
+        return read_trials(self.sweep)
+
+    def results(self, record: TrialRecord) -> list[dict[str, Any]]:
+        return read_results(self.sweep, record)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def await_line(child: subprocess.Popen[str], *words: str) -> None:
+    """Read until a line that has these words, in this order of lines."""
+    assert child.stdout is not None
+    waiting = list(words)
+    for line in child.stdout:
+        if waiting[0] in line:
+            waiting.pop(0)
+            if not waiting:
+                return
+    raise AssertionError(f"the program ended before it told {waiting[0]!r}")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        (signal.SIGKILL, 137),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow),
+    ],
+)
+def test_a_sweep_goes_on_after_a_signal(desk: Desk, number: signal.Signals, code: int) -> None:
+    child = desk.start(ALGORITHM)
+    await_line(child, "finished", "starts", "episode_reward_mean")
+    printed, ended = desk.end(child, number)
+    assert ended == code
+    before = {record.index: record for record in desk.records()}
+    done = {int(file.parent.name): file.stat().st_mtime_ns for file in desk.sweep.glob("trials/*/.done")}
+    assert done
+    if number != signal.SIGKILL:
+        assert "save" in printed
+        begun = [record for record in before.values() if record.status == "interrupted"]
+        assert begun
+        for record in begun:
+            if record.last_result:
+                saved = read_checkpoint(desk.sweep / record.folder).summary["training_iteration"]
+                assert saved >= record.last_result["training_iteration"]
+                assert saved == told_by(desk, record)[-1]
+
+    printed, ended = desk.end(desk.start(ALGORITHM))
+    assert ended == 0
+    assert [record.index for record in desk.records()] == [0, 1, 2, 3]
+    assert [record.settings["config.lr"] for record in desk.records()] == [1e-3, 1e-4, 1e-5, 1e-6]
+    for record in desk.records():
+        assert record.status == "finished"
+        assert told_by(desk, record) == list(range(1, ITERATIONS + 1))
+        if record.index in done:
+            assert (desk.sweep / record.folder / ".done").stat().st_mtime_ns == done[record.index]
+            assert f"trial {record.index} starts" not in printed
+            assert f"trial {record.index} finished" not in printed
+
+    printed, ended = desk.end(desk.start(ALGORITHM))
+    assert (printed, ended) == ("", 0)
+
+
+def told_by(desk: Desk, record: TrialRecord) -> list[int]:
+    return [result["training_iteration"] for result in desk.results(record)]
+
+
+def test_functions_that_have_ended_are_not_called_again_after_kill_9(desk: Desk) -> None:
+    child = desk.start(FUNCTION)
+    await_line(child, "finished", "finished", "finished")
+    desk.end(child, signal.SIGKILL)
+    ended = {
+        record.settings["config.x"]
+        for record in [TrialRecord(k, k, {"config.x": k}, folder=f"trials/{k:05d}") for k in range(12)]
+        if (desk.sweep / record.folder / ".done").exists()
+    }
+    assert len(ended) >= 3
+    assert desk.end(desk.start(FUNCTION))[1] == 0
+    begun = [int(line) for line in (desk.home / "begun").read_text().split()]
+    assert set(begun) == set(range(12))
+    assert all(begun.count(x) == 1 for x in ended)
+    assert [record.status for record in desk.records()] == ["finished"] * 12
+    assert json.loads((desk.sweep / "outcome.json").read_text())["sentence"] == "12 trials have ended"

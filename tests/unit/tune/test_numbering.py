@@ -1,0 +1,58 @@
+"""Trials keep their numbers and groups, also where Tune has forgotten them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import shoal
+from shoal.config.sweep import Sweep, sweep_from
+from shoal.tune.numbering import Numbering
+from shoal.tune.records import Exploit
+
+
+def sweep(**words: Any) -> Sweep:
+    config = {"env": "CartPole-v1", "lr": shoal.tune.loguniform(1e-5, 1e-1)}
+    return sweep_from({"name": "test", "config": config, "stop": {"training_iteration": 1}, **words})
+
+
+def trial(lr: float, **more: Any) -> Any:
+    return SimpleNamespace(config={"config.lr": lr, **more})
+
+
+def test_new_trials_count_on_and_equal_settings_are_a_group() -> None:
+    numbering = Numbering(sweep(seeds=2), [])
+    names = [numbering(trial(lr, seed=seed)) for lr in (1e-2, 1e-3) for seed in (0, 1)]
+    assert names == ["00000", "00001", "00002", "00003"]
+    assert [(r.group, r.seed) for r in numbering.records] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert numbering.records[2].folder == "trials/00002"
+
+
+def test_forgotten_trials_are_found_again_by_their_settings() -> None:
+    first = Numbering(sweep(), [])
+    for lr in (1e-1, 1e-2, 1e-2, 1e-3):
+        first(trial(lr))
+    again = Numbering(sweep(), first.records)
+    again.claim(["00000"])
+    assert [again(trial(lr)) for lr in (1e-3, 1e-2, 1e-2, 1e-2, 1e-1)] == ["00003", "00001", "00002", "00004", "00005"]
+
+
+def test_a_trial_of_a_population_goes_on_with_the_settings_it_has_now() -> None:
+    first = Numbering(sweep(), [])
+    first(trial(1e-1))
+    now = {"config.lr": 5e-2}
+    record = replace(first.records[0], settings=now, exploits=(Exploit(2, 100, 1, now),))
+    again, found = Numbering(sweep(), [record]), trial(1e-1)
+    assert again(found) == "00000"
+    assert found.config == now
+
+
+def test_copies_are_the_numbering_of_the_process() -> None:
+    old = Numbering(sweep(), [])
+    kept = pickle.dumps(old)
+    new = Numbering(sweep(), [])
+    assert copy.deepcopy(old) is old
+    assert pickle.loads(kept) is new
