@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,15 +65,11 @@ def run(
             )
         tree["name"] = name or getattr(run_or_function, "__name__", type(run_or_function).__name__).strip("<>")
         sweep = sweep_from(tree, check_experiment=False)
-        if metric is None:
-            sweep = replace(sweep, metric="")
         if sweep.scheduler.type in PAUSING:
             raise ConfigError(
                 f"scheduler: {sweep.scheduler.type} pauses trials and lets them go on, which a function cannot; "
                 "use asha or median, or an algorithm such as PPO"
             )
-        if metric is None and (sweep.scheduler.type != "fifo" or sweep.search_alg.type != "random"):
-            raise ConfigError("metric: scheduler and search must know what is best; say metric='score', mode='max'")
     else:
         if resources_per_trial is not None:
             raise ConfigError("resources_per_trial: follow from config.num_workers and config.num_gpus; leave it out")

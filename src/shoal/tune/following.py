@@ -78,7 +78,7 @@ class Follower(Callback):
         """Before the first step: which trials does Tune remember."""
         if not self._begun:
             self._begun = True
-            self._numbering.claim(str(trial) for trial in trials)
+            self._numbering.claim(trials)
             self._restore_scheduler(trials)
             self.write()
 
@@ -179,11 +179,11 @@ class Follower(Callback):
     def write(self) -> None:
         """Write the records."""
         self._unwritten, self._written_at = False, monotonic()
-        write_trials(self._folder, self._numbering.records)
+        write_trials(self._folder, self._numbering.in_order)
 
     def close(self) -> None:
         """What is neither ended nor begun was interrupted."""
-        for record in self._numbering.records:
+        for record in self._numbering.in_order:
             if record.status in ("running", "paused"):
                 self._numbering.change(record.index, status="interrupted")
         self.write()

@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.config.sweep import Sweep
 from shoal.runs.reporters import plain_json
-from shoal.tune.records import TrialRecord, trial_folder
+from shoal.tune.records import TrialRecord, new_record
 from shoal.tune.spaces import settings_of
 
 _current: list[Numbering] = []
@@ -23,40 +23,53 @@ class Numbering:
     """
 
     def __init__(self, sweep: Sweep, records: Iterable[TrialRecord]) -> None:
-        self.records: list[TrialRecord] = list(records)
         self._sweep = sweep
-        first = {record.index: record.first_settings or record.settings for record in self.records}
-        self._free = {record.index: _key(first[record.index], record.seed) for record in self.records}
-        self._groups = {_key(first[record.index], None): record.group for record in self.records}
+        self._groups: dict[str, int] = {}
+        self.records = {record.index: replace(record, group=self._group(_first(record))) for record in records}
+        self._free = {number: _key(_first(record), record.seed) for number, record in self.records.items()}
         _current[:] = [self]
 
-    def claim(self, names: Iterable[str]) -> None:
+    def claim(self, trials: Iterable[Any]) -> None:
         """Mark the trials that Tune remembers."""
-        for name in names:
-            self._free.pop(int(name), None)
+        for trial in trials:
+            number = int(str(trial))
+            if number not in self.records:
+                self._add(number, *self._parts(trial))
+            self._free.pop(number, None)
 
     def __call__(self, trial: Any) -> str:
         """The name of a new trial: its number in five digits."""
-        settings, seed = settings_of(self._sweep, trial.config)
-        settings = plain_json(settings)
+        settings, seed = self._parts(trial)
         key = _key(settings, seed)
         number = next((number for number, free in self._free.items() if free == key), None)
-        if number is not None:
+        if number is None:
+            number = max(self.records, default=-1) + 1
+            self._add(number, settings, seed)
+        else:
             del self._free[number]
             if self.records[number].exploits:
                 trial.config.update(self.records[number].settings)
-            return f"{number:05d}"
-        number = len(self.records)
-        group = self._groups.setdefault(_key(settings, None), len(self._groups))
-        self.records.append(
-            TrialRecord(number, group, settings, seed, folder=trial_folder(number), first_settings=settings)
-        )
         return f"{number:05d}"
+
+    @property
+    def in_order(self) -> list[TrialRecord]:
+        """All records, in order of their number."""
+        return [self.records[number] for number in sorted(self.records)]
 
     def change(self, number: int, **changes: Any) -> TrialRecord:
         """Put a changed record in the place of a trial's."""
         self.records[number] = replace(self.records[number], **changes)
         return self.records[number]
+
+    def _parts(self, trial: Any) -> tuple[dict[str, Any], int | None]:
+        settings, seed = settings_of(self._sweep, trial.config)
+        return plain_json(settings), seed
+
+    def _add(self, number: int, settings: dict[str, Any], seed: int | None) -> None:
+        self.records[number] = new_record(number, self._group(settings), settings, seed)
+
+    def _group(self, settings: Mapping[str, Any]) -> int:
+        return self._groups.setdefault(_key(settings, None), len(self._groups))
 
     def __deepcopy__(self, _: Any) -> Numbering:
         return self
@@ -67,6 +80,10 @@ class Numbering:
 
 def _this_process() -> Numbering:
     return _current[0]
+
+
+def _first(record: TrialRecord) -> dict[str, Any]:
+    return record.first_settings or record.settings
 
 
 def _key(settings: Mapping[str, Any], seed: int | None) -> str:

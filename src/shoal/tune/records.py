@@ -5,7 +5,7 @@ RESULTS/NAME/sweep_1a2b3_2026-11-16_21-30-05/
   sweep.json     the Sweep, its search path and shoal's version, written once; sweep.yaml is the same for people
   trials.json    a TrialRecord of every trial, in order of their number, replaced as a whole whenever one changes
   trials/00003/  the ordinary run folder of trial 3; of a user's function: result.json, one JSON object per line, and in
-                 log.txt what it printed; .done says how the trial ended, error.txt why it failed
+                 log.txt what it printed; .trial.json: what it began with, .done: how it ended, error.txt: why it failed
   log.txt        one line per event; ray.log: what Ray itself had to say
   outcome.json   how the sweep ended, if it did
   ray/           Ray Tune's own state, from which an interrupted sweep goes on
@@ -34,6 +34,7 @@ from shoal.version import __version__
 SWEEP_FILE = "sweep.json"
 TRIALS_FILE = "trials.json"
 OUTCOME_FILE = "outcome.json"
+BEGINNING_FILE = ".trial.json"
 DONE_FILE = ".done"
 FAILURE_FILE = ".failed"
 ERROR_FILE = "error.txt"
@@ -156,9 +157,21 @@ def results_of(trial_folder: Path) -> list[dict[str, Any]]:
     return [result for result in found if isinstance(result, dict)]
 
 
+def new_record(number: int, group: int, settings: dict[str, Any], seed: int | None) -> TrialRecord:
+    """The record of a trial that has not begun."""
+    return TrialRecord(number, group, settings, seed, folder=trial_folder(number), first_settings=settings)
+
+
 def trial_folder(number: int) -> str:
     """Where a trial is, relative to its sweep."""
     return f"trials/{number:05d}"
+
+
+def write_beginning(folder: Path, settings: Mapping[str, Any], seed: int | None) -> None:
+    """Write into a trial's folder what it tries, before it does anything, if it was not written before."""
+    if not (folder / BEGINNING_FILE).exists():
+        content = json.dumps({"settings": plain_json(settings), "seed": seed}).encode()
+        replace_file(folder / BEGINNING_FILE, content)
 
 
 def write_done(folder: Path, status: Status, reason: str) -> None:
@@ -185,8 +198,20 @@ class Failure:
     is_everyones: bool = False
 
 
-def reconciled(folder: Path, record: TrialRecord) -> TrialRecord:
-    """The record with what the trial's own folder knows better: a driver that was killed had no time to write."""
+def recovered_trials(folder: Path) -> list[TrialRecord]:
+    """All records, with what the trials' own folders know better: a driver that was killed had no time to write."""
+    found = {record.index: record for record in read_trials(folder)}
+    for place in folder.glob("trials/*"):
+        if place.name.isdecimal() and int(place.name) not in found:
+            with suppress(OSError, ValueError):
+                begun = json.loads((place / BEGINNING_FILE).read_bytes())
+                record = new_record(int(place.name), 0, begun["settings"], begun["seed"])
+                found[record.index] = replace(record, status="interrupted")
+    return [_reconciled(folder, found[number]) for number in sorted(found)]
+
+
+def _reconciled(folder: Path, record: TrialRecord) -> TrialRecord:
+    """The record of a trial whose end was not written."""
     done = read_done(folder / record.folder)
     if done is None or record.status in ("finished", "stopped early"):
         return record

@@ -29,7 +29,7 @@ from shoal.tune.records import (
     read_about,
     read_sweep,
     read_trials,
-    reconciled,
+    recovered_trials,
     sweeps_of,
     write_sweep,
 )
@@ -181,8 +181,7 @@ class SweepRun:
 
         sweep, life = self.sweep, os.urandom(8).hex()
         (self.folder / OUTCOME_FILE).unlink(missing_ok=True)
-        records = [reconciled(self.folder, record) for record in read_trials(self.folder)]
-        numbering, scheduler = Numbering(sweep, records), make_scheduler(sweep)
+        numbering, scheduler = Numbering(sweep, recovered_trials(self.folder)), make_scheduler(sweep)
         follower = Follower(sweep, self.folder, life, numbering, scheduler, interrupts, _told(show))
         state = self.folder / "ray"
         state.mkdir(exist_ok=True)

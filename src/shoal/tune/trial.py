@@ -35,6 +35,7 @@ from shoal.tune.records import (
     read_failure,
     results_of,
     trial_folder,
+    write_beginning,
     write_done,
     write_failure,
 )
@@ -80,6 +81,7 @@ class TuneTrial(Trainable):
             )
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        write_beginning(self.folder, self.settings, self.seed)
         self.done: tuple[Status, str] | None = read_done(self.folder)
         if failure := read_failure(self.folder, self.assignment.life):
             self.refusal = ShoalError(failure.sentence)

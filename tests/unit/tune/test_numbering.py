@@ -23,11 +23,21 @@ def trial(lr: float, **more: Any) -> Any:
     return SimpleNamespace(config={"config.lr": lr, **more})
 
 
+class Named:
+    """A trial of an earlier life, as Tune has it."""
+
+    def __init__(self, name: str, lr: float) -> None:
+        self.name, self.config = name, {"config.lr": lr}
+
+    def __str__(self) -> str:
+        return self.name
+
+
 def test_new_trials_count_on_and_equal_settings_are_a_group() -> None:
     numbering = Numbering(sweep(seeds=2), [])
     names = [numbering(trial(lr, seed=seed)) for lr in (1e-2, 1e-3) for seed in (0, 1)]
     assert names == ["00000", "00001", "00002", "00003"]
-    assert [(r.group, r.seed) for r in numbering.records] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(r.group, r.seed) for r in numbering.in_order] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert numbering.records[2].folder == "trials/00002"
 
 
@@ -35,9 +45,17 @@ def test_forgotten_trials_are_found_again_by_their_settings() -> None:
     first = Numbering(sweep(), [])
     for lr in (1e-1, 1e-2, 1e-2, 1e-3):
         first(trial(lr))
-    again = Numbering(sweep(), first.records)
-    again.claim(["00000"])
+    again = Numbering(sweep(), first.in_order)
+    again.claim([Named("00000", 1e-1)])
     assert [again(trial(lr)) for lr in (1e-3, 1e-2, 1e-2, 1e-2, 1e-1)] == ["00003", "00001", "00002", "00004", "00005"]
+
+
+def test_trials_that_tune_alone_remembers_keep_their_numbers() -> None:
+    numbering = Numbering(sweep(), [])
+    numbering.claim([Named("00002", 1e-1)])
+    assert numbering(trial(1e-1)) == "00003"
+    assert [record.index for record in numbering.in_order] == [2, 3]
+    assert numbering.records[2].settings == {"config.lr": 1e-1}
 
 
 def test_a_trial_of_a_population_goes_on_with_the_settings_it_has_now() -> None:
