@@ -162,8 +162,8 @@ def test_a_sweep_goes_on_after_a_signal(desk: Desk, number: signal.Signals, code
             assert f"trial {record.index} starts" not in printed
             assert f"trial {record.index} finished" not in printed
 
-    printed, ended = desk.end(desk.start(ALGORITHM))
-    assert (printed, ended) == ("", 0)
+    if number == signal.SIGTERM:
+        assert desk.end(desk.start(ALGORITHM)) == ("", 0), "a sweep that has ended is only looked at"
 
 
 def told_by(desk: Desk, record: TrialRecord) -> list[int]:
