@@ -150,11 +150,12 @@ def test_a_missing_package_is_told_with_its_extra(desk: Any, flag: str, name: st
 
 
 def test_train_says_to_use_tune(desk: Any) -> None:
-    (desk.work / "sweep.yml").write_text(TREE + "  config: {lr: {grid_search: [1e-3, 1e-4]}}\n")
+    (desk.work / "sweep.yml").write_text(TREE + "  num_samples: 2\n  config: {lr: {grid_search: [1e-3, 1e-4]}}\n")
     done = desk.shoal("train", "-f", "sweep.yml")
     assert done.returncode == 2
     (error,) = done.stderr.splitlines()
-    assert error.startswith("Error: sweep.yml:4: s.config.lr: asks for many runs; use `shoal tune -f FILE`")
+    told = "Error: sweep.yml:5: s.config.lr: asks for many runs, like num_samples; type `shoal tune -f FILE`"
+    assert error.startswith(told)
 
 
 def test_a_dry_run_tells_what_would_be_tried(desk: Any) -> None:

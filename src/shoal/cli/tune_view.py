@@ -16,6 +16,7 @@ import click
 
 from shoal.cli.live import REDRAW_S, can_redraw, duration, messages, rate, tail
 from shoal.config.problems import printable
+from shoal.config.sweep import trial_count
 from shoal.tune.curves import axis_of
 from shoal.tune.naming import all_settings, differing, score_text, settings_text, short_names, value_text
 from shoal.tune.records import Event, TrialRecord, read_trials
@@ -49,7 +50,7 @@ def open_tune_view(run: SweepRun, quiet: bool) -> Iterator[TuneView]:
     """The view that suits where the output goes; meanwhile it also shows shoal's own warnings."""
     board = Board(run.sweep, read_trials(run.folder))
     if run.done is None:
-        how = f"goes on with {board.counts()}" if board.records else f"{planned(run.sweep)} trials"
+        how = f"goes on with {board.counts()}" if board.records else f"{trial_count(run.sweep)} trials"
         click.echo(f"{run.sweep.name}: {how} in {run.folder}")
         sys.stdout.flush()
     if quiet:
@@ -103,18 +104,18 @@ class Board:
     def counts(self) -> str:
         """`12 of 20 trials: 4 running, 5 finished, 3 stopped early`."""
         begun = [record for record in self.records.values() if record.status != "waiting"]
-        total = max(planned(self.sweep), len(self.records))
+        total = max(trial_count(self.sweep), len(self.records))
         return f"{len(begun)} of {total} trials" + (f": {status_counts(begun)}" if begun else "")
 
     def paths(self) -> tuple[list[str], dict[str, str]]:
         """The settings that differ so far, and how they are called."""
         records = list(self.records.values())
-        settings = all_settings(self.sweep, records)
+        settings = all_settings(self.sweep)
         return differing(settings, records), short_names(setting.path for setting in settings)
 
     def settings(self, record: TrialRecord) -> str:
         """What a trial tries."""
-        names = short_names(setting.path for setting in all_settings(self.sweep, [record]))
+        names = short_names(setting.path for setting in all_settings(self.sweep))
         seed = [] if record.seed is None or self.sweep.seeds == 1 else [f"seed {record.seed}"]
         return ", ".join([settings_text(record, list(record.settings), names), *seed]).removeprefix(", ")
 
@@ -126,12 +127,6 @@ class Board:
         chosen = {record.index for record in (*best, *running[: most - len(best)])}
         others = [record for record in running if self.score(record) is None]
         return [record for record in (*ranked, *others) if record.index in chosen]
-
-
-def planned(sweep: Sweep) -> int:
-    """How many trials a sweep makes."""
-    grids = math.prod(len(setting.args) for setting in sweep.settings if setting.kind == "grid_search")
-    return grids * sweep.num_samples * sweep.seeds
 
 
 class QuietTuneView:

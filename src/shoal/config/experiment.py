@@ -154,7 +154,9 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     if not isinstance(tree, Mapping):
         raise ConfigError(f"the experiment must be a mapping with env, run, stop and config {got(tree)}")
     if searched := sweep_words(tree, overrides := list(overrides)):
-        raise ConfigError(searched)
+        others = f", like {', '.join(searched[1:])}" if searched[1:] else ""
+        what = f"asks for many runs{others}; type `shoal tune -f FILE` (in Python shoal.tune.run)"
+        raise ConfigError(f"{searched[0]}: {what}, or give one value of everything")
     body, problems = with_env_in_config(tree)
     problems += apply_overrides(body, overrides)
     keys = body.pop("config")
@@ -178,15 +180,9 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
 
 
 def sweep_words(tree: Mapping[str, Any], overrides: Iterable[Override] = ()) -> list[str]:
-    """What makes many runs of an experiment, each with the word for that; none if it is one run."""
+    """Where an experiment says what makes many runs of it; nowhere if it is one run."""
     asked = {path: value for path, value in overrides if path in SWEEP_KEYS or space_kind(value) is not None}
-    paths = [*(key for key in tree if key in SWEEP_KEYS), *asked, *(path for path, *_ in spaces_in(tree))]
-    return [
-        f"{path}: asks for many runs; use `shoal tune -f FILE` (in Python shoal.tune.run), or give one value"
-        if path not in SWEEP_KEYS
-        else f"{path}: is a key of sweeps; use `shoal tune -f FILE` (in Python shoal.tune.run), or leave it out"
-        for path in paths
-    ]
+    return [*(path for path, *_ in spaces_in(tree)), *asked, *(key for key in tree if key in SWEEP_KEYS)]
 
 
 def experiments_from_file(path: str | Path, overrides: Iterable[Override] = ()) -> list[Experiment]:

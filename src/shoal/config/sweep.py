@@ -106,8 +106,12 @@ def sweep_from(tree: Mapping[str, Any], overrides: Iterable[Override] = (), chec
 
 def experiment_with(sweep: Sweep, settings: Mapping[str, Any], seed: int | None) -> Experiment:
     """The experiment of one trial: the sweep's, with these values in the places of its settings."""
-    chosen = {**settings, **({} if seed is None else {"config.seed": seed})}
-    return experiment_from(_filled(sweep.tree, chosen))
+    return experiment_from(tree_with(sweep, settings, seed))
+
+
+def tree_with(sweep: Sweep, settings: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    """The tree of one trial's experiment, which may be a user's function's."""
+    return _filled(sweep.tree, {**settings, **({} if seed is None else {"config.seed": seed})})
 
 
 def sweep_tree(sweep: Sweep) -> dict[str, Any]:

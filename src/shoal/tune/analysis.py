@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from shoal.config.sweep import Mode, Setting, Sweep
+from shoal.config.sweep import Mode, Setting, Sweep, tree_with
 from shoal.config.vocabulary import FOREIGN_RESULTS, nearest
 from shoal.errors import ConfigError, ShoalError
 from shoal.runs.checkpoints import best_checkpoint
@@ -214,7 +214,7 @@ class Analysis:
     @cached_property
     def settings(self) -> tuple[Setting, ...]:
         """Everything that the search, or a population on the way, chooses."""
-        return all_settings(self.sweep, self.records)
+        return all_settings(self.sweep)
 
     def _score(self, record: TrialRecord, metric: str, mode: Mode, scope: str) -> float | None:
         if scope == "last" and metric in record.last_result:
@@ -263,26 +263,12 @@ class Analysis:
 
 def tree_of(sweep: Sweep, record: TrialRecord) -> dict[str, Any]:
     """The sweep's experiment with the values of one trial in it."""
-    tree: dict[str, Any] = copy.deepcopy(dict(sweep.tree))
-    tree["config"] = dict(tree.get("config") or {})
-    for path, value in record.settings.items():
-        _put(tree, path, value)
-    if record.seed is not None:
-        tree["config"]["seed"] = record.seed
-    return tree
+    return tree_with(sweep, record.settings, record.seed)
 
 
 def _config(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The config of an experiment, with the environment in it, wherever the user wrote that."""
-    return {**({"env": tree["env"]} if "env" in tree else {}), **tree["config"]}
-
-
-def _put(tree: dict[str, Any], path: str, value: Any) -> None:
-    *way, last = path.split(".")
-    here = tree
-    for name in way:
-        here = here.setdefault(name, {})
-    here[last] = value
+    return {**({"env": tree["env"]} if "env" in tree else {}), **(tree.get("config") or {})}
 
 
 def _columns(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:

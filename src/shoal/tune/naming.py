@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shoal.config.problems import printable
-from shoal.config.sweep import Setting, Sweep
+from shoal.config.sweep import Setting, Sweep, mutated
 from shoal.tune.records import TrialRecord
 
 LOG_KINDS = ("loguniform", "qloguniform", "lograndint")
@@ -47,11 +47,10 @@ def same_key(value: Any) -> str:
     return repr(value) if isinstance(value, (int, float, str)) else json.dumps(value, sort_keys=True, default=str)
 
 
-def all_settings(sweep: Sweep, records: Sequence[TrialRecord]) -> tuple[Setting, ...]:
+def all_settings(sweep: Sweep) -> tuple[Setting, ...]:
     """The settings of the search, and those that only a population changes on the way."""
     known = {setting.path for setting in sweep.settings}
-    others = dict.fromkeys(path for record in records for path in record.settings if path not in known)
-    return (*sweep.settings, *(Setting(path, "uniform", ()) for path in others))
+    return (*sweep.settings, *(setting for setting in mutated(sweep) if setting.path not in known))
 
 
 def differing(settings: Sequence[Setting], records: Sequence[TrialRecord]) -> list[str]:
