@@ -17,7 +17,7 @@ train: setup
 	$(BIN)/shoal train CartPole-v1
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' --durations 20
 
 test-all: $(SEARCHERS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal

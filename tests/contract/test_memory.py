@@ -67,8 +67,8 @@ def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
         ("lstm", "PPO", [(1, 1), (2, 1), (2, 2)]),
         ("lstm", "TRPO", [(2, 2)]),
         ("attention", "PPO", [(2, 2)]),
-        ("custom", "PPO", [(2, 1)]),
-        ("masked", "PPO", [(2, 2)]),
+        pytest.param("custom", "PPO", [(2, 1)], marks=pytest.mark.slow),
+        pytest.param("masked", "PPO", [(2, 2)], marks=pytest.mark.slow),
     ],
 )
 def test_any_number_of_workers_and_learners_learns_the_same(memory, run, layouts) -> None:

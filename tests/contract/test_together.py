@@ -208,10 +208,10 @@ def trained(trainer: shoal.Trainer, iterations: int) -> tuple[list[Any], np.ndar
     ("memory", "run", "name"),
     [
         ("lstm", "PPO", "Course"),
-        ("lstm", "TRPO", "Course"),
-        ("attention", "PPO", "Course"),
-        ("lstm", "PPO", "Crowded"),
         ("lstm", "TRPO", "Offering"),
+        pytest.param("lstm", "TRPO", "Course", marks=pytest.mark.slow),
+        pytest.param("attention", "PPO", "Course", marks=pytest.mark.slow),
+        pytest.param("lstm", "PPO", "Crowded", marks=pytest.mark.slow),
     ],
 )
 def test_memory_behind_masks_is_the_same_in_any_layout(trainer_of, memory, run, name) -> None:

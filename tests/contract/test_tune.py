@@ -245,6 +245,7 @@ def test_a_function_cannot_be_paused(sweep) -> None:
         sweep(hill, config={"x": {"uniform": [0, 1]}}, metric="score", mode="max", num_samples=3, **words)
 
 
+@pytest.mark.slow
 def test_hyperband_pauses_trials_that_go_on_where_they_were(sweep) -> None:
     sweep(
         "PPO",
