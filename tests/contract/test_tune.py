@@ -330,8 +330,11 @@ def test_taking_over_copies_weights_optimiser_filter_and_task_and_keeps_the_rest
             np.testing.assert_array_equal(taken.state.arrays[name], array, err_msg=name)
     for part in ("policy", "learner", "curriculum"):
         assert taken.state.values[part] == given.state.values[part]
-    for part in ("training_iteration", "timesteps_total", "episodes", "worker0"):
+    for part in ("training_iteration", "timesteps_total", "worker0"):
         assert taken.state.values[part] == before.state.values[part]
+    # How good the policy is comes with it, how many episodes there were does not.
+    assert taken.state.values["episodes"]["recent"] == given.state.values["episodes"]["recent"]
+    assert taken.state.values["episodes"]["total"] == before.state.values["episodes"]["total"]
     changed = [
         name for name, array in before.state.arrays.items() if not np.array_equal(array, taken.state.arrays[name])
     ]

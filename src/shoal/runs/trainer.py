@@ -269,12 +269,16 @@ class Trainer:
             log.info("%d unfinished episodes could not be brought back exactly", lost)
 
     def take_over(self, state: State) -> None:
-        """Take over another trainer's policy, optimiser and task, and keep counters and environments."""
+        """Take over another trainer's policy, optimiser and task, and keep counters and environments.
+
+        The statistics over the last episodes are about the policy, so they come with it.
+        """
         if state.values["algorithm"] != self.algorithm:
             raise CheckpointError(f"the checkpoint is of {state.values['algorithm']}, this is {self.algorithm}")
         self.get_policy().set_state(part_of(state, "policy"))
         self.learner.set_state(part_of(state, "learner"))
         self.curriculum.set_state(State(state.values["curriculum"]))
+        self._window.set_state(State({**state.values["episodes"], "total": self._window.total}))
 
     def stop(self) -> None:
         """End workers and learners and close the environments; may be called twice."""
