@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from bed import Bed, Node, wait_until
-from launches import INTRUDER, PROBE, job_folder, launch, seen, wait_until_clean, wait_until_seen
+from launches import INTRUDER, PROBE, READY_S, job_folder, launch, seen, wait_until_clean, wait_until_seen
 
 NODES = ["n1", "n2", "n3"]
 
@@ -63,6 +63,22 @@ def test_ranks_of_srun_and_another_user(slurm: Bed, here: Path) -> None:
     assert not (folder / "head.json").exists()
     kept = [path for path in folder.rglob("*") if path.is_file()]
     assert not [path for path in kept if token in path.read_text(errors="replace")]
+
+
+def test_a_warning_to_a_whole_step_reaches_the_command_and_not_ray(slurm: Bed, here: Path) -> None:
+    go = here / "go"
+    waiting = f"echo job $SLURM_JOB_ID; trap 'echo warned' USR1; while [ ! -e {go} ]; do sleep 0.1; done"
+    words = launch(command=["sh", "-c", f"{waiting}; exec {' '.join(PROBE)} work - 3"])
+    running = slurm.login.popen(["srun", "-N2", "-n2", *words])
+    wait_until(lambda: "job" in running.out, READY_S, "the command has begun")
+    job = running.out.split()[1]
+    slurm.login.run(["scancel", "--signal=USR1", f"{job}.0"])
+    wait_until(lambda: "warned" in running.out, 30, "the command is warned")
+    go.touch()
+    assert running.wait() == 3, running.told()
+    places, told = seen(running.out)
+    assert len(places) == len(told["nodes"]) == 2, running.told()
+    wait_until_clean(slurm)
 
 
 def test_mpirun_inside_of_a_batch_job(slurm: Bed, here: Path, need: Callable[..., None]) -> None:

@@ -4,12 +4,14 @@
 that the command leaves behind (Linux's subreaper), so that nothing has to be found by name. It ends them all when the
 command ends, when `end` comes through the pipe CONTROL, or when that pipe closes because its parent is gone; then
 nobody else cleans up, and it also saves the logs in FOLDER to RESCUE and removes FOLDER. Its code is the command's.
+A command with a FOLDER is a Ray: all of it is deaf to SIGUSR1 and SIGUSR2, with which schedulers warn a whole step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import resource
 import selectors
@@ -63,7 +65,7 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
-        child = subprocess.Popen(command, preexec_fn=_at_birth)
+        child = subprocess.Popen(command, preexec_fn=functools.partial(_at_birth, is_deaf=bool(folder)))
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
@@ -93,9 +95,11 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
     return _code(child.returncode)
 
 
-def _at_birth() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
+def _at_birth(is_deaf: bool) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN if is_deaf else signal.SIG_DFL)
     # Hundreds of processes that dump core fill a disk; as many that talk to each other want many descriptors.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
