@@ -153,6 +153,15 @@ def test_cases_give_a_row_each_and_a_summary(run, tmp_path) -> None:
     assert list(report["failed"]) == ["3"]
 
 
+def test_cases_that_all_fail_are_an_error_that_leaves_their_results(run, tmp_path) -> None:
+    cases, output = tmp_path / "cases.csv", tmp_path / "results.csv"
+    cases.write_text("options.height,env_config.gravity\n101,100\n102,100\n")
+    done = typed("evaluate", str(run), "--cases", str(cases), "--output", str(output))
+    assert done.exit_code == 1
+    assert "all 2 cases failed; the first: environment 0 failed at step 2" in done.output
+    assert output.read_text().count("fell through the floor") == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
     from shoal.config.settings import AlgorithmConfig
@@ -132,6 +132,8 @@ def evaluate(
     click.echo(f"written to {place}")
     if found.trouble:
         raise ShoalError(found.trouble)
+    if file is not None and len(found.failed) == len(file.rows):
+        raise EnvError(f"all {len(file.rows)} cases failed; the first: {next(iter(found.failed.values()))}")
 
 
 def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack) -> Agent:
