@@ -47,6 +47,6 @@ if __name__ == "__main__":
         config={**config, "lr": shoal.tune.grid_search([1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])},
         stop={"training_iteration": int(sys.argv[2])},
         checkpoint_freq=1000,
-        show=lambda event: print(event.sentence, flush=True),
+        show=lambda event: print(event, flush=True),
     )
     print(json.dumps(sorted(trial.last_result["episode_reward_mean"] for trial in analysis.trials)))

@@ -37,8 +37,9 @@ def run(
     """Run many trials of an algorithm (`"PPO"`) or of a function of one's own, and give what came of them.
 
     Values in `config` may be `shoal.tune.grid_search([...])`, `uniform(a, b)` and the like. Further `keys` are those
-    of an experiment, such as `checkpoint_freq`. With `resume`, the newest unfinished sweep of the same description goes
-    on. After Ctrl-C all is saved and KeyboardInterrupt raised, after SIGTERM or SIGUSR1 SystemExit.
+    of an experiment, such as `checkpoint_freq`; `show=print` tells of every event. With `resume`, the newest unfinished
+    sweep of the same description goes on. After Ctrl-C all is saved and KeyboardInterrupt raised, after SIGTERM or
+    SIGUSR1 SystemExit.
     """
     from shoal.config.sweep import sweep_from
     from shoal.tune.sweeping import PAUSING, SweepRun

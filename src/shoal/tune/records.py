@@ -85,6 +85,9 @@ class Event:
     sentence: str
     record: TrialRecord | None = None
 
+    def __str__(self) -> str:
+        return self.sentence
+
 
 ENDED: tuple[Status, ...] = ("finished", "stopped early", "failed")
 
