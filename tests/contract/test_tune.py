@@ -113,14 +113,28 @@ def test_a_trial_that_fails_does_not_end_the_sweep(sweep) -> None:
     def fragile(config):
         if config["x"] == 1:
             raise ValueError("out of range")
-        shoal.tune.report(score=config["x"])
+        shoal.tune.report(score=config["x"] if config["x"] < 3 else math.nan)
 
-    result = sweep(fragile, config={"x": {"grid_search": [0, 1, 2]}}, metric="score", mode="max")
+    result = sweep(fragile, config={"x": {"grid_search": [3, 0, 1, 2]}}, metric="score", mode="max")
     assert result.get_best_config() == {"x": 2}
-    good, bad, other = sweep.records()
+    lost, good, bad, other = sweep.records()
     assert (good.status, bad.status, other.status) == ("finished", "failed", "finished")
+    assert (lost.status, lost.reason) == ("failed", "score is nan")
     assert bad.reason.startswith("ValueError: out of range (")
     assert "ValueError" in (sweep.folder() / bad.folder / "error.txt").read_text()
+
+
+def test_a_function_gets_the_seed(sweep) -> None:
+    result = sweep(
+        lambda config: {"score": config["x"] + config["seed"]},
+        name="seeded",
+        config={"x": {"grid_search": [10]}},
+        seeds=2,
+        metric="score",
+        mode="max",
+    )
+    assert [record.last_result["score"] for record in sweep.records()] == [10, 11]
+    assert result.best_config == {"x": 10, "seed": 1}
 
 
 def test_a_sweep_whose_trials_all_fail_is_an_error(sweep) -> None:
@@ -366,8 +380,17 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic(trial, nodes, words) -> 
     assert words in str(error.value)
 
 
-def test_a_trial_that_is_too_large_is_refused_before_any_starts(sweep, tmp_path) -> None:
-    with pytest.raises(ConfigError, match=r"needs 6 CPUs \(1 for itself and 5 for what it starts\), and there are 4"):
-        sweep("PPO", config={**SMALL, "num_workers": {"grid_search": [1, 5]}}, stop={"training_iteration": 1})
+@pytest.mark.parametrize(
+    ("space", "needed"),
+    [
+        ({"num_workers": {"grid_search": [1, 5]}}, 6),
+        ({"num_workers": {"randint": [0, 6]}}, 6),
+        ({"num_workers": {"grid_search": [1, 2]}, "num_cpus_per_worker": {"choice": [1, 2]}}, 5),
+    ],
+)
+def test_a_trial_that_is_too_large_is_refused_before_any_starts(sweep, tmp_path, space, needed) -> None:
+    told = rf"needs {needed} CPUs \(1 for itself and {needed - 1} for what it starts\), and there are 4"
+    with pytest.raises(ConfigError, match=told):
+        sweep("PPO", config={**SMALL, **space}, stop={"training_iteration": 1})
     assert not sweep.events
     assert not list(tmp_path.iterdir())

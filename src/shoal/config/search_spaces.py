@@ -32,6 +32,7 @@ class Found(NamedTuple):
     kind: str
     given: Any
     in_list: bool
+    is_named: bool  # by keys that are text, without the dots and slashes that paths have
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def find_settings(tree: Mapping[str, Any], places: Iterable[str] = PLACES) -> tu
     allowed = set(places)
     settings: list[Setting] = []
     problems: list[str] = []
-    for name, kind, given, in_list in spaces_in(tree):
+    for name, kind, given, in_list, is_named in spaces_in(tree):
         if kind == "sample_from":
             problems.append(f"{name}: {_UNSAFE}")
         elif name.partition(".")[0] not in allowed:
@@ -93,8 +94,8 @@ def find_settings(tree: Mapping[str, Any], places: Iterable[str] = PLACES) -> tu
             problems.append(f"{name}: has a search in a list; let the whole list be chosen: {{choice: [[...], [...]]}}")
         elif name == "config.seed" and "run" in allowed:
             problems.append("config.seed: is not ranked but averaged over; say seeds: 3 beside stop, or --seeds 3")
-        elif "/" in name:
-            problems.append(f"{name}: a searched key must have no slash in its name; rename it")
+        elif not is_named:
+            problems.append(f"{name}: a searched key must be text, with no dot and no slash in it; rename it")
         else:
             try:
                 settings.append(checked_setting(name, kind, given))
@@ -103,18 +104,21 @@ def find_settings(tree: Mapping[str, Any], places: Iterable[str] = PLACES) -> tu
     return settings, problems
 
 
-def spaces_in(value: Any, path: str = "", in_list: bool = False, depth: int = 0) -> Iterator[Found]:
+def spaces_in(
+    value: Any, path: str = "", in_list: bool = False, depth: int = 0, is_named: bool = True
+) -> Iterator[Found]:
     """Every mapping that names a way to choose; what is nested too deep for an experiment is not looked into."""
     kind = space_kind(value)
     # What `randomize` says is drawn by the environment, for every episode; only a grid over it is the search's.
     if kind is not None and (not path.startswith("config.randomize.") or kind in ("grid_search", "sample_from")):
-        yield Found(path, kind, value[kind], in_list)
+        yield Found(path, kind, value[kind], in_list, is_named)
     elif depth <= MAX_DEPTH and isinstance(value, Mapping):
         for key, item in value.items():
-            yield from spaces_in(item, f"{path}.{printable(str(key))}".lstrip("."), in_list, depth + 1)
+            plain = is_named and isinstance(key, str) and not {".", "/"} & set(key)
+            yield from spaces_in(item, f"{path}.{printable(str(key))}".lstrip("."), in_list, depth + 1, plain)
     elif depth <= MAX_DEPTH and isinstance(value, list | tuple):
         for item in value:
-            yield from spaces_in(item, path, True, depth + 1)
+            yield from spaces_in(item, path, True, depth + 1, is_named)
 
 
 def checked_setting(path: str, kind: str, given: Any) -> Setting:

@@ -214,7 +214,8 @@ class Follower(Callback):
 
     def _failure(self, number: int) -> str | None:
         failure = read_failure(self._folder / self._numbering.records[number].folder, self._life)
-        if failure is not None and failure.is_everyones and self.mistake is None:
+        known = any(self._sweep.metric in record.last_result for record in self._numbering.in_order)
+        if failure is not None and failure.is_everyones and self.mistake is None and not known:
             self.mistake = ConfigError(failure.sentence)
         return failure.sentence if failure is not None else None
 

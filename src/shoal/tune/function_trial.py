@@ -14,27 +14,15 @@ from typing import Any, ClassVar
 from ray.tune import PlacementGroupFactory
 from ray.tune.result import RESULT_DUPLICATE
 
-from shoal.config.sweep import Sweep
+from shoal.config.sweep import tree_with
 from shoal.errors import ShoalError
 from shoal.runs.reporters import plain_json
 from shoal.runs.stopping import numbers, stop_reason
-from shoal.tune.metrics import check_metric
+from shoal.tune.metrics import check_finite, check_metric
 from shoal.tune.placing import Bundle
 from shoal.tune.records import RESULTS_FILE
 from shoal.tune.reporting import Stopped, reporting
 from shoal.tune.trial import TuneTrial
-
-
-def config_of(sweep: Sweep, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of one trial: the sweep's, with the values that the search chose."""
-    config = _copied(sweep.tree.get("config", {}))
-    for path, value in settings.items():
-        *way, last = path.split(".")[1:]
-        here = config
-        for name in way:
-            here = here[name]
-        here[last] = value
-    return dict(config)
 
 
 class FunctionTrial(TuneTrial):
@@ -67,9 +55,8 @@ class FunctionTrial(TuneTrial):
     def one_result(self) -> dict[str, Any]:
         """The function's next report."""
         if self.call is None:
-            self.call = Call(
-                type(self).function, config_of(self.assignment.sweep, self.settings), self.folder / "log.txt"
-            )
+            config = tree_with(self.assignment.sweep, self.settings, self.seed).get("config") or {}
+            self.call = Call(type(self).function, config, self.folder / "log.txt")
         kind, told = self.call.next()
         if kind == "failed":
             raise ShoalError(told)
@@ -82,6 +69,7 @@ class FunctionTrial(TuneTrial):
         counted = {"training_iteration": self.iteration_count, "time_total_s": perf_counter() - self.began}
         result = {**counted, **told}
         self.last = numbers(result)
+        check_finite(self.assignment.sweep.metric, told)
         check_metric(self.assignment.sweep.metric, numbers(told) | counted)
         self.file.write(json.dumps(plain_json(result), allow_nan=False) + "\n")
         reason = stop_reason(result, self.assignment.sweep.tree.get("stop") or {})
@@ -144,9 +132,3 @@ class Call:
         except BaseException as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             self._told.put(("failed", f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"))
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from shoal.config.vocabulary import nearest
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, ShoalError
+from shoal.runs.stopping import flat
 
 MOST_NAMES = 12
 AFTER_AN_EPISODE = ("episode_", "custom_metrics/")
@@ -21,6 +23,13 @@ def may_come_later(metric: str, result: Mapping[str, Any]) -> bool:
     if metric.startswith("evaluation/"):
         return "evaluation" not in result
     return metric.startswith(AFTER_AN_EPISODE) and not result.get("episodes_total")
+
+
+def check_finite(metric: str, result: Mapping[str, Any]) -> None:
+    """Refuse a result whose metric is there but no finite number: that trial has failed, and the sweep goes on."""
+    value = flat(result).get(metric)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ShoalError(f"{metric} is {value}")
 
 
 def check_metric(metric: str, values: Mapping[str, float]) -> None:

@@ -25,7 +25,9 @@ class Numbering:
     def __init__(self, sweep: Sweep, records: Iterable[TrialRecord]) -> None:
         self._sweep = sweep
         self._groups: dict[str, int] = {}
-        self.records = {record.index: replace(record, group=self._group(_first(record))) for record in records}
+        self.records = {
+            record.index: replace(record, group=self._group(record.index, _first(record))) for record in records
+        }
         self._free = {number: _key(_first(record), record.seed) for number, record in self.records.items()}
         _current[:] = [self]
 
@@ -66,9 +68,11 @@ class Numbering:
         return plain_json(settings), seed
 
     def _add(self, number: int, settings: dict[str, Any], seed: int | None) -> None:
-        self.records[number] = new_record(number, self._group(settings), settings, seed)
+        self.records[number] = new_record(number, self._group(number, settings), settings, seed)
 
-    def _group(self, settings: Mapping[str, Any]) -> int:
+    def _group(self, number: int, settings: Mapping[str, Any]) -> int:
+        if self._sweep.seeds == 1:
+            return number
         return self._groups.setdefault(_key(settings, None), len(self._groups))
 
     def __deepcopy__(self, _: Any) -> Numbering:

@@ -28,9 +28,7 @@ def make_search(sweep: Sweep, max_concurrent: int | None) -> SearchAlgorithm | S
     kind = sweep.search_alg.type
     options = {"seed": first_seed(sweep), **sweep.search_alg.options}
     if kind == "random":
-        return BasicVariantGenerator(
-            max_concurrent=max_concurrent or 0, constant_grid_search=True, random_state=options["seed"]
-        )
+        return Draws(max_concurrent=max_concurrent or 0, constant_grid_search=True, random_state=options["seed"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that Ray has not kept up with; the user can do nothing about it
         # Without a result Ax takes a trial that failed for one that still runs.
@@ -38,7 +36,23 @@ def make_search(sweep: Sweep, max_concurrent: int | None) -> SearchAlgorithm | S
         searcher: Searcher = Steady(_MAKERS[kind](sweep, options), nothing)
     if sweep.seeds > 1:
         searcher = Repeater(searcher, repeat=sweep.seeds)
-    return ConcurrencyLimiter(searcher, max_concurrent) if max_concurrent else searcher
+    return Limited(searcher, max_concurrent) if max_concurrent else searcher
+
+
+class Draws(BasicVariantGenerator):
+    """Ray's grids and draws, but how many may run is up to the command that continues a sweep."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `SearchAlgorithm`."""
+        super().set_state({**state, "max_concurrent": self.max_concurrent})  # type: ignore[no-untyped-call]
+
+
+class Limited(ConcurrencyLimiter):
+    """Ray's limit, but it is that of the command that continues a sweep."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Searcher`."""
+        super().set_state({**state, "max_concurrent": self.max_concurrent})
 
 
 class Steady(Searcher):

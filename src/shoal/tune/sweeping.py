@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.config.search_spaces import combinations, extremes
 from shoal.config.sweep import Sweep
 from shoal.errors import ConfigError, ShoalError
 from shoal.runs.durable import remove_folder, replace_file
@@ -47,6 +48,9 @@ FREE_TREE_KEYS = ("name", "results_dir", "checkpoint_freq", "checkpoint_at_end",
 """What may differ between a sweep and the command that continues it."""
 PAUSING = ("hyperband", "bohb", "pbt", "pb2")
 """Schedulers that pause a trial and let it go on, which a plain function cannot."""
+SIZES = ("config.num_", "config.evaluation_num_workers")
+"""The settings on which it depends what a trial takes."""
+MOST_SIZES = 500
 TRIALS_PER_S = 200  # that Tune's snapshot may take
 
 
@@ -73,7 +77,7 @@ class SweepRun:
         self.num_cpus: int | None = None  # of a private Ray; None: the machine's
         self.function: Callable[..., Any] | None = None
         self.resources: Mapping[str, float] = {}
-        self.is_resumed = bool(read_trials(folder)) if folder.exists() else False
+        self.is_resumed = bool(read_trials(folder)) or any(folder.glob("trials/*"))
 
     @classmethod
     def open(cls, sweep: Sweep, new: bool = False, search_path: Sequence[str | Path] = ()) -> SweepRun:
@@ -151,21 +155,18 @@ class SweepRun:
         self._at_once = max(most_at_once(trial, nodes) for trial in trials)
 
     def _trial_sizes(self) -> list[list[Bundle]]:
-        """What trials take, for each value of a setting that changes it."""
+        """What trials take, for the values of settings that change it."""
         if self.function is not None:
             return [[bundle_of(self.resources)]]
         from shoal.config.sweep import experiment_with
 
         first = {setting.path: setting.args[0] for setting in self.sweep.settings}
+        sizing = [setting for setting in self.sweep.settings if setting.path.startswith(SIZES)]
+        most = {setting.path: max(extremes(setting), key=_amount) for setting in sizing}
         sizes = [bundles_of(experiment_with(self.sweep, first, None).config)]
-        for setting in self.sweep.settings:
-            if setting.kind in ("grid_search", "choice") and setting.path.removeprefix("config.").startswith(
-                ("num_", "evaluation_num_workers")
-            ):
-                for value in setting.args:
-                    with suppress(ConfigError):  # two settings that are right only together
-                        chosen = {**first, setting.path: value}
-                        sizes.append(bundles_of(experiment_with(self.sweep, chosen, None).config))
+        for values in (*combinations(sizing, MOST_SIZES), most):
+            with suppress(ConfigError):  # settings that are right only together with others
+                sizes.append(bundles_of(experiment_with(self.sweep, {**first, **values}, None).config))
         return sizes
 
     def _tune(self, interrupts: Interrupts, show: Callable[[Event], None]) -> None:
@@ -266,21 +267,22 @@ class SweepRun:
 
     def _forget(self) -> None:
         """Leave nothing of a sweep that never had a result: the user will type something else."""
-        if not any(record.last_result for record in read_trials(self.folder)):
+        has_results = any(record.last_result for record in read_trials(self.folder))
+        if not self.is_resumed and not has_results:
             remove_folder(self.folder)
             with suppress(OSError):  # others are in it
                 self.folder.parent.rmdir()
 
 
 def find_sweep(text: str | Path, results_dir: str = DEFAULT_RESULTS) -> Path:
-    """The sweep that a person means by its folder, by an experiment's folder, or by an experiment's name."""
+    """The sweep that a person means by its folder, or the newest unfinished by an experiment's folder or name."""
     path = Path(os.path.abspath(os.path.expanduser(text)))
     named = results_folder(results_dir, str(text)) if "/" not in str(text) else None
     for place in (path, named):
         if place is not None and is_sweep(place):
             return place
         if place is not None and (found := sweeps_of(place)):
-            return found[0]
+            return next((folder for folder in found if outcome_of(folder) is None), found[0])
     where = f"{path} or {named}" if named is not None else str(path)
     raise ConfigError(f"there is no sweep at {where}; give the folder that `shoal tune` named, or the sweep's name")
 
@@ -292,6 +294,11 @@ def outcome_of(folder: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return None if tree["failed"] else str(tree["sentence"])
+
+
+def _amount(value: Any) -> float:
+    """How much a value asks for, if it is a number."""
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def numbering_dirname(trial: Any) -> str:

@@ -24,7 +24,7 @@ from shoal.runs.durable import remove_folder, replace_file
 from shoal.runs.lease import LOST_AFTER_S, check_free
 from shoal.runs.run import Result, Run, checked
 from shoal.runs.stopping import numbers, stop_reason
-from shoal.tune.metrics import MissingMetric, check_metric, may_come_later
+from shoal.tune.metrics import MissingMetric, check_finite, check_metric, may_come_later
 from shoal.tune.placing import bundles_of
 from shoal.tune.records import (
     SWEEP_FILE,
@@ -97,7 +97,8 @@ class TuneTrial(Trainable):
                 return {**self.last, "done": True}
             return self.one_result()
         except Exception as error:
-            if self.folder.exists() and read_failure(self.folder, self.assignment.life) is None:
+            if (self.sweep_folder / SWEEP_FILE).exists() and read_failure(self.folder, self.assignment.life) is None:
+                self.folder.mkdir(parents=True, exist_ok=True)  # a run that cannot begin removes it
                 failure = Failure(self.assignment.life, sentence_of(error), isinstance(error, MissingMetric))
                 write_failure(self.folder, failure, traceback.format_exc())
             raise
@@ -166,6 +167,7 @@ class RunTrial(TuneTrial):
                 return self.last
             self._confirm_exploit()
             values = numbers(result)
+            check_finite(metric, result)
             if not may_come_later(metric, result):
                 check_metric(metric, {**self.last, **values})
             self.last |= values
@@ -194,15 +196,15 @@ class RunTrial(TuneTrial):
         source, copy = int(pointer["trial"]), Path(pointer["copy"])
         if source == self.number or not pointer["copy"] or self.run is None:
             return
-        summary = newest_summary(self.folder) or {}
+        summary, earlier = newest_summary(self.folder) or {}, exploits_of(self.folder)
         exploit = Exploit(
             training_iteration=int(summary.get("training_iteration", 0)),
             timesteps_total=int(summary.get("timesteps_total", 0)),
             source=source,
             settings=self.settings,
         )
-        earlier = exploits_of(self.folder)
-        if earlier and earlier[-1] == (exploit, copy.name):
+        # Tune hands out the same copy again whenever the trial has a new process, until the trial itself is saved.
+        if any((one.source, one.settings, name) == (source, self.settings, copy.name) for one, name in earlier[-1:]):
             return
         try:
             self.run.take_over(copy)

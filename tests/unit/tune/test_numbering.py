@@ -41,6 +41,14 @@ def test_new_trials_count_on_and_equal_settings_are_a_group() -> None:
     assert numbering.records[2].folder == "trials/00002"
 
 
+def test_without_seeds_equal_settings_are_trials_of_their_own() -> None:
+    numbering = Numbering(sweep(), [])
+    for _ in range(3):
+        numbering(trial(1e-2))
+    assert [record.group for record in numbering.in_order] == [0, 1, 2]
+    assert [record.group for record in Numbering(sweep(), numbering.in_order).in_order] == [0, 1, 2]
+
+
 def test_forgotten_trials_are_found_again_by_their_settings() -> None:
     first = Numbering(sweep(), [])
     for lr in (1e-1, 1e-2, 1e-2, 1e-3):
