@@ -81,6 +81,7 @@ def test_a_warning_to_a_whole_step_reaches_the_command_and_not_ray(slurm: Bed, h
     wait_until_clean(slurm)
 
 
+@pytest.mark.slow
 def test_mpirun_inside_of_a_batch_job(slurm: Bed, here: Path, need: Callable[..., None]) -> None:
     need("mpirun.openmpi")
     job = _batch(slurm, here, ["-N3", "-n6"], ["mpirun.openmpi", *launch(command=[*PROBE, "-"])])
@@ -133,6 +134,7 @@ def test_this_machine_alone_and_signals(bed: Bed) -> None:
     wait_until_clean(bed, 0)
 
 
+@pytest.mark.slow
 def test_two_clusters_side_by_side_and_ports(bed: Bed, here: Path) -> None:
     n1, n2, _ = bed.nodes.values()
     before = {node.name: _ports(node) for node in (n1, n2)}

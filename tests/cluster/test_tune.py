@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
 from bed import Bed, wait_until
 from launches import launch, seen, wait_until_clean
 
@@ -25,6 +26,7 @@ def test_trials_spread_over_the_nodes(slurm: Bed, here: Path) -> None:
     wait_until_clean(slurm)
 
 
+@pytest.mark.slow
 def test_trials_on_every_node_save_when_the_walltime_is_near(bed: Bed, here: Path) -> None:
     running = bed.nodes["n1"].popen(launch("--hosts", "n[1-3]", command=[*SWEEPING, str(here), "1000000"]))
     wait_until(lambda: running.out.count("starts") >= 6, 200, "all trials have started")

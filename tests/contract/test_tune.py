@@ -223,6 +223,7 @@ def test_a_trial_whose_process_dies_starts_again_from_its_checkpoint(sweep, tmp_
     assert any("lost its process" in event.sentence for event in sweep.events)
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_made_is_the_trials_failure(sweep) -> None:
     config = {**SMALL, "env": f"{ENVS}:Fragile", "env_config": {"fault": {"grid_search": ["", "raises"]}}}
     sweep("PPO", config=config, stop={"training_iteration": 1})

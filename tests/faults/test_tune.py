@@ -126,7 +126,7 @@ def await_line(child: subprocess.Popen[str], *words: str) -> None:
 @pytest.mark.parametrize(
     ("number", "code"),
     [
-        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
         (signal.SIGKILL, 137),
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
         pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow),
@@ -170,6 +170,7 @@ def told_by(desk: Desk, record: TrialRecord) -> list[int]:
     return [result["training_iteration"] for result in desk.results(record)]
 
 
+@pytest.mark.slow
 def test_functions_that_have_ended_are_not_called_again_after_kill_9(desk: Desk) -> None:
     child = desk.start(FUNCTION)
     await_line(child, "finished", "finished", "finished")

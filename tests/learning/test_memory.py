@@ -96,6 +96,7 @@ def test_a_t_maze_is_learned_with_memory(memory: str) -> None:
     assert reached(TMaze, "PPO", model, 40, goal=1.0) == 1
 
 
+@pytest.mark.slow
 def test_trpo_learns_with_memory() -> None:
     model = {**MEMORIES["lstm"], "max_seq_len": 10}
     assert reached(RepeatAfterMe, "TRPO", model, 60, goal=26, max_kl=0.03, lambda_=0.8) >= 26

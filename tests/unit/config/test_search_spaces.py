@@ -78,7 +78,7 @@ def test_a_mapping_with_more_keys_is_no_search() -> None:
         ({"randomize": {"options": {"x": {"sample_from": "f"}}}}, "sample_from would run code"),
         ({"seed": {"grid_search": [1, 2]}}, "config.seed: is not ranked but averaged over; say seeds: 3"),
         ({"model": {"fcnet_hiddens": [{"choice": [32, 64]}, 64]}}, "let the whole list be chosen"),
-        ({"env_config": {"a/b": {"choice": [1, 2]}}}, "must have no slash"),
+        ({"env_config": {"a/b": {"choice": [1, 2]}}}, "no dot and no slash"),
     ],
 )
 def test_what_is_wrong_is_told(config: dict[str, Any], problem: str) -> None:
