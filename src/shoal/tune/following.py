@@ -95,7 +95,7 @@ class Follower(Callback):
         if self._interrupts.signal is not None:
             self._interrupt()
         elif self.mistake is not None:
-            self._tell_tune(signal.SIGUSR1, None)
+            raise self.mistake
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:  # noqa: ARG002
         """A trial has a process."""

@@ -209,7 +209,7 @@ class SweepRun:
                 verbose=0,
             )
         except Exception:
-            if interrupts.signal is None and follower.mistake is None:
+            if interrupts.signal is None:
                 raise
             logger.exception("Tune's own end failed, after everything was saved.")
         finally:
