@@ -42,11 +42,16 @@ def env_label(env: Any) -> str:
 
 def make_run_folder(parent: Path, run: str, env: Any) -> Path:
     """Make a new folder for a run, after a test that files can be written there."""
+    return make_dated_folder(parent, f"{run}_{env_label(env)}")
+
+
+def make_dated_folder(parent: Path, name: str) -> Path:
+    """Make a new folder whose name begins so, after a test that files can be written there."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         while True:
             date = time.strftime("%Y-%m-%d_%H-%M-%S")
-            folder = parent / f"{run}_{env_label(env)}_{os.urandom(3).hex()[:5]}_{date}"
+            folder = parent / f"{name}_{os.urandom(3).hex()[:5]}_{date}"
             try:
                 folder.mkdir()
                 break

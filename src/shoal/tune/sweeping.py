@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from shoal.config.search_spaces import combinations, extremes
 from shoal.config.sweep import Sweep
 from shoal.errors import ConfigError, ShoalError
 from shoal.runs.durable import remove_folder, replace_file
-from shoal.runs.folders import check_writable, results_folder
+from shoal.runs.folders import make_dated_folder, results_folder
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
@@ -89,7 +88,7 @@ class SweepRun:
         if chosen := next(iter(unfinished or found), None):
             check_free(chosen)
             return cls(sweep, chosen, places, outcome_of(chosen))
-        return cls(sweep, _make_folder(parent), places)
+        return cls(sweep, make_dated_folder(parent, "sweep"), places)
 
     @classmethod
     def resume(cls, path: str | Path, results_dir: str | None = None) -> SweepRun:
@@ -330,23 +329,6 @@ def _essence(sweep: Sweep) -> Any:
     tree = dict(plain_json(sweep_tree(sweep)))
     tree["tree"] = {key: value for key, value in tree["tree"].items() if key not in FREE_TREE_KEYS}
     return {key: value for key, value in tree.items() if key not in FREE_KEYS}
-
-
-def _make_folder(parent: Path) -> Path:
-    """A new folder for a sweep, after a test that files can be written there."""
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            folder = parent / f"sweep_{os.urandom(3).hex()[:5]}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-            with suppress(FileExistsError):
-                folder.mkdir()
-                break
-        check_writable(folder)
-    except OSError as error:
-        raise ConfigError(
-            f"results_dir: {parent} cannot be written: {error.strerror or error}; give another place with --results-dir"
-        ) from error
-    return folder
 
 
 def _name_of(function: Callable[..., Any] | None) -> str | None:
