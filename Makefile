@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SEARCHERS := .venv/.searchers
 
-.PHONY: setup train test test-all lint format bench clean
+.PHONY: setup train test test-slow test-all lint format dist bench clean
 
 setup: $(STAMP)
 
@@ -19,14 +19,17 @@ train: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' --durations 20
 
-test-all: $(SEARCHERS)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+# What `make test` leaves out: the rest of the cluster's tests, every searcher, the longer trainings.
+test-slow: $(SEARCHERS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --durations 20
+
+test-all: test test-slow
 
 # What the searchers of sweeps need; one that must be compiled may fail, and then its tests say so.
 $(SEARCHERS): $(STAMP)
 	for extra in hyperopt bayesopt bohb nevergrad ax pb2; do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$$extra]" \
-			|| echo "shoal[$$extra] cannot be installed here: its tests skip"; \
+			|| echo "shoal-rl[$$extra] cannot be installed here: its tests skip"; \
 	done
 	touch $(SEARCHERS)
 
@@ -39,6 +42,17 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The sdist and the wheel, each installed into a new environment and tried.
+dist: setup
+	rm -rf dist .venvs/dist
+	$(BIN)/python -m build --outdir dist .
+	for file in dist/*.tar.gz dist/*.whl; do \
+		$(PYTHON) -m venv --clear .venvs/dist && \
+		.venvs/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $$file && \
+		.venvs/dist/bin/shoal --version && \
+		.venvs/dist/bin/shoal train CartPole-v1 --stop timesteps_total=8000 --results-dir .venvs/dist/results || exit 1; \
+	done
 
 bench: setup
 	$(BIN)/python benchmarks/throughput.py
@@ -55,4 +69,4 @@ bench: setup
 	$(BIN)/python benchmarks/tune.py
 
 clean:
-	rm -rf .venv .venvs
+	rm -rf .venv .venvs dist

@@ -21,7 +21,15 @@ from shoal.cluster.wire import call
 
 COUNTS = (200, 1000)
 LONGEST_S = 5.0  # the bar, for 200
-HELLO = {"boot": "b", "pid": 1, "is_joining": False, "cgroup_cpus": None, "scheduler_cpus": None, "num_gpus": 0}
+HELLO = {
+    "boot": "b",
+    "pid": 1,
+    "is_joining": False,
+    "num_cpus": None,
+    "cgroup_cpus": None,
+    "scheduler_cpus": None,
+    "num_gpus": 0,
+}
 VERSIONS = {"python": "3", "ray": "2", "shoal": "0"}
 
 

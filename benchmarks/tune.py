@@ -40,7 +40,8 @@ def with_shoal() -> dict[str, Any]:
 
 def with_tune() -> dict[str, Any]:
     """As a user of Ray Tune writes it, but for the Ray that it runs in."""
-    from shoal.parallel.ray_session import cores, open_session
+    from shoal.machine.cores import cores
+    from shoal.parallel.ray_session import open_session
 
     session = open_session(cores())
     from ray import tune

@@ -45,7 +45,7 @@ def main() -> None:
     print(policy.get_weights())  # the parameters of the model, by name
 
     model = policy.model
-    print(model.base_model.summary())
+    model.base_model.summary()
 
     workers = trainer.workers
     weights = workers.foreach_worker(lambda remote_trainer: remote_trainer.get_policy().get_weights())

@@ -8,12 +8,9 @@ import numpy as np
 import torch.nn as nn
 from gymnasium import spaces
 
-import shoal
-from shoal import FullyConnectedNetwork, ModelCatalog, TorchModelV2, pretty_print, register_env
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--ray-address")
-args = parser.parse_args()
+import shoal.ppo as ppo
+from shoal import FullyConnectedNetwork, ModelCatalog, TorchModelV2, pretty_print
+from shoal.tune import register_env
 
 
 class my_environment(gym.Env):
@@ -77,6 +74,10 @@ class CustomModel(TorchModelV2, nn.Module):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ray-address")
+    args = parser.parse_args()
+
     # Without an address, shoal starts a private Ray of the size that the workers need.
     if args.ray_address:
         import ray
@@ -84,7 +85,7 @@ if __name__ == "__main__":
         ray.init(address=args.ray_address)
     ModelCatalog.register_custom_model("my_model", CustomModel)
 
-    config = {}
+    config = ppo.DEFAULT_CONFIG.copy()
     config["log_level"] = "WARN"
     config["num_gpus"] = 0
     config["num_workers"] = 3
@@ -101,7 +102,7 @@ if __name__ == "__main__":
     config["env_config"] = env_params
 
     # Trainer
-    trainer = shoal.PPO(config=config, env="myenv")
+    trainer = ppo.PPOTrainer(config=config, env="myenv")
 
     # Can optionally call trainer.restore(path) to load a checkpoint.
     for i in range(10):

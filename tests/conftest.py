@@ -2,6 +2,9 @@
 
 import signal
 
-# A script's background job ignores Ctrl-C, and so would everything that these tests start and interrupt.
+# A script's background job ignores Ctrl-C, and what runs under nohup a closed terminal; so would everything that these
+# tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -9,13 +9,16 @@ Names are imported when they are first used, so that `import shoal` and the comm
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from shoal.version import __version__
 
+TYPE_CHECKING = False  # `typing` takes as long to import as all else that a command needs before it hears signals
 if TYPE_CHECKING:
-    from shoal import tune
+    from typing import Any
+
+    from shoal import dqn, ppo, trpo, tune
     from shoal.envs.context import EnvContext
     from shoal.envs.registry import register_env
     from shoal.envs.repeated import Repeated
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
         ShoalError,
         WorkerError,
     )
-    from shoal.models.catalog import ModelCatalog, register_custom_action_dist, register_custom_model
+    from shoal.models.catalog import MODEL_DEFAULTS, ModelCatalog, register_custom_action_dist, register_custom_model
     from shoal.models.torch_distributions import TorchDistributionWrapper
     from shoal.models.torch_memory import RecurrentNetwork
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
@@ -40,9 +43,6 @@ if TYPE_CHECKING:
     from shoal.sampling.callbacks import DefaultCallbacks
 
 _HOMES = {
-    "DQN": "runs.trainer",
-    "PPO": "runs.trainer",
-    "TRPO": "runs.trainer",
     "Trainer": "runs.trainer",
     "run": "runs.run",
     "pretty_print": "runs.printing",
@@ -54,6 +54,7 @@ _HOMES = {
     "ModelCatalog": "models.catalog",
     "register_custom_action_dist": "models.catalog",
     "register_custom_model": "models.catalog",
+    "MODEL_DEFAULTS": "models.catalog",
     "TorchDistributionWrapper": "models.torch_distributions",
     "TorchModelV2": "models.torch_models",
     "FullyConnectedNetwork": "models.torch_models",
@@ -70,6 +71,7 @@ _HOMES = {
 
 __all__ = [
     "DQN",
+    "MODEL_DEFAULTS",
     "PPO",
     "TRPO",
     "CallbackError",
@@ -91,21 +93,53 @@ __all__ = [
     "Trainer",
     "WorkerError",
     "__version__",
+    "dqn",
+    "ppo",
     "pretty_print",
     "register_custom_action_dist",
     "register_custom_model",
     "register_env",
     "run",
+    "trpo",
     "tune",
 ]
 
 
+_MODULES = ("dqn", "ppo", "trpo", "tune")
+
+_CLASSIC = {"DQNTrainer": "dqn", "PPOTrainer": "ppo", "TRPOTrainer": "trpo"}
+"""Names of classic RLlib for what is here under a shorter one."""
+
+
+class _ForeignModules:
+    """Asked for a module that nobody has found, says what to import instead of one of another library's."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:  # noqa: ARG004
+        if name.startswith("shoal."):
+            from shoal.config.foreign_names import FOREIGN_MODULES
+
+            if name in FOREIGN_MODULES:
+                raise ModuleNotFoundError(f"No module named {name!r}; {FOREIGN_MODULES[name]}", name=name)
+
+
+sys.meta_path.append(_ForeignModules)
+
+
 def __getattr__(name: str) -> Any:
-    if name == "tune":
-        return import_module("shoal.tune")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
-    return getattr(import_module(f"shoal.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"shoal.{name}")
+    home = _HOMES.get(name) or _CLASSIC.get(name)
+    if home is not None:
+        return getattr(import_module(f"shoal.{home}"), name)
+    if name[:1].isupper():
+        from shoal.config.algorithms import algorithm_names
+
+        if name in algorithm_names():
+            return import_module("shoal.runs.trainer").TRAINERS[name]
+    from shoal.config.foreign_names import missing
+
+    raise missing("shoal", name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,5 @@
 """`python -m shoal` is the `shoal` command."""
 
-from shoal.cli.main import main
+from shoal.cli.entry import main
 
 main()

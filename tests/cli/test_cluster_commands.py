@@ -68,7 +68,7 @@ def test_doctor_makes_a_table_on_a_terminal(desk: Any) -> None:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    path = tmp_path / f"shoal-{__version__}-py3-none-any.whl"
+    path = tmp_path / f"shoal_rl-{__version__}-py3-none-any.whl"
     path.touch()
     return path
 
@@ -109,8 +109,10 @@ def test_aws_tells_all_that_is_missing_at_once_and_makes_nothing(desk: Any) -> N
         (("--ports", "1-2", "--", "true"), "--ports: must be a range"),
         (("--hosts", "a", "--hostfile", "b", "--", "true"), "say --hosts or --hostfile, not both"),
         (("--hostfile", "nowhere", "--", "true"), "--hostfile: nowhere cannot be read"),
-        (("--env", "1X", "--", "true"), "--env: must be NAME or NAME=VALUE"),
-        (("--env", "NOT_SET_ANYWHERE", "--", "true"), "--env: NOT_SET_ANYWHERE is not set here"),
+        (("--variable", "1X", "--", "true"), "--variable: must be NAME or NAME=VALUE"),
+        (("--variable", "NOT_SET_ANYWHERE", "--", "true"), "--variable: NOT_SET_ANYWHERE is not set here"),
+        (("--scheduler", "slrum", "--", "true"), "there is no scheduler 'slrum'; there are slurm, lsf"),
+        (("--env", "X=1", "--", "true"), "There is no --env here; the word is --variable X=1."),
         (("--join", "x", "--", "true"), "--join adds hosts to a job"),
         (("--scheduler", "none", "--", "no-such-program"), "no-such-program: there is no such program on PATH"),
     ],
@@ -118,9 +120,17 @@ def test_aws_tells_all_that_is_missing_at_once_and_makes_nothing(desk: Any) -> N
 def test_launch_refuses_what_makes_no_sense(desk: Any, words: tuple[str, ...], sentence: str) -> None:
     done = desk.shoal("launch", *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Error: ")
-    assert sentence in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("Error: ")
+    assert sentence in told
+    assert len(done.stderr.splitlines()) == 1 or done.stderr.startswith("Usage: shoal launch")
+
+
+def test_a_command_that_is_refused_leaves_no_folder(desk: Any) -> None:
+    done = desk.shoal("launch", "--scheduler", "none", "--", desk.command, "train", "CartPole-v9")
+    assert done.returncode == 2
+    assert "there is no such version" in done.stderr
+    assert not list(desk.home.glob(".shoal/jobs/*"))
 
 
 @pytest.mark.skipif(find_spec("aiohttp") is not None, reason="Ray's dashboard is installed")

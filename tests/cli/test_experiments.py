@@ -20,8 +20,9 @@ def test_evaluate_prints_a_table_and_writes_json(trained: tuple[Any, Any, Path],
     (file,) = set(run.glob("evaluation_*.json")) - before
     report = json.loads(file.read_text())
     head, *table, last = done.stdout.splitlines()
-    assert head == f"PPO CartPole-v1  {run}/checkpoint_000003"
-    assert last == f"written to {file}"
+    shown_run = f"~/shoal_results/CartPole-v1/{run.name}"
+    assert head == f"PPO CartPole-v1  {shown_run}/checkpoint_000003"
+    assert last == f"written to {shown_run}/{file.name}"
     assert table[0] == f"  4 episodes, {report['timesteps_this_iter']} steps"
     shown = {line.split()[0]: line.split()[1:] for line in table[2:]}
     assert float(shown["episode_reward"][0]) == pytest.approx(report["episode_reward_mean"], abs=0.01)
@@ -79,4 +80,4 @@ def test_a_run_is_named_in_any_way_a_person_would(trained: tuple[Any, Any, Path]
     for path in (*(str(name) for name in names), f"~/shoal_results/CartPole-v1/{run.name}"):
         done = desk.shoal("evaluate", path, "--steps", "5")
         assert done.returncode == 0, done.stderr
-        assert f"{run}/checkpoint_000003" in done.stdout
+        assert f"~/shoal_results/CartPole-v1/{run.name}/checkpoint_000003" in done.stdout

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import shoal
+
 YAML = "fast: {env: CartPole-v1, stop: {training_iteration: 2}}\n"
 SWEEP = "sweep: {env: CartPole-v1, stop: {training_iteration: 2}, config: {lr: {grid_search: [1e-3, 1e-4]}}}\n"
 
@@ -67,3 +69,12 @@ def test_training_on_vectors_imports_neither_torch_nor_ray(
     assert not {"torch", "ray"} & used
     for command in ("evaluate", "resume"):
         assert not {"torch", "ray"} & imported(desk, command, str(desk.runs()[0]))
+
+
+def test_signals_are_heard_before_anything_is_imported() -> None:
+    heavy = "{'typing', 'contextlib', 'click', 'logging'}"
+    words = f"import sys, shoal.cli.entry; sys.exit(str({heavy} & set(sys.modules) or ''))"
+    # Without `site`, which imports what it likes; so the path must be told.
+    source = f"import sys; sys.path.insert(0, {str(Path(shoal.__file__).parents[1])!r}); {words}"
+    done = subprocess.run([sys.executable, "-S", "-c", source], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,38 @@ def lines_of_iterations(text: str) -> list[int]:
 
 
 def test_one_plain_line_per_iteration(trained: tuple[Any, Any, Path]) -> None:
-    _, done, run = trained
-    first, *iterations, finished, folder, saved, evaluate, further = done.stdout.splitlines()
-    assert first == f"PPO CartPole-v1 in {run}"
+    desk, done, run = trained
+    first, making, *iterations, finished, reached, folder, saved, evaluate, further, curves = done.stdout.splitlines()
+    shown = f"~/{run.relative_to(desk.home)}"
+    assert first == f"PPO CartPole-v1 in {shown}"
+    assert making == "making 4 environments"
     assert lines_of_iterations("\n".join(iterations)) == [1, 2, 3]
     assert len(iterations) == 3
     assert finished == "Finished: training_iteration 3 >= 3"
-    assert folder == f"  run       {run}"
+    last = json.loads((run / "result.json").read_text().splitlines()[-1])
+    assert float(reached.removeprefix("  return    ").split()[0]) == pytest.approx(
+        last["episode_reward_mean"], rel=1e-3
+    )
+    assert folder == f"  run       {shown}"
     assert saved == "  saved     checkpoint_000003"
-    assert evaluate == f"  evaluate  shoal evaluate {run}"
-    assert further == f"  go on     shoal resume {run} --stop timesteps_total=1536"
+    assert evaluate == f"  evaluate  shoal evaluate {shown}"
+    assert further == f"  go on     shoal resume {shown} --stop timesteps_total=1536"
+    assert curves.startswith(f"  curves    tensorboard --logdir {shown}")
     assert done.stderr == ""
+
+
+def test_paths_are_short_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shoal.cli.paths import short_path, typed_path
+
+    home, work = tmp_path / "home", tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(work)
+    assert short_path(work / "results" / "a run") == "results/a run"
+    assert typed_path(work / "results" / "a run") == "'results/a run'"
+    assert short_path(home / "results" / "a run") == "~/results/a run"
+    assert typed_path(home / "results" / "a run") == "~/'results/a run'"
+    assert short_path(tmp_path / "elsewhere") == typed_path(tmp_path / "elsewhere") == str(tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"NO_COLOR": "1"}, {"TERM": "xterm-256color"}])
@@ -43,7 +66,7 @@ def test_lines_come_while_the_run_goes_on(desk: Any, small: list[str]) -> None:
     with desk.start("train", "CartPole-v1", "--stop", "timesteps_total=1e9", *small) as child:
         assert child.stdout is not None
         assert child.stderr is not None
-        heard = [child.stdout.readline() for _ in range(4)]
+        heard = [child.stdout.readline() for _ in range(5)]
         child.send_signal(signal.SIGINT)
         rest, complaints = child.stdout.read(), child.stderr.read()
     assert lines_of_iterations("".join(heard)) == [1, 2, 3]
@@ -51,16 +74,74 @@ def test_lines_come_while_the_run_goes_on(desk: Any, small: list[str]) -> None:
     assert "Stopped: interrupted by SIGINT" in rest
 
 
-def test_a_reader_that_leaves_ends_the_run_saved(desk: Any, small: list[str]) -> None:
+def run_in_shell(desk: Any, words: list[str], where: str) -> subprocess.CompletedProcess[str]:
+    line = f"set -o pipefail; {shlex.join([desk.command, *words])} {where}"
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=desk.work,
+        env=desk.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "why"), [("| head -1", "Broken pipe"), ("> /dev/full", "No space left on device"), (">&-", None)]
+)
+def test_output_that_cannot_be_written_ends_the_view_and_not_the_run(
+    desk: Any, small: list[str], where: str, why: str | None
+) -> None:
+    words = ["train", "CartPole-v1", "--stop", "training_iteration=5", *small]
+    done = run_in_shell(desk, words, where)
+    assert done.returncode == 0, done.stderr
+    (run,) = desk.runs()
+    assert (run / "checkpoint_000005").is_dir()
+    told = f"stdout cannot be written ({why}): nothing more is printed there, but training goes on"
+    for text in (done.stderr, (run / "log.txt").read_text()):
+        assert text.count("cannot be written") == (why is not None)
+        assert why is None or told in text
+    assert len(done.stderr.splitlines()) == (why is not None)
+
+
+@pytest.mark.parametrize("words", ["--help", "config show", "train CartPole-v1 --dry-run"])
+def test_a_full_disk_is_one_sentence(desk: Any, words: str) -> None:
+    done = run_in_shell(desk, words.split(), "> /dev/full")
+    told = "Error: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+@pytest.mark.parametrize("words", ["train CartPole-v9", "train --no-such-option", "tarin"])
+def test_the_exit_code_is_the_same_if_stderr_is_full(desk: Any, words: str) -> None:
+    done = run_in_shell(desk, words.split(), "2> /dev/full")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(("where", "code"), [("> /dev/full", 1), ("| head -1", 0)])
+def test_evaluate_writes_its_file_though_its_output_is_lost(
+    trained: tuple[Any, Any, Path], where: str, code: int
+) -> None:
+    desk, _, run = trained
+    before = set(run.glob("evaluation_*.json"))
+    done = run_in_shell(desk, ["evaluate", str(run), "--episodes", "1"], where)
+    (new,) = set(run.glob("evaluation_*.json")) - before
+    assert json.loads(new.read_text())["episodes_this_iter"] == 1
+    told = "Error: the output cannot be written: No space left on device; the results are in "
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(told) if code else done.stderr == ""
+
+
+def test_a_run_that_nobody_reads_still_ends_as_it_should(desk: Any, small: list[str]) -> None:
     with desk.start("train", "CartPole-v1", "--stop", "timesteps_total=1e9", *small) as child:
         assert child.stdout is not None
         assert child.stderr is not None
-        for _ in range(3):
-            child.stdout.readline()
+        child.stdout.readline()
         child.stdout.close()
-        complaints = child.stderr.read()
-    assert child.returncode == 1
-    assert "Traceback" not in complaints
+        assert "Broken pipe" in child.stderr.readline()
+        child.send_signal(signal.SIGTERM)
+        assert child.stderr.read() == ""
+    assert child.returncode == 143
     (run,) = desk.runs()
     assert list(run.glob("checkpoint_*"))
 
@@ -68,7 +149,10 @@ def test_a_reader_that_leaves_ends_the_run_saved(desk: Any, small: list[str]) ->
 def test_quiet_prints_only_the_start_and_the_end(desk: Any, small: list[str]) -> None:
     done = desk.shoal("train", "CartPole-v1", "--stop", "training_iteration=2", "--quiet", *small)
     (run,) = desk.runs()
-    assert done.stdout.splitlines()[:2] == [f"PPO CartPole-v1 in {run}", "Finished: training_iteration 2 >= 2"]
+    first, finished, reached, folder = done.stdout.splitlines()[:4]
+    assert (first, finished) == (f"PPO CartPole-v1 in {folder[12:]}", "Finished: training_iteration 2 >= 2")
+    assert reached.startswith("  return    ")
+    assert folder == f"  run       ~/{run.relative_to(desk.home)}"
     assert lines_of_iterations(done.stdout) == []
     assert done.stderr == ""
 
@@ -88,6 +172,6 @@ def test_the_same_command_again_says_that_the_run_is_finished(trained: tuple[Any
     desk, _, run = trained
     done = desk.shoal("train", "CartPole-v1", "--stop", "training_iteration=3", *small)
     assert done.returncode == 0
-    assert done.stdout.splitlines()[0] == f"{run} is finished: training_iteration 3 >= 3."
+    assert done.stdout.splitlines()[0] == f"~/{run.relative_to(desk.home)} is finished: training_iteration 3 >= 3."
     assert "--new" in done.stdout
     assert desk.runs() == [run]

@@ -18,8 +18,22 @@ FILES = {
     "broken.py": "raise RuntimeError('no licence')\n",
     "broken.yml": "a: {env: broken.Env}\n",
     "queue.yml": "walltime: 20m\nqueue: debug\n",
+    "notes.txt": "CartPole\n",
     "plain.py": "class Plain:\n    pass\n",
+    "several.py": (
+        "from gymnasium import Env, Wrapper\n"
+        "class First(Env): ...\n"
+        "class Second(Env): ...\n"
+        "class Around(Wrapper): ...\n"
+    ),
     "meshless.py": "from gymnasium import Env\nclass Mine(Env):\n    def __init__(self): raise OSError('no mesh')\n",
+    "leaving.py": (
+        "import sys\n"
+        "from gymnasium import Env, spaces\n"
+        "class Mine(Env):\n"
+        "    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)\n"
+        "    def reset(self, *, seed=None, options=None): sys.exit()\n"
+    ),
     "texts.py": (
         "from gymnasium import Env, spaces\n"
         "class Mine(Env):\n"
@@ -31,7 +45,7 @@ FILES = {
 REFUSED = {
     "train": "There is nothing to train on",
     "train Cartpole-v1": "CartPole-v1",
-    "train CartPole-v7": "Gymnasium has no such version",
+    "train CartPole-v7": "there is no such version",
     "train no_such_id": "no_such_id",
     "train no_such_module:Env": "no module 'no_such_module'",
     "train no_such_file.py:Env": "no file 'no_such_file.py'",
@@ -39,10 +53,30 @@ REFUSED = {
     "train plain.py:Plain": "Plain",
     "train broken.py:Env": "no licence",
     "train meshless.py:Mine": "OSError: no mesh",
+    "train leaving.py:Mine": "its first reset() failed: SystemExit:",
+    "train leaving.py:Mine --num-workers 1": "its first reset() failed: SystemExit:",
     "train texts.py:Mine": "Text",
+    "train plain": "did you mean plain.py?",
+    "train notes.txt": "a file is Python with an environment in it (my_env.py:MyEnv), or YAML with experiments",
+    "train CartPole-v1 Pendulum-v1": "One environment is trained at a time (got Pendulum-v1 too)",
+    "train CartPole-v1 --num-workers two": "must be a number, 0 or more, or auto (got 'two')",
+    "train CartPole-v1 --stop timesteps_total 1000": "write --stop timesteps_total=1000",
+    "train CartPole-v1 --stop timesteps_total=0": "stop.timesteps_total: must be more than 0 (got 0)",
+    "train CartPole-v1 --stop timesteps_total=-5": "stop.timesteps_total: must be more than 0 (got -5)",
+    "train CartPole-v1 --set lrr=3": "lrr: unknown key; did you mean config.lr?",
+    "train CartPole-v1 --wrap TimeLimit:5": "write --wrap TimeLimit:max_episode_steps=5",
+    "run CartPole-v1": "did you mean train?",
+    "config check queue.yml": "queue.yml: describes a job and no experiment; it is for shoal submit -f queue.yml",
     "train CartPole-v1 --env CartPole-v1": "The environment is given twice",
     "train CartPole-v1 --set config.lr": "write KEY=VALUE",
-    "train CartPole-v1 --set lr=1e-3": "config.lr",
+    "train CartPole-v1 --set type=adam": "several keys have that name; write config.optimizer.type or ",
+    "train CartPole-v1 --lr 1e-3": "There is no option --lr; write --set config.lr=1e-3",
+    "train plain.py": "there is no environment in it",
+    "train several.py": "type shoal train several.py:First or shoal train several.py:Second",
+    "train list.yml -f empty.yml": "Two files are given",
+    "tune CartPole-v1": "A sweep stands in a YAML file",
+    "envs no_such_environment": "no environment here is called like 'no_such_environment'",
+    "help tarin": "did you mean train?",
     "train CartPole-v1 --set config.lr=fast": "config.lr: must be a number (got 'fast')",
     "train CartPole-v1 --set config.learning_rate=1": "did you mean config.lr?",
     "train CartPole-v1 --set config.train_batch_size=0": "config.train_batch_size",
@@ -51,7 +85,7 @@ REFUSED = {
     "train CartPole-v1 --stop timesteps_total=many": "stop.timesteps_total",
     "train CartPole-v1 --stop timesteps_total=.nan": "stop.timesteps_total",
     "train CartPole-v1 --num-workers -1": "--num-workers",
-    "train CartPole-v1 --num-cpus 100000": "this machine gives",
+    "train CartPole-v1 --num-cpus 100000": "or --num-workers 99999 if workers may share cores",
     "train CartPole-v1 --run A3C": "run: there are PPO, TRPO and DQN (got 'A3C')",
     "train Pendulum-v1 --run DQN": "say run: PPO",
     "train CartPole-v1 --results-dir $NO_SUCH_VARIABLE/x": "is not set",

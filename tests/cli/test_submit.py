@@ -4,16 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 SLURM = ("--scheduler", "slurm", "--walltime", "20m")
 
 
 def test_a_dry_run_prints_the_script_and_nothing_else(desk: Any) -> None:
+    (desk.work / "my case.yml").write_text("a: {env: CartPole-v1}\n")
     done = desk.shoal("submit", *SLURM, "--nodes", "3", "--dry-run", "--", "shoal", "train", "-f", "my case.yml")
     assert done.returncode == 0
     assert done.stderr == ""
-    assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=shoal\n#SBATCH --nodes=3\n")
+    assert done.stdout.startswith("#!/bin/bash --login\n#SBATCH --job-name=shoal\n#SBATCH --nodes=3\n")
     assert "-- shoal train -f 'my case.yml' </dev/null &\n" in done.stdout
     assert list(desk.home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("train CartPole-v9", "env 'CartPole-v9': there is no such version; type CartPole-v0 or CartPole-v1"),
+        ("train CartPole-v1 --lr 1e-3", "There is no option --lr; write --set config.lr=1e-3"),
+        ("train elsewhere:Env --set config.lrr=1", "config.lrr: unknown key; did you mean config.lr?"),
+    ],
+)
+def test_a_command_with_a_mistake_does_not_wait_in_the_queue(desk: Any, words: str, problem: str) -> None:
+    done = desk.shoal("submit", *SLURM, "--dry-run", "--", "shoal", *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"Error: the command would fail: {problem}\n"
+
+
+@pytest.mark.parametrize("words", ["-f elsewhere.yml", "elsewhere:Env", "elsewhere.py:Env"])
+def test_what_only_the_nodes_may_have_is_a_warning(desk: Any, words: str) -> None:
+    done = desk.shoal("submit", *SLURM, "--dry-run", "--", "shoal", "train", *words.split())
+    assert done.returncode == 0
+    assert done.stdout.startswith("#!/bin/bash")
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("Warning: the command fails here, but may not on the nodes: ")
 
 
 def test_a_flag_goes_before_the_jobs_file_and_that_before_the_sites(desk: Any) -> None:

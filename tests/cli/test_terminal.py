@@ -103,6 +103,40 @@ def test_a_run_that_is_stopped_in_a_narrow_terminal(desk: Any, terminal: Termina
     assert terminal.shows_cursor()
 
 
+SLOW = """
+import time
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Slow(CartPoleEnv):
+    def step(self, action):
+        time.sleep(0.1)
+        return super().step(action)
+"""
+
+
+def test_a_slow_simulator_shows_life_in_its_first_iteration(desk: Any, terminal: Terminal) -> None:
+    (desk.work / "slow.py").write_text(SLOW)
+    terminal.open(desk, 80, "train", "slow.py:Slow", "--stop", "timesteps_total=100000")
+    shown = terminal.until(re.compile(r"iteration 1: \d+ of 2,048 steps in \d+ s, [\d.]+ steps/s").search)
+    due = r"^its result is due in \d+ min.*\na smaller config.train_batch_size gives results sooner$"
+    assert re.search(due, shown, re.MULTILINE)
+    terminal.tmux("send-keys", "C-c")
+    assert "ended with 130" in terminal.until(lambda text: "ended with" in text)
+
+
+def test_a_terminal_that_closes_leaves_a_saved_run(desk: Any, terminal: Terminal, small: list[str]) -> None:
+    terminal.open(desk, 80, "train", "CartPole-v1", "--stop", "timesteps_total=1e9", *small)
+    terminal.until(view("timesteps_total").search)
+    terminal.tmux("kill-session")
+    (run,) = desk.runs()
+    deadline = time.monotonic() + DEADLINE_S
+    while (run / ".lease").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert list(run.glob("checkpoint_*"))
+    assert "The run ends: interrupted by SIGHUP." in (run / "log.txt").read_text()
+
+
 @pytest.mark.parametrize(("flags", "variables"), [(["--quiet"], {}), ([], {"TERM": "dumb"})])
 def test_no_live_view_where_none_is_wanted(
     desk: Any, terminal: Terminal, small: list[str], flags: list[str], variables: dict[str, str]

@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a search of the stop": (searching("stop={timesteps_total: {choice: [1, 2]}}"), "is the same for all trials"),
     "too many trials": (searching(LR, flags="--num-samples 200000"), "100000 is the most"),
     "no samples": (searching(LR, flags="--num-samples 0"), "--num-samples"),
-    "more cores than there are": (searching(LR, flags="--num-cpus 100000"), "this machine gives"),
+    "more cores than there are": (searching(LR, flags="--num-cpus 100000"), ", or leave it out"),
     "cores of a cluster": (searching(LR, flags="--num-cpus 1 --ray-address 1.2.3.4:5"), "leave it out"),
     "resume and a file": (["--resume", "s"], "leave -f out"),
 }
@@ -146,7 +146,7 @@ def test_a_missing_package_is_told_with_its_extra(desk: Any, flag: str, name: st
     done = desk.shoal("tune", "-f", "sweep.yml", *searching(LR, flags=f"--num-samples 4 {flag} {name}"))
     assert done.returncode == 2
     (error,) = done.stderr.splitlines()
-    assert error.endswith(f"{name} needs {module}, which is not installed; type pip install 'shoal[{extra}]'")
+    assert error.endswith(f"{name} needs {module}, which is not installed; type pip install 'shoal-rl[{extra}]'")
 
 
 def test_train_says_to_use_tune(desk: Any) -> None:

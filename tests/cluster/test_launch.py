@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,20 +15,64 @@ from bed import Bed, Node, wait_until
 from launches import INTRUDER, PROBE, READY_S, job_folder, launch, seen, wait_until_clean, wait_until_seen
 
 NODES = ["n1", "n2", "n3"]
+EXPERIMENT = """
+custom:
+  env: CartPole-v1
+  run: PPO
+  results_dir: results
+  stop: {training_iteration: 1}
+  config: {train_batch_size: 256}
+"""
 
 
 @pytest.mark.parametrize(
-    "mpirun", [["mpirun.openmpi", "-np", "4"], ["mpiexec.hydra", "-n", "4"]], ids=["openmpi", "hydra"]
+    "mpirun",
+    [
+        pytest.param(["mpirun.openmpi", "-np", "4"], id="openmpi"),
+        pytest.param(["mpiexec.hydra", "-n", "4"], id="hydra", marks=pytest.mark.slow),
+    ],
 )
 def test_ranks_of_mpi_on_one_node(bed: Bed, need: Callable[..., None], mpirun: list[str]) -> None:
     need(mpirun[0])
     n1 = bed.nodes["n1"]
     done = n1.run([*mpirun, *launch(command=[*PROBE, "-", "7"])], within_s=120, check=False)
-    assert seen(done.out) == [{"here": "n1", "nodes": ["n1"], "cpus": _cores(n1)}], done.told()
+    assert seen(done.out) == [{"here": "n1", "nodes": ["n1"], "cpus": max(4, _cores(n1))}], done.told()
+    assert ("more ranks than CPUs" in done.err) == (_cores(n1) < 4), done.told()
     assert done.wait() == 7, "the command's own exit code"
     wait_until_clean(bed)
 
 
+@pytest.mark.parametrize(
+    "mpirun",
+    [
+        pytest.param(["mpirun.openmpi", "-np"], id="openmpi"),
+        pytest.param(["mpiexec.hydra", "-n"], id="hydra", marks=pytest.mark.slow),
+    ],
+)
+def test_the_line_of_the_readme_and_its_output_in_a_file(
+    bed: Bed, need: Callable[..., None], here: Path, mpirun: list[str]
+) -> None:
+    need(mpirun[0])
+    node, cpus = bed.nodes["n1"], max(4, _cores(bed.nodes["n1"]))
+    (here / "custom.yml").write_text(EXPERIMENT)
+    train = ["shoal", "train", "-f", "custom.yml", "--num-workers"]
+    done = node.run([*mpirun, "4", *launch(command=[*train, str(cpus - 1)])], cwd=here, within_s=150, TERM="xterm")
+    assert re.search(r"^iter +1 ", done.out, re.MULTILINE), done.told()
+    assert "Finished: training_iteration" in done.out
+    assert "\x1b" not in done.out + done.err, "a file has no use for control codes"
+
+    words = [*mpirun, "4", *launch(command=[*train, str(cpus + 1), "--new"])]
+    refused = node.run(words, cwd=here, check=False, within_s=60)
+    assert refused.wait() == 2, refused.told()
+    assert (
+        f"{cpus + 1} workers with num_cpus_per_worker 1 need {cpus + 1} CPUs, and Ray would have {cpus}" in refused.err
+    )
+    assert f"shoal launch --num-cpus {cpus + 1}" in refused.err
+    assert "Ray is up" not in refused.err, "it is told before Ray is started"
+    wait_until_clean(bed)
+
+
+@pytest.mark.slow
 def test_ranks_of_mpi_over_hosts(bed: Bed, need: Callable[..., None]) -> None:
     need("mpirun.openmpi")
     words = ["mpirun.openmpi", "--host", "n1:2,n2:2,n3:2", *launch(command=[*PROBE, "-"])]
@@ -65,6 +110,7 @@ def test_ranks_of_srun_and_another_user(slurm: Bed, here: Path) -> None:
     assert not [path for path in kept if token in path.read_text(errors="replace")]
 
 
+@pytest.mark.slow
 def test_a_warning_to_a_whole_step_reaches_the_command_and_not_ray(slurm: Bed, here: Path) -> None:
     go = here / "go"
     waiting = f"echo job $SLURM_JOB_ID; trap 'echo warned' USR1; while [ ! -e {go} ]; do sleep 0.1; done"
@@ -95,6 +141,7 @@ def test_a_batch_shell_starts_its_agents(slurm: Bed, here: Path) -> None:
     wait_until_clean(slurm)
 
 
+@pytest.mark.slow
 def test_an_interactive_allocation_from_the_login_node(slurm: Bed) -> None:
     done = slurm.login.run(["salloc", "-N2", *launch(command=[*PROBE, "-"])], within_s=120)
     assert seen(done.out) == [{"here": "login", "nodes": ["login", "n1", "n2"], "cpus": 2}], done.told()
@@ -103,6 +150,7 @@ def test_an_interactive_allocation_from_the_login_node(slurm: Bed) -> None:
     wait_until_clean(slurm)
 
 
+@pytest.mark.slow
 def test_hosts_by_ssh_from_one_of_them_and_from_elsewhere(bed: Bed, here: Path) -> None:
     (here / "hosts").write_text("# two of three\nn1 slots=1\nn3 slots=1\n")
     inside = bed.nodes["n1"].run(launch("--hostfile", str(here / "hosts"), command=[*PROBE, "-"]), within_s=120)
@@ -115,6 +163,7 @@ def test_hosts_by_ssh_from_one_of_them_and_from_elsewhere(bed: Bed, here: Path) 
     assert bed.login.files() == []
 
 
+@pytest.mark.slow
 def test_this_machine_alone_and_signals(bed: Bed) -> None:
     n1 = bed.nodes["n1"]
     saving = "trap 'echo saving; exit 85' TERM; trap 'echo late' USR1; echo on; while :; do sleep 0.1; done"
@@ -206,6 +255,7 @@ def _check_another_user(node: Node, folder: Path, token_file: str, token: str) -
     assert 401 not in own["statuses"].values(), f"the token is what they lack: {own}"
 
 
+@pytest.mark.slow
 def test_doctor_looks_at_every_host(slurm: Bed, here: Path) -> None:
     by_ssh = slurm.nodes["n1"].run(["shoal", "doctor", "--hosts", "n1,n2,n3,n9", "--json"], within_s=120, check=False)
     told = json.loads(by_ssh.out)["facts"]

@@ -42,6 +42,7 @@ def test_a_host_whose_ray_cannot_start_is_named_with_its_error(bed: Bed, here: P
     wait_until_clean(bed)
 
 
+@pytest.mark.slow
 def test_hosts_that_cannot_be_reached_or_do_not_show_up_are_named(bed: Bed, need: Callable[..., None]) -> None:
     need("mpirun.openmpi")
     n1 = bed.nodes["n1"]
@@ -60,6 +61,7 @@ def test_hosts_that_cannot_be_reached_or_do_not_show_up_are_named(bed: Bed, need
     wait_until_clean(bed)
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_in_bring_up_is_named(brittle: Bed) -> None:
     n1, _, n3 = brittle.nodes.values()
     running = n1.popen(launch(*HOSTS, command=["true"]))
@@ -86,6 +88,7 @@ def test_a_node_that_dies_in_the_run_is_told_and_the_rest_goes_on(brittle: Bed, 
     wait_until_clean(brittle)
 
 
+@pytest.mark.slow
 def test_a_killed_agent_leaves_nothing_and_may_end_the_run(bed: Bed) -> None:
     n1, n2, _ = bed.nodes.values()
     saving = "trap 'echo saving; exit 0' TERM; echo on; while :; do sleep 0.1; done"
@@ -99,6 +102,7 @@ def test_a_killed_agent_leaves_nothing_and_may_end_the_run(bed: Bed) -> None:
     wait_until_clean(bed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["ssh", "srun"])
 def test_a_killed_launcher_leaves_nothing(slurm: Bed, by: str) -> None:
     running = _started(slurm, by)
@@ -109,6 +113,7 @@ def test_a_killed_launcher_leaves_nothing(slurm: Bed, by: str) -> None:
     wait_until_clean(slurm, 15)
 
 
+@pytest.mark.slow
 def test_sigterm_in_bring_up(bed: Bed) -> None:
     running = bed.nodes["n1"].popen(launch(*HOSTS, command=["true"]))
     wait_until(lambda: _agents(bed.nodes["n3"]), READY_S, "an agent is on n3")
@@ -117,6 +122,7 @@ def test_sigterm_in_bring_up(bed: Bed) -> None:
     wait_until_clean(bed)
 
 
+@pytest.mark.slow
 def test_hosts_join_and_leave_again(bed: Bed, here: Path) -> None:
     n1, _, n3 = bed.nodes.values()
     running = n1.popen(launch("--hosts", "n1,n2", command=[*PROBE, str(here / "go")]))

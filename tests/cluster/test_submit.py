@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from bed import Bed, Running, wait_until
 from launches import PROBE, READY_S, seen, wait_until_clean
 
@@ -30,6 +31,7 @@ def test_a_job_is_submitted_followed_and_done(slurm: Bed, here: Path) -> None:
     wait_until_clean(slurm)
 
 
+@pytest.mark.slow
 def test_a_job_is_requeued_when_it_has_saved_and_cancelled(slurm: Bed, here: Path) -> None:
     words = ["--nodes", "1", "--walltime", "10m", "--name", "save", "--output", "log", "--", "sh", "-c", SAVING]
     log = here / "log"
@@ -52,6 +54,26 @@ def test_a_job_is_requeued_when_it_has_saved_and_cancelled(slurm: Bed, here: Pat
     wait_until(lambda: "saving" in log.read_text(), 30, "the command is told to save")
     wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 30, "it is cancelled while it runs")
     wait_until_clean(slurm)
+
+
+def test_a_preamble_runs_in_a_login_shell_and_may_end_the_job(slurm: Bed, here: Path) -> None:
+    profile = slurm.home / ".bash_profile"
+    profile.write_text('module() { [ "$2" = rl ] && export LOADED=$2; }\n')
+    log = here / "log"
+    file = here / "job.yml"
+    keys = "walltime: 10m\nname: loads\noutput: log\ncommand: [sh, -c, 'echo has $LOADED']\n"
+    try:
+        file.write_text(f"{keys}preamble:\n  - module load rl\n")
+        slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here)
+        wait_until(lambda: log.exists() and "has rl\n" in log.read_text(), READY_S, "the module is loaded")
+        wait_until_clean(slurm)
+        file.write_text(f"{keys}preamble:\n  - module load rl\n  - module load nothing\n")
+        job = _job(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
+        wait_until(lambda: "JobState=FAILED" in _shown(slurm, job), READY_S, "the job has failed")
+        assert "Line 2 of the preamble failed with exit code 1: module load nothing\n" in log.read_text()
+        assert log.read_text().count("Ray is up") == 1
+    finally:
+        profile.unlink()
 
 
 def _job(submitted: Running) -> str:

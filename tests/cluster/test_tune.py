@@ -9,12 +9,13 @@ import pytest
 from bed import Bed, wait_until
 from launches import launch, seen, wait_until_clean
 
+from shoal.reports.records import read_results, read_trials
 from shoal.runs.checkpoints import read_checkpoint
-from shoal.tune.records import read_results, read_trials
 
 SWEEPING = ("python", str(Path(__file__).with_name("sweeping.py")))
 
 
+@pytest.mark.slow
 def test_trials_spread_over_the_nodes(slurm: Bed, here: Path) -> None:
     words = launch(command=[*SWEEPING, str(here), "100"])
     done = slurm.login.run(["srun", "-N3", "-n3", *words], within_s=240)

@@ -118,7 +118,7 @@ class Mortal(Falling):
 
     def step(self, action):
         note = Path(self.config["note"])
-        if self.config["env_index"] >= 4 and not note.exists():
+        if self.config.env_index >= 4 and not note.exists():
             note.write_text(str(os.getpid()))
             os._exit(9)
         return super().step(action)
@@ -128,7 +128,7 @@ class Doomed(Falling):
     """Every process that evaluates it dies."""
 
     def step(self, action):
-        if self.config["env_index"] >= 4:
+        if self.config.env_index >= 4:
             os._exit(9)
         return super().step(action)
 
@@ -139,7 +139,7 @@ class Meeting(Falling):
     def step(self, action):
         place = Path(self.config["place"])
         if place.exists():
-            mine, theirs = ("evaluated", "trained") if self.config["env_index"] >= 4 else ("trained", "evaluated")
+            mine, theirs = ("evaluated", "trained") if self.config.env_index >= 4 else ("trained", "evaluated")
             (place / mine).touch()
             deadline = time.monotonic() + 60
             while not (place / theirs).exists() and time.monotonic() < deadline:

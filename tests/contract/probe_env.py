@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from shoal import Repeated
+from shoal import EnvContext, Repeated
 
 
 class Walk(gym.Env):
@@ -18,7 +18,7 @@ class Walk(gym.Env):
     action_space: spaces.Space = spaces.Discrete(3)
 
     def __init__(self, config) -> None:
-        self.index = config["env_index"]
+        self.index = config.env_index
         self.place = (config.worker_index, config.vector_index, config.env_index, config.num_workers)
         self.closing_note = config.get("closing_note")
         self.obs = np.zeros(3, np.float32)
@@ -127,14 +127,7 @@ def vector(config):
     """Four walks as a native vector environment."""
     from gymnasium.vector import SyncVectorEnv
 
-    class Context(dict):
-        worker_index = vector_index = num_workers = 0
-
-        def __init__(self, index: int) -> None:
-            super().__init__(env_index=index)
-            self.env_index = index
-
-    return SyncVectorEnv([lambda k=k: Walk(Context(k)) for k in range(4)])
+    return SyncVectorEnv([lambda k=k: Walk(EnvContext(env_index=k)) for k in range(4)])
 
 
 class Masked(Walk):

@@ -6,6 +6,7 @@ import numpy as np
 from gymnasium import spaces
 
 import shoal
+from shoal import EnvContext
 
 
 class Ladder(shoal.TaskSettableEnv):
@@ -15,7 +16,7 @@ class Ladder(shoal.TaskSettableEnv):
     action_space = spaces.Discrete(3)
 
     def __init__(self, config) -> None:
-        self.index, self.mass, self.task = config["env_index"], config.get("mass", 1.0), 0
+        self.index, self.mass, self.task = config.env_index, config.get("mass", 1.0), 0
 
     def get_task(self):
         return self.task
@@ -59,6 +60,13 @@ class Plain(Ladder):
     get_task = set_task = property()  # type: ignore[assignment]
 
 
+class Leaving(Ladder):
+    """Leaves the program when it is given a task."""
+
+    def set_task(self, task):
+        raise SystemExit(4)
+
+
 class Growing(Ladder):
     """Shows more at higher tasks, which no network can follow."""
 
@@ -71,7 +79,7 @@ class NeedsMass(Ladder):
     """Cannot be made, nor reset, without what is drawn for it."""
 
     def __init__(self, config) -> None:
-        self.index, self.mass, self.task = config["env_index"], config["mass"], 0
+        self.index, self.mass, self.task = config.env_index, config["mass"], 0
 
     def reset(self, *, seed=None, options=None):
         assert options is not None
@@ -82,7 +90,7 @@ class NeedsMass(Ladder):
 def vector(config):
     from gymnasium.vector import SyncVectorEnv
 
-    return SyncVectorEnv([lambda k=k: Ladder({"env_index": k}) for k in range(4)])
+    return SyncVectorEnv([lambda k=k: Ladder(EnvContext(env_index=k)) for k in range(4)])
 
 
 def every_hundred_steps(train_results, task_settable_env, env_ctx):

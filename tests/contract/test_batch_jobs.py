@@ -1,4 +1,4 @@
-"""One suite over five schedulers, each simulated by small programs on PATH, and each one's script run by bash."""
+"""One suite over all schedulers, each simulated by small programs on PATH, and each one's script run by bash."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from shoal.cli.main import main
+from shoal.cluster.allocation import allocation
 from shoal.cluster.batch_scripts import batch_script
 from shoal.cluster.jobs import Source, job_from
+from shoal.cluster.scheduler import Scheduler, Script
+from shoal.cluster.schedulers import BUILT_IN
+from shoal.cluster.start_commands import agents_command
 
 # A stand-in keeps its job's state in $DESK/state, and its arguments, where a test asks for them, in $DESK/requeued.
 PROGRAMS: dict[str, dict[str, str]] = {
@@ -67,14 +71,8 @@ PROGRAMS: dict[str, dict[str, str]] = {
         "qdel": '[ "$1" = 41 ] && : >$DESK/state; echo "ada has registered the job 41 for deletion"',
     },
 }
-TOOLS = ("bash", "cat", "cp", "grep", "sleep", "touch")
-VARIABLES = {
-    "slurm": {"SLURM_JOB_ID": "41"},
-    "pbs": {"PBS_JOBID": "41.pbs01"},
-    "lsf": {"LSB_JOBID": "41"},
-    "cobalt": {"COBALT_JOBID": "41"},
-    "sge": {"JOB_ID": "41"},
-}
+TOOLS = ("bash", "cat", "cp", "grep", "sed", "sleep", "touch")
+JOB_IDS = {"pbs": "41.pbs01"}  # 41 elsewhere
 SHOAL = f"""#!{sys.executable}
 import os, signal, sys
 desk = os.environ["DESK"]
@@ -96,7 +94,7 @@ signal.pause()
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -112,27 +110,34 @@ class Desk:
     work: Path
     environment: dict[str, str]
 
+    @property
+    def known(self) -> Scheduler:
+        return BUILT_IN[self.scheduler]
+
+    @property
+    def needed(self) -> dict[str, str]:
+        """A value for each key that this scheduler must be told."""
+        return dict.fromkeys(self.known.script.needed, "mpi")
+
     def shoal(self, *words: str) -> Result:
         done = CliRunner().invoke(main, list(words), prog_name="shoal")
         assert done.exit_code == 0, done.output
         return done
 
     def submit(self, *more: str) -> Result:
-        sge = ["--parallel-environment", "mpi"] if self.scheduler == "sge" else []
-        return self.shoal("submit", "--name", "ppo", "--walltime", "20m", *sge, *more, "--", "shoal", "train", "x")
+        needed = [f"--{key.replace('_', '-')}={value}" for key, value in self.needed.items()]
+        return self.shoal("submit", "--name", "ppo", "--walltime", "20m", *needed, *more, "--", "shoal", "train", "x")
 
     def script(self, **keys: Any) -> Path:
-        sge = {"parallel_environment": "mpi"} if self.scheduler == "sge" else {}
-        tree = {"name": "ppo", "walltime": "20m", "command": ["true"], "max_requeues": 2, **sge, **keys}
+        tree = {"name": "ppo", "walltime": "20m", "command": ["true"], "max_requeues": 2, **self.needed, **keys}
         path = self.folder / "job.sh"
-        path.write_text(
-            batch_script(job_from([Source(tree)]), self.scheduler, self.folder / "bin", self.folder / "nodes")
-        )
+        path.write_text(batch_script(job_from([Source(tree)]), self.known, self.folder / "bin", self.folder / "nodes"))
         path.chmod(0o700)
         return path
 
     def variables(self, **more: str) -> dict[str, str]:
-        return {**self.environment, **VARIABLES[self.scheduler], "PBS_O_WORKDIR": str(self.work), **more}
+        job_id = {self.known.job_variable: JOB_IDS.get(self.scheduler, "41")}
+        return {**self.environment, **job_id, "PBS_O_WORKDIR": str(self.work), **more}
 
     def run(self, script: Path, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -141,7 +146,7 @@ class Desk:
             env=self.variables(**more),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 
@@ -157,7 +162,7 @@ class Desk:
         return path.read_text() if path.exists() else ""
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(params=BUILT_IN)
 def desk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     programs = {name: f"#!/bin/bash\n{body}\n" for name, body in PROGRAMS[request.param].items()} | {"shoal": SHOAL}
     for folder in ("bin", "work", "home"):
@@ -210,13 +215,30 @@ def test_simulated_submit_ask_follow_and_cancel(desk: Desk) -> None:
     assert "ppo-41.log" in desk.shoal("jobs", "--all").output
 
 
+def test_simulated_a_job_knows_its_hosts_and_starts_a_process_on_each(desk: Desk) -> None:
+    hosts = desk.folder / "hosts"
+    hosts.write_text("n1 2 q\nn2 2 q\n" if desk.scheduler == "sge" else "n1\nn2\n")
+    values = {"SLURM_JOB_NODELIST": "n[1-2]", "LSB_MCPU_HOSTS": "n1 2 n2 2"}
+    variables = {name: values.get(name, str(hosts)) for name in desk.known.host_variables[0].names}
+    given = allocation({**desk.variables(), **variables})
+    assert given is not None
+    assert (given.scheduler, given.job_id.partition(".")[0]) == (desk.scheduler, "41")
+    assert [host.name for host in given.hosts] == ["n1", "n2"]
+    for start in desk.known.starts:
+        (desk.folder / "bin" / start.program).write_text("#!/bin/bash\n")
+        (desk.folder / "bin" / start.program).chmod(0o700)
+        commands = agents_command([start], given.hosts, ["/bin/true"], {**desk.variables(), **variables})
+        assert len(commands) in (1, 2), "one command for both, or one for each"
+        assert all(any("/bin/true" in word for word in command) for command in commands)
+
+
 def test_simulated_the_scheduler_of_the_machine_is_found(desk: Desk) -> None:
     told = desk.submit("--dry-run", "--scheduler", desk.scheduler).output.splitlines()
     assert desk.submit("--dry-run").output.splitlines()[:6] == told[:6]
 
 
 def test_simulated_a_refusal_passes_on_what_the_scheduler_says(desk: Desk) -> None:
-    program = {"slurm": "sbatch", "lsf": "bsub"}.get(desk.scheduler, "qsub")
+    program = desk.known.commands.submit[0]
     (desk.folder / "bin" / program).write_text("#!/bin/bash\necho 'invalid account rlwater' >&2\nexit 3\n")
     with pytest.raises(AssertionError, match=f"Error: {program} refused the job: invalid account rlwater"):
         desk.submit()
@@ -230,10 +252,55 @@ def test_simulated_the_script_passes_exit_codes_and_words_through(desk: Desk) ->
     options = f"--job-dir {desk.folder}/nodes-41 --min-nodes 1 --on-node-loss continue"
     assert desk.read("launched") == f"launch {options} -- python a b.py it's $HOME\n"
     assert desk.run(script, ENDS_WITH="0").returncode == 0
-    assert desk.run(script, ENDS_WITH="99").returncode == (1 if desk.scheduler in ("lsf", "sge") else 99)
+    assert desk.run(script, ENDS_WITH="99").returncode == (1 if desk.known.script.requeue_code == 99 else 99)
     assert desk.read("requeued") == ""
     log = desk.work / "ppo-41.log"
     assert "the command's own words" in (log.read_text() if log.exists() else done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("preamble", "sentence"),
+    [
+        (["export A=1", "load nothing"], "Line 2 of the preamble failed with exit code 127: load nothing"),
+        (["for x in 1 2", "do false", "done"], "Line 2 of the preamble failed with exit code 1: do false"),
+        ([". ./missing"], "Line 1 of the preamble failed with exit code 1: . ./missing"),
+        (["(exit 99)"], "Line 1 of the preamble failed with exit code 99: (exit 99)"),
+        (["set -u", 'echo "$NOWHERE"'], "The job ended in its preamble, with exit code"),
+        (["exit 4"], "The job ended in its preamble, with exit code 4."),
+    ],
+)
+def test_simulated_a_preamble_that_fails_ends_the_job(desk: Desk, preamble: list[str], sentence: str) -> None:
+    done = desk.run(desk.script(preamble=preamble))
+    log = desk.work / "ppo-41.log"
+    assert sentence in done.stderr + (log.read_text() if log.exists() else "")
+    assert done.returncode == 1, "and no code that a scheduler has its own meaning for"
+    assert desk.read("launched") == ""
+
+
+def test_simulated_what_may_fail_in_a_preamble(desk: Desk) -> None:
+    (desk.work / "activate").write_text("false\nexport ACTIVE=yes\n")
+    preamble = [". ./activate", "false || true", "if false; then :; fi", '[ "$ACTIVE" = yes ]']
+    done = desk.run(desk.script(preamble=preamble), ENDS_WITH="3")
+    assert done.returncode == 3, done.stderr
+    assert "preamble" not in done.stderr
+
+
+@pytest.mark.parametrize("is_login", [True, False])
+def test_simulated_the_script_has_what_a_login_shell_has(desk: Desk, is_login: bool) -> None:
+    (desk.folder / "home/.bash_profile").write_text("module() { export LOADED=$2; }\n")
+    script = desk.script(preamble=["module load rl", '[ "$LOADED" = rl ]'], login_shell=is_login)
+    # Grid Engine is told which shell to use, and then whether it is a login shell is the site's decision.
+    words = ["bash", str(script)] if desk.known.script.chooses_shell else [str(script)]
+    done = subprocess.run(
+        words,
+        cwd=desk.work,
+        env=desk.variables(ENDS_WITH="3"),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == (3 if is_login else 1), done.stderr
 
 
 def test_simulated_a_saved_job_is_requeued_at_most_so_often(desk: Desk) -> None:
@@ -241,22 +308,22 @@ def test_simulated_a_saved_job_is_requeued_at_most_so_often(desk: Desk) -> None:
     codes = []
     for restarts in range(3):
         more = {"SLURM_RESTART_COUNT": str(restarts)} if desk.scheduler == "slurm" else {}
-        if restarts and desk.scheduler in ("pbs", "cobalt"):
+        if restarts and desk.known.script.variables is not None:
             more = {"SHOAL_FIRST_JOB": "41", "PBS_JOBID": f"5{restarts}.pbs01", "COBALT_JOBID": f"5{restarts}"}
         codes.append(desk.run(script, ENDS_WITH="85", **more).returncode)
-    requeued = desk.read("requeued").splitlines()
-    if desk.scheduler in ("lsf", "sge"):
-        assert codes == [99, 99, 85]
+    script_of = desk.known.script
+    if script_of.requeue_code is not None:
+        assert codes == [script_of.requeue_code, script_of.requeue_code, 85]
     else:
         assert codes == [0, 0, 85]
-        assert len(requeued) == 2
-    if desk.scheduler == "slurm":
-        assert requeued[0] == "requeue 41"
-    else:
+        assert len(desk.read("requeued").splitlines()) == 2
+    if script_of.requeue_count == Script.requeue_count:  # the scheduler does not count
         assert len((desk.work / "ppo-41.log.requeues-41").read_text().splitlines()) == 2
-    if desk.scheduler in ("pbs", "cobalt"):
-        assert requeued[0].endswith(f"SHOAL_FIRST_JOB=41 {script}")
+    if script_of.variables is not None:  # a requeue is a new job
+        assert desk.read("requeued").splitlines()[0].endswith(f"SHOAL_FIRST_JOB=41 {script}")
         assert "not requeued" in (desk.work / "ppo-41.log").read_text()
+    if desk.scheduler == "slurm":
+        assert desk.read("requeued").splitlines()[0] == "requeue 41"
 
 
 def test_simulated_without_requeue_the_code_is_the_commands(desk: Desk) -> None:
@@ -283,13 +350,13 @@ def test_simulated_signals_reach_the_command_once_and_through_the_shell(desk: De
 
 
 def test_simulated_the_shell_warns_itself_where_the_scheduler_does_not(desk: Desk) -> None:
-    script = desk.script(walltime="3s", signal_before="2s", requeue=False)
-    if desk.scheduler == "slurm":
-        assert "#SBATCH --signal=B:USR1@2\n" in script.read_text()
+    # In bash, because Python may take longer to listen than this job has time.
+    (desk.folder / "bin/shoal").write_text("#!/bin/bash\ntrap 'exit 85' USR1\nwhile :; do sleep 0.1; done\n")
+    script = desk.script(walltime="4s", signal_before="2s", requeue=False)
+    if desk.known.script.warns:
+        assert f"{desk.known.script.word} --signal=B:USR1@2\n" in script.read_text()
         return
-    with desk.running(script) as (shell, _):
-        pass
-    assert (shell.returncode, desk.read("heard")) == (85, "SIGUSR1\n")
+    assert desk.run(script).returncode == 85
 
 
 def test_simulated_no_timer_outlives_the_script(desk: Desk) -> None:

@@ -343,6 +343,11 @@ REFUSED = {
         {"evaluation_config": {"task": "hard"}},
         "config.evaluation_config.task: set_task refuses 'hard'",
     ),
+    "a simulator that leaves": (
+        "Leaving",
+        {"curriculum": {"stages": [{"task": 3}]}},
+        "config.curriculum.stages[0].task: set_task refuses 3: SystemExit: 4",
+    ),
     "a task that changes the spaces": (
         "Growing",
         {"curriculum": {"stages": [{"task": 3}]}},

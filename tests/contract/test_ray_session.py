@@ -49,15 +49,14 @@ def test_no_process_and_no_folder_stays_after_stop(short_folder) -> None:
         trainer.train()
         before = children()
         assert before
-        assert glob.glob(os.path.join(tempfile.gettempdir(), "shoal-*"))
-        (folder,) = glob.glob(os.path.join(tempfile.gettempdir(), "shoal-*"))
+        (folder,) = glob.glob(os.path.join(tempfile.gettempdir(), "shl-*"))
         assert os.stat(folder).st_mode & 0o777 == 0o700
         sockets = [c for p in [psutil.Process(), *before] for c in p.net_connections("inet")]
         heard = {c.laddr.ip for c in sockets if c.status == "LISTEN"}
         assert heard and heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, heard
         trainer.stop()
         assert not left_behind(before), left_behind(before)
-        assert not glob.glob(os.path.join(tempfile.gettempdir(), "shoal-*"))
+        assert not glob.glob(os.path.join(tempfile.gettempdir(), "shl-*"))
         trainer.stop()
         assert not children(), "stopping twice must not start another Ray"
         """,
@@ -167,3 +166,113 @@ def test_the_users_own_ray_is_used_and_left_running(short_folder) -> None:
         TMPDIR=short_folder,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_not_ours_is_left_alone(short_folder) -> None:
+    """A folder of the user's with such a name, and a process that only reads our folder."""
+    done = run(
+        """
+        import subprocess
+        kept = [os.path.join(tempfile.gettempdir(), name) for name in ("shoal-2024-results", "shl-2024-results")]
+        for folder in kept:
+            os.mkdir(folder)
+        with shoal.PPO(config=CONFIG) as trainer:
+            (folder,) = set(glob.glob(os.path.join(tempfile.gettempdir(), "shl-*"))) - set(kept)
+            (log,) = glob.glob(os.path.join(folder, "r", "session_2*", "logs", "raylet.out"))
+            reader = subprocess.Popen(["tail", "-f", log], stdout=subprocess.DEVNULL, start_new_session=True)
+            before = [p for p in children() if p.pid != reader.pid]
+        assert not left_behind(before)
+        assert reader.poll() is None, "it was only looking"
+        reader.kill()
+        reader.wait()
+        assert all(map(os.path.isdir, kept))
+        """,
+        TMPDIR=short_folder,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_worker_has_started_ends_with_it(short_folder) -> None:
+    done = run(
+        """
+        import subprocess
+        def start(worker):
+            return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+        with shoal.PPO(config={**CONFIG, "num_workers": 1}) as trainer:
+            (pid,) = trainer.workers.foreach_worker(start)
+            solver = psutil.Process(pid)
+            assert solver.is_running()
+        assert not left_behind([solver])
+        """,
+        TMPDIR=short_folder,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_ray_that_cannot_start_is_two_lines_and_its_logs(short_folder) -> None:
+    """A limit on the size of files ends the raylet when it makes the memory that processes share."""
+    limited = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20)); "
+    limited += "os.execv(sys.executable, [sys.executable, '-m', 'shoal', *sys.argv[1:]])"
+    words = ["train", "CartPole-v1", "--num-workers", "1", "--results-dir", f"{short_folder}/results", "--quiet"]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *words],
+        env={**variables, "TMPDIR": short_folder},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 1
+    warning, why, where = done.stderr.splitlines()
+    assert warning.startswith("Warning: Ray did not start ("), "it is tried again"
+    assert why.startswith("Error: Ray did not start on this machine in 2 attempts: its process raylet ends as soon as")
+    (logs,) = Path(short_folder).glob("shoal-ray-logs-*")
+    assert where.startswith(f"Its logs are in {logs}; ")
+    assert (logs / "raylet.out").is_file()
+    assert not list(Path(short_folder).glob("shl-*")), "the token is not kept"
+
+
+@pytest.mark.slow
+def test_a_busy_machine_is_no_reason_not_to_start(short_folder) -> None:
+    count = 12 * (os.cpu_count() or 1)
+    spin = "import os, time; end = time.time() + 250\nwhile time.time() < end and os.getppid() == {}: pass"
+    others = [subprocess.Popen([sys.executable, "-c", spin.format(os.getpid())]) for _ in range(count)]
+    try:
+        done = run(
+            """
+            with shoal.PPO(config={**CONFIG, "num_workers": 1}) as trainer:
+                assert trainer.train()["timesteps_total"] == 64
+            """,
+            TMPDIR=short_folder,
+        )
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_start_says_what_it_does(short_folder) -> None:
+    done = run(
+        """
+        import logging
+        logging.getLogger("shoal.progress").setLevel(logging.INFO)
+        handler = logging.StreamHandler(sys.stdout)
+        logging.getLogger("shoal.progress").addHandler(handler)
+        config = {**CONFIG, "num_cpus_per_worker": 0.5, "num_learners": 2, "evaluation_num_workers": 1}
+        shoal.PPO(config={**config, "evaluation_interval": 1}).stop()
+        shoal.PPO(config={"env": WALK}).stop()
+        shoal.PPO(config={"env": WALK, "num_envs_per_worker": 3}).stop()
+        """,
+        TMPDIR=short_folder,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "starting a private Ray",
+        "starting 2 workers of 2 environments each",
+        "starting 2 learners",
+        "starting 1 worker for evaluation",
+        "making the environments",
+        "making 3 environments",
+    ]

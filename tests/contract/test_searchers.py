@@ -20,7 +20,7 @@ SMALL = {"train_batch_size": 128, "num_envs_per_worker": 4, "model": {"fcnet_hid
 
 def needs(entry: Choosable) -> None:
     if entry.module and importlib.util.find_spec(entry.module) is None:
-        pytest.skip(f"needs pip install 'shoal[{entry.extra}]'")
+        pytest.skip(f"needs pip install 'shoal-rl[{entry.extra}]'")
 
 
 def objective(config: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from gymnasium import spaces
 import shoal
 from shoal.envs.native import NativeVector
 from shoal.errors import CheckpointError, ConfigError, EnvError
+from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
 
 PROBES = Path(__file__).with_name("probe_env.py")
 CONFIG = {
@@ -187,7 +188,7 @@ def test_a_native_vector_environment_trains_and_is_evaluated(trainer_of) -> None
     assert 0 < result["timesteps_this_iter"] <= 100
     for episodes in (1, 4, 9):
         assert trainer.evaluate(episodes=episodes)["episodes_this_iter"] == episodes
-    with pytest.raises(ConfigError, match="num_envs_per_worker: 4"):
+    with pytest.raises(ConfigError, match=r"has 4 environments \(got 5\); leave num_envs_per_worker out"):
         trainer_of("vector", num_envs_per_worker=5)
     with pytest.raises(ConfigError, match="complete_episodes"):
         trainer_of("vector", batch_mode="complete_episodes")
@@ -198,6 +199,7 @@ REFUSED = {
     "other actions": ("WalkAmongFour", {}, "other actions"),
     "another environment with as many parameters": ("Squares", {}, "other observations"),
     "another model": ("Walk", {"model": {"fcnet_hiddens": [9]}}, "parameters"),
+    "the same sizes in another library": ("Walk", {"framework": "torch"}, "other layers.* framework"),
     "another filter": ("Walk", {"observation_filter": "MeanStdFilter"}, "observation_filter"),
 }
 
@@ -218,6 +220,24 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_changes(
         trainer.evaluate(path, episodes=1)
     assert_same_state(trainer, untouched)
     assert without_times(trainer.train()) == without_times(untouched.train())
+
+
+def test_a_checkpoint_that_does_not_tell_its_layers_is_known_by_its_settings(trainer_of, tmp_path) -> None:
+    saved = trainer_of()
+    saved.train()
+    now = read_checkpoint(saved.save(tmp_path))
+    del now.state.values["policy"]["layers"]  # as older versions wrote it
+    path = write_checkpoint(tmp_path / "older", now.state, now.experiment_tree, now.summary)
+    same, other = trainer_of(), trainer_of(framework="torch")
+    same.restore(path)
+    np.testing.assert_array_equal(params(same), params(saved))
+    before = params(other)
+    with pytest.raises(CheckpointError, match="network of numpy, this trainer has one of torch"):
+        other.restore(path)
+    np.testing.assert_array_equal(params(other), before)
+    unknown = write_checkpoint(tmp_path / "unknown", now.state, {}, now.summary)
+    other.restore(unknown)
+    np.testing.assert_array_equal(params(other), params(saved))
 
 
 def test_another_number_of_environments_begins_new_episodes_and_says_so(trainer_of, tmp_path, caplog) -> None:
@@ -277,10 +297,73 @@ def test_weights_can_be_read_and_written(trainer_of) -> None:
     np.testing.assert_array_equal(params(two), before)
 
 
-def test_the_model_tells_its_layers(trainer_of) -> None:
-    text = str(trainer_of().get_policy().model.summary())
+def test_the_model_prints_its_layers_once_and_gives_them_as_text(trainer_of, capsys) -> None:
+    text = trainer_of().get_policy().model.base_model.summary()
     assert "policy.hidden0.weight" in text
-    assert trainer_of().get_policy().model.base_model.summary() == text
+    assert capsys.readouterr().out == f"{text}\n"
+    assert repr(text) == f"<summary of {text.count(chr(10)) + 1} lines>", "a prompt does not show it once more"
+
+
+@pytest.mark.parametrize("given", [["CartPole-v1"], [gym.spec("CartPole-v1")], [{"env": "CartPole-v1"}]], ids=repr)
+def test_the_environment_or_the_configuration_comes_first(given) -> None:
+    with shoal.PPO(*given) as trainer:
+        assert trainer.config.env == "CartPole-v1"
+
+
+def test_the_environment_first_takes_its_configuration_second() -> None:
+    with shoal.PPO("CartPole-v1", {"lr": 0.5}) as trainer, shoal.PPO(Line, config=CONFIG) as other:
+        assert trainer.config.lr == 0.5
+        assert other.config.env is Line
+        assert repr(trainer) == "<PPO on CartPole-v1, iteration 0>"
+        other.train()
+        assert repr(other) == "<PPO on Line, iteration 1>"
+    assert repr(other) == "<PPO on Line, iteration 1, stopped>"
+
+
+class Line(gym.Env):
+    """A class of one's own."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (lambda: ("CartPole-v1", "Acrobot-v1"), "env: given twice, as 'Acrobot-v1' and as 'CartPole-v1'"),
+        (lambda: ({"lr": 1e-3}, {"lr": 1e-4}), "config: given twice"),
+        (lambda: ("CartPole-v1", {"env": "Acrobot-v1"}), "env: given twice"),
+        (lambda: (gym.make("CartPole-v1"),), "made already, and there will be several; write env='CartPole-v1'"),
+        (lambda: (Line(),), r"give the class, env=Line, or a function that makes one, env=lambda config: Line\(...\)"),
+        (
+            lambda: (gym.wrappers.FlattenObservation(gym.make("CartPole-v1")),),
+            r"env=lambda config: FlattenObservation\(gymnasium.make\('CartPole-v1'\)\)",
+        ),
+        (
+            lambda: (gym.make("CartPole-v1", sutton_barto_reward=True).spec,),
+            "write env='CartPole-v1' and env_config={'sutton_barto_reward': True}",
+        ),
+        (lambda: (3,), "config.env: must be an environment's id"),
+    ],
+)
+def test_what_cannot_be_an_environment_is_refused_with_the_line_to_write(given, sentence) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        shoal.PPO(*given())
+    with pytest.raises(ConfigError, match=r"config: must be a mapping of keys \(got 'CartPole-v1'\)"):
+        shoal.PPO(config="CartPole-v1")
+
+
+def test_a_copy_of_the_default_configuration_is_taken_whole() -> None:
+    config = shoal.ppo.DEFAULT_CONFIG.copy()
+    config["train_batch_size"] = 100
+    with shoal.ppo.PPOTrainer(config=config, env="CartPole-v1") as trainer:
+        assert trainer.config.sgd_minibatch_size == 100
+        assert trainer.train()["timesteps_total"] >= 100
 
 
 def test_the_resolved_configuration(trainer_of) -> None:

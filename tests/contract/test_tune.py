@@ -15,10 +15,10 @@ import pytest
 import shoal
 from shoal.cli.main import main
 from shoal.errors import ConfigError, ShoalError
+from shoal.reports.records import Event, TrialRecord, read_results, read_trials
 from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
 from shoal.runs.run import Run
-from shoal.tune.placing import check_room
-from shoal.tune.records import Event, TrialRecord, read_results, read_trials
+from shoal.tune.trial_resources import check_room
 
 ENVS = Path(__file__).with_name("tune_env.py")
 SMALL = {
@@ -82,6 +82,30 @@ def test_the_seeds_function_tries_all_25_combinations(sweep, capfd) -> None:
         assert told["training_iteration"] == 1
     assert {event.kind for event in sweep.events} == {"started", "result", "finished"}
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("what", ["DQN", shoal.DQN])
+def test_nothing_to_search_is_one_trial(sweep, what) -> None:
+    """The heart of the trainer scripts: `tune.run` as the way to start one run."""
+    config = {"env": "CartPole-v1", "num_workers": 0, "num_gpus": 0, "ignore_worker_failures": True}
+    result = sweep(what, name="CartPole-v1", stop={"training_iteration": 1}, config=config)
+    assert [record.status for record in sweep.records()] == ["finished"]
+    assert result.get_best_logdir() == str(sweep.folder() / "trials/00000")
+    assert result.best_config == config
+    assert result.stats()["trials"] == {"finished": 1}
+    assert (
+        result.get_last_checkpoint() == result.get_best_checkpoint() == Path(result.best_logdir) / "checkpoint_000001"
+    )
+    assert (sweep.folder() / "index.html").exists()
+    assert json.loads((sweep.folder() / "outcome.json").read_text())["sentence"] == "1 trial has ended"
+
+
+def test_samples_of_nothing_are_seeds_of_one_configuration(sweep) -> None:
+    config = {**shoal.PPO.get_default_config(), **SMALL, "seed": 5}
+    result = sweep(shoal.PPO, stop={"training_iteration": 1}, num_samples=2, config=config)
+    assert [trial.config["seed"] for trial in result.trials] == [5, 6]
+    assert [len(group.trials) for group in result.groups()] == [2]
+    assert {record.status for record in sweep.records()} == {"finished"}
 
 
 def test_a_local_function_reports_often_prints_and_returns_its_last_result(sweep) -> None:
@@ -277,6 +301,7 @@ def test_hyperband_pauses_trials_that_go_on_where_they_were(sweep) -> None:
         assert len(told) == record.last_result["training_iteration"]
 
 
+@pytest.mark.slow
 def test_a_population_follows_a_best_learning_rate_that_changes(sweep) -> None:
     iterations = 16
     config = {

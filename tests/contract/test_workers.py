@@ -96,6 +96,14 @@ def test_environments_know_where_they_are(begin, num_workers) -> None:
         assert [place[:2] for place in places] == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
+def test_the_number_of_environments_follows_a_native_vector(begin, num_workers) -> None:
+    workers = begin("vector", num_envs_per_worker="auto")
+    assert workers.config.num_envs_per_worker == 4
+    sample = workers.sample(40)
+    assert sample.batch.rewards.shape == (40, 4 * max(num_workers, 1))
+    assert {e.env_index for e in sample.episodes} == set(range(4 * max(num_workers, 1)))
+
+
 def test_foreach_worker_runs_where_the_worker_is(begin, num_workers) -> None:
     found = begin().foreach_worker(lambda worker: (worker.worker_index, os.getpid()))
     assert [index for index, _ in found] == ([1, 2] if num_workers else [0])

@@ -12,7 +12,7 @@ import shoal
 from shoal.cli.main import main
 from shoal.config.experiment import ALGORITHMS, experiments_from_file
 from shoal.config.settings import key_paths
-from shoal.config.stopping import RESULT_NAMES
+from shoal.config.stopping import result_names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
 
@@ -42,7 +42,7 @@ def test_every_flag_is_there() -> None:
 
 def test_every_key_and_result_is_there() -> None:
     keys = {path.rpartition(".")[2] for kind in ALGORITHMS.values() for path in key_paths(kind)}
-    keys |= {name.rpartition("/")[2] for name in RESULT_NAMES} | {"checkpoint_score_attr", "keep_checkpoints_num"}
+    keys |= {name.rpartition("/")[2] for name in result_names()} | {"checkpoint_score_attr", "keep_checkpoints_num"}
     named = re.findall(r"`(?:learner/)?([a-z]+(?:_[a-z]+)+)`", PAGE)
     columns = {"episode_reward", "episode_len"}
     assert len(named) > 20

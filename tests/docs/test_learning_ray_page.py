@@ -1,4 +1,4 @@
-"""What docs/learning_ray.md shows works, and no parameter of the article is left out."""
+"""What docs/seeds/learning-ray.md shows works, and no parameter of the article is left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shoal.config.ppo import PPOConfig
 from shoal.config.yaml_files import parse_value
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "learning_ray.md").read_text()
+PAGE = (ROOT / "docs" / "seeds" / "learning-ray.md").read_text()
 COMMON = """gamma lr train_batch_size optimizer env env_task_fn render_env record_env framework explore
     exploration_config evaluation_interval evaluation_duration evaluation_duration_unit model"""
 PPO = """lr_schedule use_critic use_gae lambda_ kl_coeff sgd_minibatch_size num_sgd_iter shuffle_sequences vf_loss_coeff

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
-    for where in (".", "docs", "examples", "benchmarks")
+    for where in (".", "docs", "docs/seeds", "examples", "benchmarks")
     for path in (ROOT / where).glob("*.md")
 )
 MOST_STEPS = 3000
@@ -101,6 +101,7 @@ def test_every_shoal_command_ends_well(desk: Desk) -> None:
     assert {shlex.split(command)[1] for command in commands} == {
         "train",
         "tune",
+        "envs",
         "evaluate",
         "model",
         "resume",
@@ -114,7 +115,7 @@ def test_every_shoal_command_ends_well(desk: Desk) -> None:
             assert printed.startswith("first:\n")
         elif shlex.split(command)[1] == "tune":
             assert "Finished: 2 trials have ended" in printed
-        elif match := re.search(r"^  run +(.*)$", printed, re.MULTILINE):
+        elif match := re.search(r"^  run +([^=\n]+)$", printed, re.MULTILINE):
             run = match[1]
             assert "Finished: timesteps_total " in printed
     assert [path.name[:15] for path in desk.runs("CartPole-v1")] == ["DQN_CartPole-v1", "PPO_CartPole-v1"]
@@ -153,7 +154,7 @@ def test_make_and_pip_lines_name_what_there_is() -> None:
     named = [command.split()[1] for command in typed("make")]
     assert named
     assert set(named) <= targets
-    extras = importlib.metadata.metadata("shoal").get_all("Provides-Extra")
+    extras = importlib.metadata.metadata("shoal-rl").get_all("Provides-Extra")
     assert extras is not None
     assert set(re.findall(r"\[(\w+)\]", " ".join(typed("pip")))) <= set(extras)
 

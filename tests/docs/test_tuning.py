@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import shoal
+from shoal.config.algorithms import ALGORITHMS
 from shoal.config.search_spaces import KINDS
-from shoal.config.sweep_checks import MUTABLE
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
+from shoal.reports.analysis import Analysis
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
 COMMANDS = [re.split(r" +# ", line)[0].strip() for line in re.findall(r"^ {4}(shoal tune -f .*)$", PAGE, re.MULTILINE)]
@@ -46,6 +48,18 @@ def test_the_program_runs(tmp_path: Path) -> None:
     assert "/shoal_results/first_sweep/" in checkpoint
 
 
+def test_the_words_of_python_are_there() -> None:
+    section = PAGE.partition("## In Python")[2]
+    words = re.findall(r"`(\w+)(?:\(\))?`", section.partition("classic words:")[2].partition("`shoal.tune.Analysis")[0])
+    assert len(words) > 10
+    assert all(hasattr(Analysis, word) for word in words)
+    calls = re.findall(r"=(tune\.\w+\.\w+\([^)]*\))` is\s`(?:scheduler|search_alg)=(.*?)`", section)
+    assert len(calls) == 2
+    for call, meant in calls:
+        made, value = eval(call, {"tune": shoal.tune}), eval(meant)
+        assert made == (value if isinstance(value, dict) else {"type": value})
+
+
 def test_tables_are_complete() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
     assert [name for name in rows if name in SCHEDULERS or name in SEARCHERS] == [
@@ -53,6 +67,6 @@ def test_tables_are_complete() -> None:
         *SEARCHERS,
     ]
     assert all(f"{{{kind}: " in PAGE for kind in KINDS)
-    assert all(f"`{key}`" in PAGE for key in MUTABLE)
+    assert all(f"`{key}`" in PAGE for kind in ALGORITHMS.values() for key in kind.mutable)
     for entry in (*SEARCHERS.values(), *SCHEDULERS.values()):
-        assert not entry.extra or f"'shoal[{entry.extra}]'" in PAGE
+        assert not entry.extra or f"'shoal-rl[{entry.extra}]'" in PAGE

@@ -62,9 +62,9 @@ class FaultEnv(gym.Env[Any, Any]):
             raise RuntimeError("no licence for the solver")
         if self.mode == "out_of_space_obs":
             self.observation_space = spaces.Box(-0.001, 0.001, (3,), np.float32)
-        self.is_faulty = self.mode is not None and config["env_index"] in config.get("faulty", [1])
+        self.is_faulty = self.mode is not None and config.env_index in config.get("faulty", [1])
         self.calls = self.resets = 0
-        self.turn = config["env_index"]
+        self.turn = config.env_index
         self.buffer = np.zeros(3, np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import csv
 import glob
 import json
@@ -92,6 +93,10 @@ class Desk:
                 continue
         return found
 
+    def shown(self, path: Path) -> str:
+        """A path as the commands of this desk print it: they are typed in its home."""
+        return str(path.relative_to(self.home))
+
     def run_folder(self) -> Path:
         """The one run that has results."""
         (file,) = (self.home / "shoal_results").glob("*/*/result.json")
@@ -144,11 +149,13 @@ def test_the_same_command_goes_on_after_kill_9(desk: Desk, uninterrupted: tuple[
         await_iteration(child, least)
         assert desk.end(child, signal.SIGKILL)[1] == 137
     printed = desk.run(*TRAIN)
-    assert f"goes on from {desk.run_folder()}/checkpoint_0000" in printed
+    assert f"goes on from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
     assert numbers_of(desk.run_folder()) == uninterrupted
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 85)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 85), (signal.SIGHUP, 129)]
+)
 def test_a_signal_saves_and_ends_without_a_traceback(
     desk: Desk, uninterrupted: tuple[Any, ...], number: signal.Signals, code: int
 ) -> None:
@@ -160,22 +167,98 @@ def test_a_signal_saves_and_ends_without_a_traceback(
     folder = desk.run_folder()
     newest = checkpoints_of(folder)[0]
     assert int(newest.name[-6:]) >= reached
-    for line in (f"Stopped: interrupted by {number.name}", f"saved     {newest.name}", f"shoal resume {folder}"):
+    shown = desk.shown(folder)
+    for line in (f"Stopped: interrupted by {number.name}", f"saved     {newest.name}", f"shoal resume {shown}\n"):
         assert line in printed
     desk.run("resume", str(folder))
     assert numbers_of(folder) == uninterrupted
 
 
-def test_ctrl_c_twice_ends_at_once_with_a_good_checkpoint(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
+def test_a_key_that_bounces_is_one_ctrl_c(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
     child = desk.start(*TRAIN)
     reached = await_iteration(child, 4)
     child.send_signal(signal.SIGINT)
-    assert desk.end(child, signal.SIGINT)[1] == 130
+    printed, code = desk.end(child, signal.SIGINT)
+    assert code == 130
+    assert "Stopped: interrupted by SIGINT" in printed
     assert desk.complaints() == ""
     # The line of an iteration is printed after its checkpoint is on the disk.
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
     desk.run(*TRAIN)
     assert numbers_of(desk.run_folder()) == uninterrupted
+
+
+WILFUL = """
+import signal, time
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Wilful(CartPoleEnv):
+    def step(self, action):
+        if Path(__file__).with_name("now").exists():
+            Path(__file__).with_name("deaf").touch()
+            while True:
+                try:
+                    time.sleep(60)
+                except BaseException:
+                    pass
+        return super().step(action)
+
+class Taking(CartPoleEnv):
+    taken = False
+
+    def reset(self, **given):
+        if not Taking.taken:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            Taking.taken = True
+        return super().reset(**given)
+"""
+
+
+def test_a_second_ctrl_c_ends_at_once_and_says_what_is_saved(desk: Desk) -> None:
+    (desk.home / "wilful.py").write_text(WILFUL)
+    child = desk.start("train", "wilful.py:Wilful", *ENDLESS[2:])
+    await_iteration(child, 2)
+    (desk.home / "now").touch()
+    while not (desk.home / "deaf").exists():
+        assert child.poll() is None
+    while child.poll() is None:  # the first few are one key
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(0.1)
+    assert desk.end(child)[1] == 130
+    newest = checkpoints_of(desk.run_folder())[0]
+    assert desk.complaints() == f"Stopped at once by SIGINT; the last checkpoint is {newest}.\n"
+    read_checkpoint(newest)
+
+
+def test_handlers_that_an_environment_takes_are_taken_back(desk: Desk) -> None:
+    (desk.home / "wilful.py").write_text(WILFUL)
+    child = desk.start("train", "wilful.py:Taking", *ENDLESS[2:])
+    reached = await_iteration(child, 2)
+    assert desk.end(child, signal.SIGTERM)[1] == 143
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing(desk: Desk) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which a child inherits
+    try:
+        child = desk.start(*ENDLESS)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    reached = await_iteration(child, 2)
+    child.send_signal(signal.SIGHUP)
+    await_iteration(child, reached + 3)
+    assert desk.end(child, signal.SIGTERM)[1] == 143
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 85)])
+def test_a_signal_while_python_imports_is_no_traceback(desk: Desk, number: signal.Signals, code: int) -> None:
+    (desk.home / "click").mkdir()
+    (desk.home / "click" / "__init__.py").write_text(f"import os\nos.kill(os.getpid(), {number:d})\n")
+    assert desk.end(desk.start("train", "CartPole-v1", PYTHONPATH=str(desk.home))) == ("", code)
+    assert desk.complaints() == ""
 
 
 def test_sigterm_at_any_moment_loses_nothing(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
@@ -213,7 +296,7 @@ def test_of_two_processes_on_one_run_one_proceeds(desk: Desk) -> None:
         other.send_signal(signal.SIGTERM)
     assert (refused.returncode, other.returncode) == (1, 143)
     printed, _ = desk.end(other)
-    assert f"Stopped: interrupted by SIGTERM\n  run       {folder}\n  saved     checkpoint_" in printed
+    assert "Stopped: interrupted by SIGTERM\n  return    " in printed
     desk.end(refused)
     read_checkpoint(folder)
 
@@ -232,6 +315,21 @@ def test_the_second_process_says_who_has_the_run(desk: Desk) -> None:
     sentence = f"Error: {lease.parent} is being written by process {child.pid} on "
     assert second.stderr.startswith(sentence)
     assert len(second.stderr.splitlines()) == 1
+    # The very same command means this run too; another one says who is at it, and starts a run of its own.
+    for words, code, told in (
+        (ENDLESS, 1, f"{lease.parent} is being written by process {child.pid} on .* --new"),
+        ([*ENDLESS, "--set", "config.lr=1e-4"], 143, f"other settings .*, and process {child.pid} on .* is at it"),
+    ):
+        another = desk.start(*words)
+        assert another.stdout is not None
+        heard = []
+        for line in another.stdout:
+            heard.append(line)
+            if line.startswith("iter "):
+                another.send_signal(signal.SIGTERM)
+        another.stdout.close()
+        assert another.wait(DEADLINE_S) == code
+        assert re.search(told, "".join(heard) + desk.complaints())
     assert desk.end(child, signal.SIGTERM)[1] == 143
 
 
@@ -244,11 +342,12 @@ def test_an_environment_that_fails_for_good_ends_the_run_saved_and_with_its_caus
     folder = desk.run_folder()
     assert [path.name for path in checkpoints_of(folder)] == ["checkpoint_000001"]
     read_checkpoint(folder)
-    for line in ("Failed: ", "saved     checkpoint_000001", f"shoal resume {folder}"):
+    for line in ("Failed; ", "saved     checkpoint_000001", f"shoal resume {desk.shown(folder)}"):
         assert line in printed
     (error,) = (line for line in desk.complaints().splitlines() if line.startswith("Error"))
     assert re.match(r"Error: environment 1 failed at step 10 .*\(seed \d+ .*, action \d\): .* reward is nan", error)
     assert "max_env_failures is 4" in desk.complaints()
+    assert "environment 1 failed at step" not in printed  # it is said once
     assert "The run fails: EnvError: environment 1" in (folder / "log.txt").read_text()
 
 
@@ -284,12 +383,12 @@ def test_a_run_with_workers_leaves_no_process_and_no_folder(desk: Desk, short_fo
     child = desk.start(*RAY, TMPDIR=short_folder)
     reached = await_iteration(child, 2)
     assert len(desk.processes()) > 3
-    assert glob.glob(f"{short_folder}/shoal-*")
+    assert glob.glob(f"{short_folder}/shl-*")
     printed, code = desk.end(child, signal.SIGTERM)
     assert code == 143, printed + desk.complaints()
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
     assert desk.complaints() == ""
-    assert not glob.glob(f"{short_folder}/shoal-*")
+    assert not glob.glob(f"{short_folder}/shl-*")
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(6, marks=pytest.mark.slow)])
@@ -300,7 +399,39 @@ def test_workers_that_are_being_started_end_with_the_run(desk: Desk, short_folde
     printed, code = desk.end(child, signal.SIGTERM)
     assert code == 143, printed + desk.complaints()
     assert "Stopped: interrupted by SIGTERM" in printed
-    assert not glob.glob(f"{short_folder}/shoal-*")
+    assert not glob.glob(f"{short_folder}/shl-*")
+
+
+SLOW = """
+import time
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Slow(CartPoleEnv):
+    def step(self, action):
+        if Path(__file__).with_name("now").exists():
+            time.sleep(0.1)
+            Path(__file__).with_name("slow").touch()
+        return super().step(action)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_what_a_terminal_or_a_batch_system_sends_to_all_processes_at_once_saves(
+    desk: Desk, short_folder: str, number: signal.Signals, code: int
+) -> None:
+    (desk.home / "slow.py").write_text(SLOW)
+    child = desk.start("train", "slow.py:Slow", *ENDLESS[2:], "--num-workers", "2", TMPDIR=short_folder)
+    reached = await_iteration(child, 2)
+    (desk.home / "now").touch()  # from here on, a fragment takes a minute
+    while not (desk.home / "slow").exists():
+        assert child.poll() is None
+    os.killpg(child.pid, number)
+    printed, ended = desk.end(child)
+    assert ended == code, printed + desk.complaints()
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
+    assert desk.complaints() == ""
 
 
 DEADLY = """
@@ -316,6 +447,34 @@ class Deadly(CartPoleEnv):
 """
 
 
+DEAF = """
+import signal
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Deaf(CartPoleEnv):
+    def reset(self, **options):
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        return super().reset(**options)
+
+    def step(self, action):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return super().step(action)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 85)])
+def test_an_environment_that_takes_the_signals_does_not_get_them(desk: Desk, number: signal.Signals, code: int) -> None:
+    (desk.home / "deaf.py").write_text(DEAF)
+    child = desk.start("train", "deaf.py:Deaf", *ENDLESS[2:-4], "--checkpoint-freq", "0", *ENDLESS[-2:])
+    reached = await_iteration(child, 2)
+    printed, ended = desk.end(child, number)
+    assert ended == code
+    assert f"Stopped: interrupted by {number.name}" in printed
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
+
+
 def test_workers_that_die_again_and_again_leave_a_saved_run_and_the_cause(desk: Desk, short_folder: str) -> None:
     (desk.home / "deadly.py").write_text(DEADLY)
     words = ["train", "deadly.py:Deadly", *ENDLESS[2:], "--num-workers", "2"]
@@ -328,7 +487,7 @@ def test_workers_that_die_again_and_again_leave_a_saved_run_and_the_cause(desk: 
     assert "times in a row, without a fragment in between" in desk.complaints()
     assert "Failed" in printed
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
-    assert not glob.glob(f"{short_folder}/shoal-*")
+    assert not glob.glob(f"{short_folder}/shl-*")
     (desk.home / "now").unlink()
     again = desk.start(*words, TMPDIR=short_folder)
     assert await_iteration(again, reached + 1) > reached

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from shoal.reports.records import TrialRecord, read_results, read_trials
 from shoal.runs.checkpoints import read_checkpoint
-from shoal.tune.records import TrialRecord, read_results, read_trials
 
 DEADLINE_S = 200
 ITERATIONS = 25

@@ -84,13 +84,17 @@ def reached(env: Any, algorithm: str, model: dict[str, Any], iterations: int, go
         return float(trainer.evaluate(episodes=64)["episode_reward_mean"])
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize(
+    "memory", [pytest.param(name, marks=[pytest.mark.slow] * (name != "lstm")) for name in MEMORIES]
+)
 def test_repeat_after_me_is_learned_with_memory(memory: str) -> None:
     model = {**MEMORIES[memory], "max_seq_len": 10, "vf_share_layers": True}
     assert reached(RepeatAfterMe, "PPO", model, 60, goal=26) >= 26  # of 28
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize(
+    "memory", [pytest.param(name, marks=[pytest.mark.slow] * (name != "lstm")) for name in MEMORIES]
+)
 def test_a_t_maze_is_learned_with_memory(memory: str) -> None:
     model = {**MEMORIES[memory], "max_seq_len": 9, "vf_share_layers": True}
     assert reached(TMaze, "PPO", model, 40, goal=1.0) == 1

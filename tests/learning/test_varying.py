@@ -158,7 +158,9 @@ def test_the_best_of_each_choice_is_found(algorithm: str, iterations: int) -> No
     assert share_right(algorithm, HighestOfEach, iterations) > 0.9
 
 
-@pytest.mark.parametrize(("algorithm", "iterations"), [("PPO", 12), ("TRPO", 16), ("DQN", 8)])
+@pytest.mark.parametrize(
+    ("algorithm", "iterations"), [("PPO", 12), ("TRPO", 16), pytest.param("DQN", 8, marks=pytest.mark.slow)]
+)
 def test_the_best_offer_is_found(algorithm: str, iterations: int) -> None:
     pytest.importorskip("torch")
     assert share_right(algorithm, Market, iterations) > 0.9
@@ -170,7 +172,7 @@ def test_a_crowd_is_understood(pooling: str) -> None:
     assert share_right("PPO", Crowd, 12, model={"sequence_pooling": pooling}) > 0.9
 
 
-@pytest.mark.parametrize(("algorithm", "iterations"), [("TRPO", 16), ("DQN", 8)])
+@pytest.mark.parametrize(("algorithm", "iterations"), [("TRPO", 16), pytest.param("DQN", 8, marks=pytest.mark.slow)])
 def test_a_crowd_of_open_length_is_understood(algorithm: str, iterations: int) -> None:
     pytest.importorskip("torch")
     assert share_right(algorithm, OpenCrowd, iterations, model={"sequence_max_len": 4}) > 0.9

@@ -10,22 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite, sqrt
 from time import perf_counter
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.algorithms.adam import Adam
 from shoal.algorithms.on_policy import clipped_rewards
+from shoal.algorithms.optimizer import Optimizer
 from shoal.config.dqn import DQNConfig
-from shoal.data.batch import Step, Summary
-from shoal.data.memory import available_memory
+from shoal.data.batch import Batch, Step, Summary
 from shoal.data.replay import Drawn, Priorities, Replay, bytes_per_transition, transitions_of
 from shoal.data.returns import scheduled
 from shoal.data.state import State
+from shoal.data.streams import Stream, generator
 from shoal.errors import ConfigError
+from shoal.machine.memory import available_memory
 from shoal.models.exploration import EpsilonGreedy
 from shoal.models.masked import allowed_of
 from shoal.models.network import Array, Inputs
@@ -39,7 +37,7 @@ DRAWN_UPDATES = 16  # the most minibatches that are drawn at once, with one pass
 DRAWN_BYTES = 32 << 20
 
 
-class DQN:
+class DQNLearner:
     """The learner: owns replay, target network and optimiser, and learns between short fragments of experience."""
 
     def __init__(self, config: DQNConfig, policy: Policy, group: Group | None = None) -> None:
@@ -47,7 +45,7 @@ class DQN:
         self.config, self.policy = config, policy
         self.masked = policy.obs_spec.mask is not None
         self.exploration = policy.distribution if isinstance(policy.distribution, EpsilonGreedy) else None
-        self.optimizer = Adam(len(policy.network.params), config.optimizer.betas, config.optimizer.eps)
+        self.optimizer = Optimizer(policy.network, config)
         self.replay = _replay(config, policy)
         self.target = policy.network.params.copy()
         self.target_timestep = 0  # of the last copy into `target`
@@ -56,38 +54,29 @@ class DQN:
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Rounds of: sample a fragment, remember it, learn from replay."""
-        c, policy = self.config, self.policy
+        c = self.config
         samples: list[Summary] = []
         learn_time = 0.0
         totals = Totals()
         timesteps = timesteps_total
-        before = policy.network.params.copy(), self.target.copy(), self.optimizer.get_state()
-        for _ in range(c.rounds_per_iteration):
-            if self.exploration is not None and not self.exploration.per_env:
-                self.exploration.epsilon = scheduled(1.0, self.exploration.schedule, timesteps)
-            sample = workers.sample(c.fragment_length)
-            start = perf_counter()
-            rewards = clipped_rewards(sample.batch.rewards, c.clip_rewards)
-            new = transitions_of(sample.batch, rewards, c.gamma, c.n_step)
-            self.replay.add(new)
-            policy.learn_filter(sample.batch)
-            timesteps += len(new.actions)
-            if timesteps >= c.learning_starts and len(self.replay):
-                self.owed += len(new.actions) * c.training_intensity
-                updates = int(self.owed / c.train_batch_size)
-                self.owed -= updates * c.train_batch_size
-                with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
-                    self.learn(updates, timesteps, totals)
-            samples.append(sample.summary)
-            learn_time += perf_counter() - start
-        check_usable(*samples)
-        if totals.refused and not self._is_sound():
-            # Too long a step has thrown the weights out of all bounds: no later gradient could bring them back.
-            policy.network.params[:], self.target[:] = before[:2]
-            policy.network.sync()
-            self.optimizer.set_state(before[2])
-            log.warning("learning went out of bounds: the weights of the iteration before are kept")
-        stats = totals.means() | {
+        with self.optimizer.guarded(self._is_sound, self.target):
+            for _ in range(c.rounds_per_iteration):
+                if self.exploration is not None and not self.exploration.per_env:
+                    self.exploration.epsilon = scheduled(1.0, self.exploration.schedule, timesteps)
+                sample = workers.sample(c.fragment_length)
+                start = perf_counter()
+                new = self._remember(sample.batch)
+                timesteps += new
+                if timesteps >= c.learning_starts and len(self.replay):
+                    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+                        self.learn(self._updates_for(new), timesteps, totals)
+                samples.append(sample.summary)
+                learn_time += perf_counter() - start
+            check_usable(*samples)
+        stats = {
+            "num_updates": float(totals.updates),
+            "refused_minibatches": float(self.optimizer.refused),
+            **totals.means(),
             "cur_lr": scheduled(c.lr, c.lr_schedule, timesteps),
             "num_target_updates": float(self.num_target_updates),
             "replay_size": float(len(self.replay)),
@@ -147,17 +136,11 @@ class DQN:
             else:
                 d_outputs[:] = 0
                 d_outputs[taken] = d_q
-            gradient = network.vjp(tape, d_outputs, d_values)
-            norm = sqrt(np.dot(gradient, gradient))
-            if not isfinite(norm):
-                totals.refused += 1
+            norm = self.optimizer.step(network.vjp(tape, d_outputs, d_values), lr)
+            if norm is None:
                 error[:] = 0
-                continue
-            if c.grad_clip is not None and norm > c.grad_clip:
-                gradient *= c.grad_clip / (norm + 1e-6)
-            self.optimizer.step(network.params, gradient, lr)
-            network.sync()
-            totals.grad_gnorm += norm
+            else:
+                totals.grad_gnorm += norm
         magnitudes = np.abs(errors)
         reach = magnitudes if c.td_error_loss_fn == "mse" else np.minimum(magnitudes, 1)
         losses: Array = reach * (magnitudes - np.float32(0.5) * reach)
@@ -166,30 +149,38 @@ class DQN:
 
     def get_state(self) -> State:
         """Optimiser, target network, counters and replay; of replay, views that one more iteration leaves alone."""
-        optimizer, replay = self.optimizer.get_state(), self.replay.get_state()
-        values = {
-            "target_timestep": self.target_timestep,
-            "num_target_updates": self.num_target_updates,
-            "owed": self.owed,
-            "optimizer": optimizer.values,
-            "replay": replay.values,
-        }
-        arrays: dict[str, NDArray[Any]] = {"target": self.target.copy()}
-        for name, part in (("optimizer", optimizer), ("replay", replay)):
-            arrays |= {f"{name}.{key}": array for key, array in part.arrays.items()}
-        return State(values, arrays)
+        return State.of(
+            target_timestep=self.target_timestep,
+            num_target_updates=self.num_target_updates,
+            owed=self.owed,
+            target=self.target.copy(),
+            optimizer=self.optimizer.get_state(),
+            replay=self.replay.get_state(),
+        )
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""
-        values = state.values
-        self.target_timestep = int(values["target_timestep"])
-        self.num_target_updates = int(values["num_target_updates"])
-        self.owed = float(values["owed"])
+        self.target_timestep = int(state.values["target_timestep"])
+        self.num_target_updates = int(state.values["num_target_updates"])
+        self.owed = float(state.values["owed"])
         self.target[:] = state.arrays["target"]
-        for name, part in (("optimizer", self.optimizer), ("replay", self.replay)):
-            prefix = f"{name}."
-            arrays = {key.removeprefix(prefix): a for key, a in state.arrays.items() if key.startswith(prefix)}
-            part.set_state(State(values[name], arrays))
+        self.optimizer.set_state(state.part("optimizer"))
+        self.replay.set_state(state.part("replay"))
+
+    def _remember(self, batch: Batch) -> int:
+        """Put a fragment into replay, and let the filter see it; returns the number of its transitions."""
+        c = self.config
+        new = transitions_of(batch, clipped_rewards(batch.rewards, c.clip_rewards), c.gamma, c.n_step)
+        self.replay.add(new)
+        self.policy.learn_filter(batch)
+        return len(new.actions)
+
+    def _updates_for(self, transitions: int) -> int:
+        """The number of updates that are due after so many new transitions; what is left over is owed."""
+        self.owed += transitions * self.config.training_intensity
+        updates = int(self.owed / self.config.train_batch_size)
+        self.owed -= updates * self.config.train_batch_size
+        return updates
 
     def _target_q(self, inputs: Inputs) -> Array:
         """Values `[B, A]` of all actions by the target network, which is the same network with older parameters."""
@@ -239,7 +230,6 @@ class Totals:
     """Sums over the updates of an iteration."""
 
     updates: int = 0
-    refused: int = 0
     loss: float = 0.0
     q: float = 0.0
     error: float = 0.0
@@ -254,15 +244,14 @@ class Totals:
 
     def means(self) -> dict[str, float]:
         """The mean of each statistic over the updates; what no update has said is left out."""
-        stats = {"num_updates": float(self.updates), "refused_minibatches": float(self.refused)}
         sums = {"total_loss": self.loss, "mean_q": self.q, "mean_td_error": self.error, "grad_gnorm": self.grad_gnorm}
-        return stats | {name: total / self.updates for name, total in sums.items() if self.updates}
+        return {name: total / self.updates for name, total in sums.items() if self.updates}
 
 
 def _replay(config: DQNConfig, policy: Policy) -> Replay:
     """An empty replay, if the memory for it is there."""
     asked, spec = config.replay_buffer_config, policy.obs_spec
-    slack = config.rounds_per_iteration * config.fragment_length * config.num_envs
+    slack = config.steps_per_iteration * config.num_envs
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay)
     needed, there = (asked.capacity + slack) * each, available_memory()
     arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {_size(needed)}"
@@ -279,7 +268,7 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
         asked.capacity,
         slack,
         priorities if asked.prioritized_replay else None,
-        np.random.default_rng([config.seed, 4]),
+        generator(config.seed, Stream.REPLAY),
     )
 
 

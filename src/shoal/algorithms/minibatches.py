@@ -9,6 +9,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.data.streams import Stream, by_counter, number
 from shoal.parallel.group import Group
 
 Array = NDArray[np.float32]
@@ -58,7 +59,7 @@ class Minibatches:
     def __init__(self, seed: int, size: int, shuffle: bool = True, window: int = 1) -> None:
         self.size, self.shuffle, self.window = size, shuffle, window
         self.passes = 0  # made so far, over all batches
-        self._seed = int(np.random.SeedSequence([seed, 2]).generate_state(1, np.uint64)[0])
+        self._seed = number(seed, Stream.MINIBATCHES, np.uint64)
 
     def of(
         self,
@@ -104,13 +105,13 @@ class Minibatches:
         envs, at = np.arange(mine), columns
         times = np.broadcast_to(np.arange(steps)[:, None], (steps, mine))
         if self.shuffle:
-            key = _scrambled(np.array([(self._seed + self.passes) % 2**64], np.uint64))
+            key = by_counter(np.array([(self._seed + self.passes) % 2**64], np.uint64))
             of_envs: NDArray[np.uint64] = np.arange(ENVS, ENVS + num_envs, dtype=np.uint64)
-            at = np.argsort(np.argsort(_scrambled(key + of_envs)))[at]
+            at = np.argsort(np.argsort(by_counter(key + of_envs)))[at]
             envs = np.argsort(at)
             at = at[envs]
             counters = (columns[:, None] * steps + np.arange(steps)).astype(np.uint64)
-            times = np.argsort(_scrambled(key + counters), axis=1).T[:, envs]
+            times = np.argsort(by_counter(key + counters), axis=1).T[:, envs]
         places = (np.arange(steps)[:, None] * num_envs + at).reshape(-1)
         return (times * mine + envs).reshape(-1), places
 
@@ -128,14 +129,3 @@ def _steps_of(
     rank = ranks[(window_of * num_envs + np.arange(num_envs)).reshape(-1)[rows]]
     order = np.argsort(rank, kind="stable")  # in a window, time goes on as it did
     return rows[order], np.searchsorted(rank[order], cuts)
-
-
-def _scrambled(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Random 64-bit numbers by counter (SplitMix64, Steele et al. 2014): no stream to keep in step."""
-    x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from time import perf_counter
 from typing import Protocol
 
@@ -49,6 +50,15 @@ def values_and_advantages(policy: Policy, batch: Batch, seen: Seen, config: OnPo
 def values_of(policy: Policy, passes: Iterable[Inputs]) -> Array:
     """The values of all passes."""
     return np.concatenate([np.zeros(0, np.float32), *(policy.network.values(inputs).copy() for inputs in passes)])
+
+
+def is_sound(policy: Policy, seen: Seen, group: Group) -> bool:
+    """Whether the network still gives finite outputs and values for what was seen, to every learner."""
+    wrong = 0
+    for inputs in islice(seen.chunks(256), 1):
+        outputs, values, _ = policy.network.forward(inputs)
+        wrong = int(np.count_nonzero(~np.isfinite(outputs)) + np.count_nonzero(~np.isfinite(values)))
+    return not group.sum(np.array([wrong])).any()
 
 
 def outputs_of(policy: Policy, passes: Iterable[Inputs]) -> Array:

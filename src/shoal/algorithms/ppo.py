@@ -1,39 +1,42 @@
 """Proximal policy optimisation (Schulman et al. 2017), with the clipped surrogate and, if asked, the KL penalty.
 
-The objective is written as its gradient in output space: how much a little more log-probability, entropy, KL or value
-would change the loss for each sample. Distributions and networks pull that back to the parameters.
+    maximise   L(theta) = mean of  min(r A, clip(r, 1 - eps, 1 + eps) A)  -  c1 (V(s) - target)^2  +  c2 entropy
+
+with r = pi_theta(a|s) / pi_old(a|s), eps = `clip_param`, c1 = `vf_loss_coeff`, c2 = `entropy_coeff`. The objective is
+written as its gradient in output space: how much a little more log-probability, entropy, KL or value would change the
+loss for each sample. Distributions and networks pull that back to the parameters.
 """
 
 from __future__ import annotations
 
-import logging
+from dataclasses import dataclass
 from itertools import islice
-from math import isfinite, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shoal.algorithms.adam import Adam
-from shoal.algorithms.minibatches import Minibatches
-from shoal.algorithms.on_policy import explained_variance, training_step, values_and_advantages
+from shoal.algorithms.minibatches import Epoch, Minibatches
+from shoal.algorithms.on_policy import explained_variance, is_sound, training_step, values_and_advantages
+from shoal.algorithms.optimizer import Optimizer
 from shoal.algorithms.seen import Seen, seen_by
 from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
 from shoal.data.state import State
+from shoal.models.distributions import Evaluation
+from shoal.models.network import Array
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
 from shoal.parallel.workers import Workers
 
-log = logging.getLogger("shoal")
 
-
-class PPO:
+class PPOLearner:
     """The learner: owns the optimiser, and makes the policy better by one batch at a time."""
 
     def __init__(self, config: PPOConfig, policy: Policy, group: Group | None = None) -> None:
         self.config, self.policy, self.group = config, policy, group or Alone()
-        self.optimizer = Adam(len(policy.network.params), config.optimizer.betas, config.optimizer.eps)
+        self.optimizer = Optimizer(policy.network, config, self.group)
         self.kl_coeff = config.kl_coeff
         self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, config.shuffle_sequences, policy.window)
 
@@ -43,89 +46,28 @@ class PPO:
 
     def update(self, batch: Batch, timesteps_total: int) -> dict[str, float]:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""
-        c, policy, network, group = self.config, self.policy, self.policy.network, self.group
-        lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
-        entropy_coeff = scheduled(c.entropy_coeff, c.entropy_coeff_schedule, timesteps_total)
-        clip_param = scheduled(c.clip_param, c.clip_param_schedule, timesteps_total)
-
+        policy, group = self.policy, self.group
+        now = self._coefficients(timesteps_total)
         seen = seen_by(policy, batch)
-        values, advantages = values_and_advantages(policy, batch, seen, c)
-        targets = (advantages + values).reshape(-1)
-        advantages = advantages.reshape(-1)
-        actions = batch.actions.reshape(-1, batch.actions.shape[2])
-        old_log_probs = batch.log_probs.reshape(-1)
-        old_dist_inputs = batch.dist_inputs.reshape(-1, batch.dist_inputs.shape[2])
-
+        values, advantages = values_and_advantages(policy, batch, seen, self.config)
+        steps = Steps.of(batch, advantages, values)
         totals = Totals()
-        before = network.params.copy(), self.optimizer.get_state()
         passes = self.minibatches.of(batch.valid, group, batch.columns, seen.starts)
-        for epoch, minibatches in zip(range(c.num_sgd_iter), passes, strict=False):
-            rows = minibatches.rows
-            inputs = seen.ordered(rows)
-            epoch_actions, epoch_log_probs = actions.take(rows, axis=0), old_log_probs.take(rows)
-            epoch_targets = targets.take(rows)
-            epoch_advantages = minibatches.normalized(advantages.take(rows), group)
-            epoch_dist_inputs = old_dist_inputs.take(rows, axis=0) if self.kl_coeff else None
-            for part, count in minibatches:
-                size = np.float32(1 / count)
-                outputs, predicted, tape = network.forward(inputs(part))
-                now = policy.distribution.evaluate(
-                    outputs, epoch_actions[part], None if epoch_dist_inputs is None else epoch_dist_inputs[part]
-                )
-
-                # Surrogate: min(r A, clip(r) A). Where the clipped branch is the smaller one, nothing moves it.
-                log_ratio = now.log_prob - epoch_log_probs[part]
-                ratio = np.exp(np.minimum(log_ratio, 20))  # finite, however far the policy went
-                advantage = epoch_advantages[part]
-                gain = ratio * advantage
-                clipped = np.minimum(np.maximum(ratio, 1 - clip_param), 1 + clip_param) * advantage
-                d_log_prob = gain * (gain <= clipped) * -size
-
-                error = predicted - epoch_targets[part] if c.use_critic else np.zeros_like(predicted)
-                d_values = error * (2 * c.vf_loss_coeff * size)
-                if c.vf_clip_param is not None:
-                    d_values *= error * error <= c.vf_clip_param
-
-                d_outputs = policy.distribution.gradient(
-                    now, d_log_prob, -entropy_coeff * size, self.kl_coeff * size if self.kl_coeff else 0.0
-                )
-                gradient = group.sum(network.vjp(tape, d_outputs, d_values))
-                norm = sqrt(np.dot(gradient, gradient))
-                if not isfinite(norm):
-                    totals.refused += 1
-                    continue
-                if c.grad_clip is not None and norm > c.grad_clip:
-                    gradient *= c.grad_clip / (norm + 1e-6)
-                self.optimizer.step(network.params, gradient, lr)
-                network.sync()
-                if epoch == c.num_sgd_iter - 1:
-                    totals.add(
-                        policy_loss=-np.minimum(gain, clipped).sum() * size,
-                        vf_loss=np.dot(error, error) * size,
-                        entropy=now.entropy.sum() * size,
-                        # Schulman's low-variance estimate of KL(old, new) where the exact one is not needed.
-                        kl=((ratio - 1 - log_ratio) if now.kl is None else now.kl).sum() * size,
-                        clip_fraction=np.count_nonzero(gain > clipped) * size,
-                        grad_gnorm=norm / group.size,
-                    )
-
-        if totals.refused and not self._is_sound(seen):
-            # Too long a step has thrown the weights out of all bounds: no later gradient could bring them back.
-            network.params[:] = before[0]
-            network.sync()
-            self.optimizer.set_state(before[1])
-            log.warning("learning went out of bounds (lr %g): the weights of the iteration before are kept", lr)
-
-        stats = totals.means(group)
+        with self.optimizer.guarded(lambda: is_sound(policy, seen, group)):
+            for count, epoch in enumerate(islice(passes, self.config.num_sgd_iter), start=1):
+                is_last = count == self.config.num_sgd_iter
+                self._learn_once(epoch, seen, steps, now, totals if is_last else None)
+        stats = totals.means(group) | {"refused_minibatches": float(self.optimizer.refused)}
         stats["total_loss"] = (
             stats["policy_loss"]
-            + c.vf_loss_coeff * stats["vf_loss"]
-            - entropy_coeff * stats["entropy"]
-            + self.kl_coeff * stats["kl"]
+            + self.config.vf_loss_coeff * stats["vf_loss"]
+            - now.entropy_coeff * stats["entropy"]
+            + now.kl_coeff * stats["kl"]
         )
         valid = batch.valid.reshape(-1)
-        stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], targets[valid], group)
-        stats |= {"cur_lr": lr, "cur_kl_coeff": self.kl_coeff, "entropy_coeff": entropy_coeff, "clip_param": clip_param}
+        stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], steps.targets[valid], group)
+        stats |= {"cur_lr": now.lr, "cur_kl_coeff": now.kl_coeff}
+        stats |= {"entropy_coeff": now.entropy_coeff, "clip_param": now.clip_param}
         self._adapt_kl_coeff(stats["kl"])
         policy.learn_filter(batch, group.sum)
         return stats
@@ -133,25 +75,59 @@ class PPO:
     def get_state(self) -> State:
         """Optimiser, KL coefficient and the count of passes, from which minibatches follow."""
         optimizer = self.optimizer.get_state()
-        return State(
-            {"kl_coeff": self.kl_coeff, "passes": self.minibatches.passes, "optimizer": optimizer.values},
-            {f"optimizer.{name}": array for name, array in optimizer.arrays.items()},
-        )
+        return State.of(kl_coeff=self.kl_coeff, passes=self.minibatches.passes, optimizer=optimizer)
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""
         self.kl_coeff = float(state.values["kl_coeff"])
         self.minibatches.passes = int(state.values["passes"])
-        arrays = {name: state.arrays[f"optimizer.{name}"] for name in ("m", "v")}
-        self.optimizer.set_state(State(state.values["optimizer"], arrays))
+        self.optimizer.set_state(state.part("optimizer"))
 
-    def _is_sound(self, seen: Seen) -> bool:
-        """Whether the network still gives finite outputs and values for what was seen."""
-        wrong = 0
-        for inputs in islice(seen.chunks(256), 1):
-            outputs, values, _ = self.policy.network.forward(inputs)
-            wrong = int(np.count_nonzero(~np.isfinite(outputs)) + np.count_nonzero(~np.isfinite(values)))
-        return not self.group.sum(np.array([wrong])).any()
+    def _learn_once(self, epoch: Epoch, seen: Seen, steps: Steps, now: Coefficients, totals: Totals | None) -> None:
+        """One pass over the batch: a step of the optimiser for each minibatch."""
+        network = self.policy.network
+        inputs = seen.ordered(epoch.rows)
+        ordered = steps.ordered(epoch, self.group, with_dist_inputs=now.kl_coeff > 0)
+        for part, count in epoch:
+            size = np.float32(1 / count)
+            outputs, values, tape = network.forward(inputs(part))
+            terms = self._objective(outputs, values, ordered.part(part), now)
+            d_outputs, d_values = self._gradient(terms, now, size)
+            norm = self.optimizer.step(network.vjp(tape, d_outputs, d_values), now.lr)
+            if totals is not None and norm is not None:
+                totals.add(terms, size, norm / self.group.size)
+
+    def _objective(self, outputs: Array, values: Array, steps: Steps, now: Coefficients) -> Terms:
+        """The terms of the objective for one minibatch, each `[B]`."""
+        policy_now = self.policy.distribution.evaluate(outputs, steps.actions, steps.dist_inputs)
+        log_ratio = policy_now.log_prob - steps.log_probs
+        ratio = np.exp(np.minimum(log_ratio, 20))  # finite, however far the policy went
+        surrogate = ratio * steps.advantages
+        clipped = clipped_surrogate(ratio, steps.advantages, now.clip_param)
+        value_error = values - steps.targets if self.config.use_critic else np.zeros_like(values)
+        return Terms(policy_now, log_ratio, ratio, surrogate, clipped, value_error)
+
+    def _gradient(self, terms: Terms, now: Coefficients, size: np.float32) -> tuple[Array, Array]:
+        """The loss's gradient by the network's outputs `[B, K]` and values `[B]`; `size` is 1 / B over all learners."""
+        # Where the clipped branch is the smaller one, nothing moves it.
+        d_log_prob = terms.surrogate * (terms.surrogate <= terms.clipped) * -size
+        d_entropy = -now.entropy_coeff * size
+        d_kl = now.kl_coeff * size if now.kl_coeff else 0.0
+        d_outputs = self.policy.distribution.gradient(terms.now, d_log_prob, d_entropy, d_kl)
+        error, clip = terms.value_error, self.config.vf_clip_param
+        d_values = error * (2 * self.config.vf_loss_coeff * size)
+        if clip is not None:
+            d_values *= error * error <= clip
+        return d_outputs, d_values
+
+    def _coefficients(self, timesteps_total: int) -> Coefficients:
+        c = self.config
+        return Coefficients(
+            lr=scheduled(c.lr, c.lr_schedule, timesteps_total),
+            entropy_coeff=scheduled(c.entropy_coeff, c.entropy_coeff_schedule, timesteps_total),
+            clip_param=scheduled(c.clip_param, c.clip_param_schedule, timesteps_total),
+            kl_coeff=self.kl_coeff,
+        )
 
     def _adapt_kl_coeff(self, kl: float) -> None:
         if kl > 2 * self.config.kl_target:
@@ -160,23 +136,98 @@ class PPO:
             self.kl_coeff *= 0.5
 
 
+def clipped_surrogate(ratio: Array, advantages: Array, clip_param: float) -> Array:
+    """The surrogate with the ratio held within `1 +- clip_param` (equation 7)."""
+    return np.asarray(np.minimum(np.maximum(ratio, 1 - clip_param), 1 + clip_param) * advantages)
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What weighs the terms of the objective in this iteration."""
+
+    lr: float
+    entropy_coeff: float
+    clip_param: float
+    kl_coeff: float
+
+
+class Terms(NamedTuple):
+    """The objective's terms for one minibatch, each `[B]`; the policy's part is the smaller of the two surrogates."""
+
+    now: Evaluation
+    log_ratio: Array
+    ratio: Array
+    surrogate: Array
+    clipped: Array
+    value_error: Array
+
+
+class Steps(NamedTuple):
+    """What the objective asks of a batch beside what the network sees, a row for each step."""
+
+    actions: NDArray[Any]  # [B, A]
+    log_probs: Array  # [B], of the policy that sampled
+    dist_inputs: Array | None  # [B, K], of the policy that sampled, for the KL penalty alone
+    advantages: Array  # [B]
+    targets: Array  # [B], of the values
+
+    @classmethod
+    def of(cls, batch: Batch, advantages: Array, values: Array) -> Steps:
+        """Every step of a `[T, N]` batch."""
+        return cls(
+            actions=batch.actions.reshape(-1, batch.actions.shape[2]),
+            log_probs=batch.log_probs.reshape(-1),
+            dist_inputs=batch.dist_inputs.reshape(-1, batch.dist_inputs.shape[2]),
+            advantages=advantages.reshape(-1),
+            targets=(advantages + values).reshape(-1),
+        )
+
+    def ordered(self, epoch: Epoch, group: Group, with_dist_inputs: bool) -> Steps:
+        """The steps in the order of a pass, with advantages of mean 0 and deviation 1 in every minibatch."""
+        rows = epoch.rows
+        dist_inputs = None
+        if with_dist_inputs and self.dist_inputs is not None:
+            dist_inputs = self.dist_inputs.take(rows, axis=0)
+        return Steps(
+            actions=self.actions.take(rows, axis=0),
+            log_probs=self.log_probs.take(rows),
+            dist_inputs=dist_inputs,
+            advantages=epoch.normalized(self.advantages.take(rows), group),
+            targets=self.targets.take(rows),
+        )
+
+    def part(self, part: slice) -> Steps:
+        """A stretch of the steps."""
+        dist_inputs = None if self.dist_inputs is None else self.dist_inputs[part]
+        return Steps(self.actions[part], self.log_probs[part], dist_inputs, self.advantages[part], self.targets[part])
+
+
 class Totals:
     """Sums of the statistics of the last pass over a batch."""
 
+    NAMES = ("policy_loss", "vf_loss", "entropy", "kl", "clip_fraction", "grad_gnorm")
+
     def __init__(self) -> None:
         self.count = 0
-        self.refused = 0
-        self._sums: dict[str, float] = {}
+        self._sums = np.zeros(len(self.NAMES))
 
-    def add(self, **stats: Any) -> None:
+    def add(self, terms: Terms, size: np.float32, norm: float) -> None:
         """Count one minibatch."""
+        kl = terms.now.kl
+        if kl is None:  # Schulman's low-variance estimate of KL(old, new) where the exact one is not needed
+            kl = terms.ratio - 1 - terms.log_ratio
         self.count += 1
-        for name, value in stats.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+        sums = (
+            -np.minimum(terms.surrogate, terms.clipped).sum() * size,
+            np.dot(terms.value_error, terms.value_error) * size,
+            terms.now.entropy.sum() * size,
+            kl.sum() * size,
+            np.count_nonzero(terms.surrogate > terms.clipped) * size,
+            norm,
+        )
+        self._sums += np.array(sums, np.float64)
 
     def means(self, group: Group) -> dict[str, float]:
-        """The mean of each statistic, and how many minibatches were refused because their gradient was not finite."""
-        names = ("policy_loss", "vf_loss", "entropy", "kl", "clip_fraction", "grad_gnorm")
-        sums = group.sum(np.array([self._sums.get(name, 0.0) for name in names]))
-        means = {name: float(total) / max(self.count, 1) for name, total in zip(names, sums, strict=True)}
-        return {**means, "refused_minibatches": float(self.refused)}
+        """The mean of each statistic over the minibatches of all learners."""
+        means = group.sum(self._sums) / max(self.count, 1)
+        return dict(zip(self.NAMES, means.tolist(), strict=True))

@@ -39,7 +39,8 @@ class Rows:
     def chunks(self, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES) -> Iterator[Inputs]:
         """All steps in order, at most `rows` and about `size` bytes at a time: few enough for cache and memory."""
         step = _most_rows(self._parts, rows, size)
-        return (tuple(part[i : i + step] for part in self._parts) for i in range(0, len(self._parts[0]), step))
+        for begin in range(0, len(self._parts[0]), step):
+            yield tuple(part[begin : begin + step] for part in self._parts)
 
     def take(self, rows: Integers) -> Inputs:
         """The steps in these rows."""
@@ -103,11 +104,9 @@ class Sequences:
         """The steps in these rows, which must be those of whole sequences one after another."""
         states = self._state_at[rows]
         begins = np.flatnonzero(states >= 0)
-        return (
-            *(part.take(rows, axis=0) for part in self._parts),
-            *(state.take(states[begins], axis=0) for state in self._states),
-            np.diff(begins, append=len(rows)),
-        )
+        inputs = tuple(part.take(rows, axis=0) for part in self._parts)
+        first = tuple(state.take(states[begins], axis=0) for state in self._states)
+        return (*inputs, *first, np.diff(begins, append=len(rows)))
 
     def ordered(self, rows: Integers) -> Callable[[slice], Inputs]:
         """What gives the sequences in a stretch of these rows."""

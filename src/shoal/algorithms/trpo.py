@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.algorithms.adam import Adam
-from shoal.algorithms.minibatches import Minibatches
-from shoal.algorithms.on_policy import explained_variance, outputs_of, training_step, values_and_advantages, values_of
+from shoal.algorithms.minibatches import Epoch, Minibatches
+from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, training_step, values_and_advantages
+from shoal.algorithms.optimizer import Optimizer
 from shoal.algorithms.seen import Seen, seen_by
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch, Step
@@ -43,7 +43,7 @@ CG_TOLERANCE = 1e-10  # squared residual, as a share of the squared gradient, be
 TAPE_ROWS, TAPE_BYTES = 16384, 16 << 20  # the most of one forward pass whose derivatives are wanted
 
 
-class TRPO:
+class TRPOLearner:
     """The learner: steps the policy to the edge of the trust region, then fits the values, by one batch at a time."""
 
     def __init__(self, config: TRPOConfig, policy: Policy, group: Group | None = None) -> None:
@@ -53,7 +53,7 @@ class TRPO:
                 "config.model: TRPO fits the values without moving the policy, and this model has no parameters that "
                 "the values alone depend on; give it a value layer of its own, or say use_critic: false, use_gae: false"
             )
-        self.optimizer = Adam(len(policy.network.params), config.optimizer.betas, config.optimizer.eps)
+        self.optimizer = Optimizer(policy.network, config, self.group)
         self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, window=policy.window)
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
@@ -78,17 +78,12 @@ class TRPO:
 
     def get_state(self) -> State:
         """The value fit's optimiser and the count of its passes, from which minibatches follow."""
-        optimizer = self.optimizer.get_state()
-        return State(
-            {"passes": self.minibatches.passes, "optimizer": optimizer.values},
-            {f"optimizer.{name}": array for name, array in optimizer.arrays.items()},
-        )
+        return State.of(passes=self.minibatches.passes, optimizer=self.optimizer.get_state())
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""
         self.minibatches.passes = int(state.values["passes"])
-        arrays = {name: state.arrays[f"optimizer.{name}"] for name in ("m", "v")}
-        self.optimizer.set_state(State(state.values["optimizer"], arrays))
+        self.optimizer.set_state(state.part("optimizer"))
 
     def _step_policy(self, region: TrustRegion) -> dict[str, float]:
         """The natural gradient step, as long as the trust region allows; none if it is not finite."""
@@ -124,43 +119,32 @@ class TRPO:
 
     def _fit_values(self, batch: Batch, seen: Seen, targets: Array, lr: float) -> dict[str, float]:
         """Passes of Adam over the squared errors; no parameter moves that the policy depends on."""
-        c, network, group = self.config, self.policy.network, self.group
-        loss, refused = 0.0, 0
-        if not c.use_critic:
-            return {"vf_loss": loss, "refused_minibatches": 0.0}
-        before = network.params.copy(), self.optimizer.get_state()
-        for epoch in islice(self.minibatches.of(batch.valid, group, batch.columns, seen.starts), c.num_sgd_iter):
-            losses, count = 0.0, 0
-            for part, size in epoch:
-                rows = epoch.rows[part]
-                if len(rows):
-                    predicted, tape = network.forward_value(seen.take(rows))
-                    error = predicted - targets.take(rows)
-                    losses += float(np.dot(error, error)) / size
-                    gradient = network.vjp(tape, None, error * np.float32(2 / size))
-                else:
-                    gradient = np.zeros_like(network.params)
-                gradient = group.sum(gradient)
-                count += 1
-                norm = sqrt(np.dot(gradient, gradient))
-                if not isfinite(norm):
-                    refused += 1
-                    continue
-                if c.grad_clip is not None and norm > c.grad_clip:
-                    gradient *= c.grad_clip / (norm + 1e-6)
-                self.optimizer.step(network.params, gradient, lr)
-                network.sync()
-            loss = losses / max(count, 1)
-        if refused and not self._has_sound_values(seen):
-            network.params[:] = before[0]
-            network.sync()
-            self.optimizer.set_state(before[1])
-            log.warning("the value fit went out of bounds (lr %g): the values of the iteration before are kept", lr)
-        return {"vf_loss": float(group.sum(np.array([loss]))[0]), "refused_minibatches": float(refused)}
+        if not self.config.use_critic:
+            return {"vf_loss": 0.0, "refused_minibatches": 0.0}
+        loss = 0.0
+        passes = self.minibatches.of(batch.valid, self.group, batch.columns, seen.starts)
+        with self.optimizer.guarded(lambda: is_sound(self.policy, seen, self.group), what="the value fit"):
+            for epoch in islice(passes, self.config.num_sgd_iter):
+                loss = self._fit_once(epoch, seen, targets, lr)
+        loss = float(self.group.sum(np.array([loss]))[0])
+        return {"vf_loss": loss, "refused_minibatches": float(self.optimizer.refused)}
 
-    def _has_sound_values(self, seen: Seen) -> bool:
-        values = values_of(self.policy, islice(seen.chunks(256), 1))
-        return not self.group.sum(np.array([np.count_nonzero(~np.isfinite(values))])).any()
+    def _fit_once(self, epoch: Epoch, seen: Seen, targets: Array, lr: float) -> float:
+        """One pass over the squared errors, a step for each minibatch; this learner's part of their mean."""
+        network = self.policy.network
+        losses, count = 0.0, 0
+        for part, size in epoch:
+            rows = epoch.rows[part]
+            if len(rows):
+                predicted, tape = network.forward_value(seen.take(rows))
+                error = predicted - targets.take(rows)
+                losses += float(np.dot(error, error)) / size
+                gradient = network.vjp(tape, None, error * np.float32(2 / size))
+            else:
+                gradient = np.zeros_like(network.params)
+            self.optimizer.step(gradient, lr)
+            count += 1
+        return losses / max(count, 1)
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,27 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.option("--nodes", type=click.IntRange(1), required=True, help="Machines in all, the head among them.")
-@click.option("--instance-type", metavar="TYPE", required=True, help="Of the workers, such as m6i.4xlarge.")
-@click.option("--head-instance-type", metavar="TYPE", help="Of the head; the workers' unless given.")
+@click.option("--nodes", type=click.IntRange(1), required=True, help="Number of machines, with the head.")
+@click.option(
+    "--instance-type", metavar="TYPE", required=True, help="Type of the worker machines, such as m6i.4xlarge."
+)
+@click.option("--head-instance-type", metavar="TYPE", help="Type of the head machine; default: that of the workers.")
 @click.option("--image", metavar="AMI", help="An Ubuntu of the region, such as ami-0123456789abcdef0.")
-@click.option("--name", default="shoal", show_default=True, help="Of the cluster; two at a time need two.")
+@click.option(
+    "--name", default="shoal", show_default=True, help="Name of the cluster; each running cluster needs its own."
+)
 @click.option("--region", default="us-west-2", show_default=True, help="Where the machines are.")
 @click.option("--spot", is_flag=True, help="Spot machines as workers: cheaper, and AWS may take them back.")
 @click.option("--spot-price", type=float, metavar="DOLLARS", help="The most that a spot machine may cost in an hour.")
-@click.option("--disk-gb", type=click.IntRange(30, 16000), default=100, show_default=True, help="Of each machine.")
+@click.option(
+    "--disk-gb", type=click.IntRange(30, 16000), default=100, show_default=True, help="Size of each machine's disk."
+)
 @click.option("--key-name", metavar="NAME", help="An EC2 key pair with ~/.ssh/NAME.pem; made if it is new.")
 @click.option("--ssh-from", metavar="CIDR", help="Who may ssh in, such as 203.0.113.7/32; this machine unless given.")
 @click.option("--security-group", metavar="ID", help="One that is there already, instead of one made for the cluster.")
-@click.option("--python", default=THIS_PYTHON, show_default=True, metavar="VERSION", help="On the machines.")
+@click.option(
+    "--python", default=THIS_PYTHON, show_default=True, metavar="VERSION", help="Python version on the machines."
+)
 @click.option("--wheel", type=click.Path(path_type=Path), help="This shoal as a wheel, if it is from no package index.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Brought to every machine: your environment's files.")
 @click.option("--check", is_flag=True, help="Have Ray itself check the file; takes some seconds.")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from shoal.cli.completing import algorithms
+from shoal.cli.options import Command
 from shoal.errors import ConfigError
+from shoal.machine.terminal import is_terminal
 
 # Looking for plugins would cost pydantic more than all it does here.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -18,19 +21,32 @@ if TYPE_CHECKING:
     from shoal.config.reference import Row
 
 
+WIDTH = 80
+INDENT = " " * 6
+
+
 @click.group()
 def config() -> None:
     """Show every key there is, or check a file."""
 
 
-@config.command()
+@config.command(cls=Command)
 @click.argument("key", required=False)
-@click.option("--run", default="PPO", show_default=True, metavar="ALGORITHM", help="Whose keys to show.")
+@click.option(
+    "--run",
+    default="PPO",
+    show_default=True,
+    metavar="ALGORITHM",
+    shell_complete=algorithms,
+    help="Whose keys to show.",
+)
 @click.option("--json-schema", is_flag=True, help="Print the JSON Schema of experiment files, for editors.")
 def show(key: str | None, run: str, json_schema: bool) -> None:
     """Show every key: type, default, meaning; or only KEY, such as lr, model, stop or scheduler."""
     from shoal.config import reference
+    from shoal.config.experiment import algorithm_name
 
+    run = algorithm_name(run)
     if json_schema:
         if key is not None:
             raise ConfigError("--json-schema describes whole files; leave KEY out")
@@ -38,25 +54,24 @@ def show(key: str | None, run: str, json_schema: bool) -> None:
 
         click.echo(json.dumps(reference.file_schema(run), indent=2))
         return
-    experiment, own = reference.experiment_rows(), reference.config_rows(run)
-    sweep, spaces = reference.sweep_rows(), reference.space_rows()
-    if key is None:
-        keys = [row for row in sweep if "." not in row.key]
-        sections = [
-            ("Experiment", experiment),
-            ("Sweep (shoal tune), beside the experiment's keys", keys),
-            ("Searches, in place of a value: {uniform: [low, high]}", spaces),
-            (f"config, for {run}", own),
-        ]
-    else:
-        sections = [("", _matching(key, own, [*experiment, *sweep, *spaces], reference.stop_rows()))]
-    if sys.stdout.isatty():
-        _print_tables(sections)
-    else:
-        click.echo("\n\n".join(_aligned(title, rows) for title, rows in sections))
+    experiment, sweep, spaces = reference.experiment_rows(), reference.sweep_rows(), reference.space_rows()
+    if key is not None:
+        own = reference.config_rows(run)
+        rows = _matching(key, own, [*experiment, *sweep, *spaces], reference.stop_rows())
+        _print_table(rows) if is_terminal() else click.echo(_aligned(rows))
+        return
+    sections = {
+        "Experiment": experiment,
+        **{f"config: {title}": rows for title, rows in reference.topics(run).items()},
+        "Sweep (shoal tune), beside the experiment's keys": [row for row in sweep if "." not in row.key],
+        "Searches, in place of a value: {uniform: [low, high]}": spaces,
+    }
+    is_colored = is_terminal() and "NO_COLOR" not in os.environ
+    text = "\n".join(_section(title, rows, is_colored) for title, rows in sections.items())
+    click.echo_via_pager(text) if is_terminal() else click.echo(text, nl=False)
 
 
-@config.command()
+@config.command(cls=Command)
 @click.argument("file", type=click.Path())
 def check(file: str) -> None:
     """List every problem of a file of experiments or sweeps; exit code 2 if there is one."""
@@ -93,29 +108,41 @@ def _matching(key: str, own: list[Row], experiment: list[Row], stop: list[Row]) 
     return rows
 
 
-def _aligned(title: str, rows: list[Row]) -> str:
+def _section(title: str, rows: list[Row], is_colored: bool) -> str:
+    """A topic in at most 80 columns: each key with its default and type, and below it what it means."""
+    lines = [click.style(title, bold=True) if is_colored else title]
+    for row in rows:
+        key = click.style(row.key, fg="cyan") if is_colored else row.key
+        default = f" = {row.default}" if row.default else ""
+        plain = f"  {row.key}{default}  ({row.type})"
+        if len(plain) <= WIDTH:
+            lines.append(f"  {key}{default}  ({row.type})")
+        else:
+            lines.append(f"  {key}{default}")
+            lines += textwrap.wrap(f"({row.type})", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+        lines += textwrap.wrap(row.meaning, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    return "\n".join(lines) + "\n"
+
+
+def _aligned(rows: list[Row]) -> str:
     """Plain columns for pipes: one line per key, no control codes."""
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
+    return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row.meaning]).rstrip()
         for row in rows
-    ]
-    return "\n".join([title, *lines] if title else lines)
+    )
 
 
-def _print_tables(sections: list[tuple[str, list[Row]]]) -> None:
+def _print_table(rows: list[Row]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
-    for title, rows in sections:
-        table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        table.add_column("key", style="cyan", overflow="fold")
-        table.add_column("type", overflow="fold", max_width=24)
-        table.add_column("default", style="green", overflow="fold", max_width=18)
-        table.add_column("meaning")
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        console.print(table)
-        console.print()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("key", style="cyan", overflow="fold")
+    table.add_column("type", overflow="fold", max_width=24)
+    table.add_column("default", style="green", overflow="fold", max_width=18)
+    table.add_column("meaning")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

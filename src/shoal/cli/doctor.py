@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.launch import SCHEDULERS, named_hosts, seconds_of
+from shoal.cli.launch import SchedulerName, named_hosts, seconds_of
+from shoal.machine.terminal import is_terminal
 
 if TYPE_CHECKING:
     from shoal.cluster.checks import Verdict
@@ -22,7 +23,9 @@ STYLES: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "bad": "bold red"
 @click.command()
 @click.option("--hosts", metavar="N1,N2", help="Hosts to look at, over ssh; n[1-32] is understood.")
 @click.option("--hostfile", type=click.Path(path_type=Path), help="A file with a host on each line.")
-@click.option("--scheduler", type=click.Choice(SCHEDULERS), help="Whose allocation this is; none: this machine alone.")
+@click.option(
+    "--scheduler", type=SchedulerName(), help="Whose job this is, if it is not detected; none: this machine alone."
+)
 @click.option("--timeout", default="60s", show_default=True, help="How long hosts may take to answer, e.g. 90s.")
 @click.option("--json", "as_json", is_flag=True, help="Print every fact and finding as JSON.")
 def doctor(hosts: str | None, hostfile: Path | None, scheduler: str | None, timeout: str, as_json: bool) -> None:
@@ -31,13 +34,13 @@ def doctor(hosts: str | None, hostfile: Path | None, scheduler: str | None, time
     Ends with exit code 1 if something would break.
     """
     from shoal.cluster.doctor import rows
-    from shoal.cluster.everywhere import facts_everywhere
+    from shoal.cluster.remote_facts import facts_of_hosts
 
-    all_facts = facts_everywhere(named_hosts(hosts, hostfile), scheduler, os.environ, seconds_of("--timeout", timeout))
+    all_facts = facts_of_hosts(named_hosts(hosts, hostfile), scheduler, os.environ, seconds_of("--timeout", timeout))
     made = rows(all_facts)
     if as_json:
         _print_json(all_facts, made)
-    elif sys.stdout.isatty():
+    elif is_terminal():
         _print_table(made, len(all_facts))
     else:
         _print_plain(made, len(all_facts))

@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shoal.cli.completing import algorithms, environments, runs
+from shoal.cli.options import Command, where_option
+from shoal.cli.paths import short_path
 from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
+    from shoal.cli.outlets import Outlet
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.making import EnvMaker
     from shoal.runs.evaluation import Agent
@@ -27,20 +31,23 @@ SHOWN = 10
 FILE = click.Path(path_type=Path)
 
 
-@click.command()
-@click.argument("path", metavar="RUN_OR_CHECKPOINT")
+@click.command(cls=Command)
+@click.argument("path", metavar="RUN|CHECKPOINT|NAME", shell_complete=runs)
 @click.option("--best", is_flag=True, help="The best checkpoint of a run, by its checkpoint_score_attr or its return.")
 @click.option("--episodes", type=click.IntRange(1), help="Whole episodes to run; if left out, evaluation_duration.")
 @click.option("--steps", type=click.IntRange(1), help="Environment steps to take instead.")
-@click.option("--cases", type=FILE, metavar="CSV", help="One episode per row of what it begins with instead.")
+@click.option("--cases", type=FILE, metavar="CSV", help="One episode per row of a file of cases instead.")
 @click.option("--output", type=FILE, metavar="CSV", help="Results of the cases; if left out, in the run's folder.")
 @click.option("--trajectories", type=FILE, metavar="PARQUET", help="Every observation, action and reward.")
 @click.option("--video", type=FILE, metavar="MP4|GIF", help="What the environment draws, one episode after another.")
 @click.option("--num-workers", type=click.IntRange(0), default=0, help="Processes that evaluate; 0: none but this one.")
 @click.option("--explore", is_flag=True, help="Sample actions rather than take the most likely.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the evaluation environments.")
-@click.option("--run", "run_name", metavar="ALGORITHM", help="Checked against the checkpoint.")
-@click.option("--env", help="Checked against the checkpoint.")
+@click.option(
+    "--run", "run_name", metavar="ALGORITHM", shell_complete=algorithms, help="Checked against the checkpoint."
+)
+@click.option("--env", shell_complete=environments, help="Checked against the checkpoint.")
+@where_option()
 def evaluate(
     path: str,
     best: bool,
@@ -55,8 +62,12 @@ def evaluate(
     seed: int | None,
     run_name: str | None,
     env: str | None,
+    results_dir: str | None,
 ) -> None:
     """Run a trained agent without learning; algorithm, environment and settings are those of the checkpoint.
+
+    It is named by the folder of a run or a checkpoint, or by the NAME of an experiment: its newest run, or of a sweep
+    the best trial.
 
     A file of cases has a header: env_config.NAME is a value of the environment's env_config, options.NAME one of
     reset(options=...), seed the seed of the reset, and case a name of your own.
@@ -68,6 +79,9 @@ def evaluate(
     if video is not None and num_workers:
         raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
     _check_files(output, trajectories, video)
+    from shoal.cli.naming import found_run
+    from shoal.cli.outlets import open_outlets
+    from shoal.config.experiment import algorithm_name
     from shoal.envs.making import env_maker
     from shoal.envs.watching import Film
     from shoal.runs.evaluation import Watch, evaluate_cases
@@ -75,9 +89,10 @@ def evaluate(
     from shoal.runs.policies import Policy, find_checkpoint, score_of
     from shoal.runs.resuming import experiment_of
 
-    checkpoint = find_checkpoint(path, best)
+    outlets = open_outlets()
+    checkpoint = find_checkpoint(found_run(path, results_dir), best)
     experiment, search_path = experiment_of(checkpoint.experiment_tree)
-    _check_same("--run", run_name, experiment.run)
+    _check_same("--run", algorithm_name(run_name), experiment.run)
     _check_same("--env", env, str(experiment.config.env))
     file = None
     if cases is not None:
@@ -87,7 +102,7 @@ def evaluate(
         file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
-    maker = env_maker(experiment.config.env, search_path)
+    maker = env_maker(experiment.config.env, search_path, experiment.config.wrappers)
     policy = Policy.of(checkpoint, maker)
     with ExitStack() as closing:
         agent = _agent(experiment.config, maker, policy, num_workers, closing)
@@ -98,7 +113,7 @@ def evaluate(
             )
         else:
             metrics, found = evaluate_cases(agent, file.cases, explore or None, seed, watch)
-    click.echo(f"{experiment.run} {experiment.config.env}  {checkpoint.path}")
+    click.echo(f"{experiment.run} {experiment.config.env}  {short_path(checkpoint.path)}")
     if best:
         score = score_of(checkpoint.experiment_tree)
         click.echo(f"best by {score} {_number(checkpoint.summary[score.removeprefix('min-')])}")
@@ -129,7 +144,8 @@ def evaluate(
         click.echo(f"trajectories in {trajectories}")
     if video is not None and not found.trouble:
         click.echo(f"video in {video}")
-    click.echo(f"written to {place}")
+    click.echo(f"written to {short_path(place)}")
+    _check_told(outlets, place)
     if found.trouble:
         raise ShoalError(found.trouble)
     if file is not None and len(found.failed) == len(file.rows):
@@ -138,12 +154,12 @@ def evaluate(
 
 def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack) -> Agent:
     """The policy with its environment, and no more processes than are asked for here."""
+    from shoal.config.changing import unchecked
     from shoal.parallel.ray_workers import without_gpu
     from shoal.parallel.start import start_evaluators
     from shoal.runs.evaluation import Agent
 
-    less = {"num_workers": 0, "num_learners": 1, "evaluation_num_workers": num_workers}
-    config = without_gpu(config).model_copy(update=less)
+    config = unchecked(without_gpu(config), num_workers=0, num_learners=1, evaluation_num_workers=num_workers)
     return Agent(config, maker, policy, start_evaluators(config, policy, maker.search_path, None, closing))
 
 
@@ -221,6 +237,15 @@ def _place(folder: Path) -> Path:
                 break
     assert refused is not None
     raise ConfigError(f"{folder} cannot be written: {refused.strerror}; go to a folder that can be, and try again")
+
+
+def _check_told(outlets: list[Outlet], place: Path) -> None:
+    """Say where the results are if stdout did not take them; who closed a pipe has read enough."""
+    for outlet in outlets:
+        loss = outlet.loss
+        if loss is not None and outlet.stream_name == "stdout" and not isinstance(loss, BrokenPipeError):
+            why = loss.strerror or loss
+            raise ShoalError(f"the output cannot be written: {why}; the results are in {short_path(place)}")
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +16,23 @@ if TYPE_CHECKING:
     from shoal.cluster.allocation import Host
 
 
-SCHEDULERS = ["slurm", "pbs", "lsf", "cobalt", "sge", "none"]
+class SchedulerName(click.ParamType[str]):
+    """The name of a scheduler, or `none`."""
+
+    name = "NAME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See `click.ParamType`."""
+        from shoal.cluster.schedulers import names
+
+        if value not in (*names(), "none"):
+            self.fail(f"there is no scheduler {value!r}; there are {', '.join(names())}, and none.", param, ctx)
+        return str(value)
+
+
+def _refuse_env(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> None:  # noqa: ARG001
+    if value:
+        raise click.UsageError(f"There is no --env here; the word is --variable {value[0]}.", ctx)
 
 
 @click.command()
@@ -23,11 +40,19 @@ SCHEDULERS = ["slurm", "pbs", "lsf", "cobalt", "sge", "none"]
 @click.option("--hostfile", type=click.Path(path_type=Path), help="A file with a host on each line.")
 @click.option(
     "--scheduler",
-    type=click.Choice(SCHEDULERS),
-    help="Whose allocation this is, where it is not seen; none: this machine alone.",
+    type=SchedulerName(),
+    help="Whose job this is, if it is not detected: slurm, lsf, cobalt, pbs or sge; none: this machine alone.",
 )
-@click.option("--num-ranks", type=click.IntRange(1), help="How many ranks were started, where the launcher hides it.")
-@click.option("--min-nodes", type=click.IntRange(1), help="Start the command when so many hosts are up; default: all.")
+@click.option(
+    "--num-cpus",
+    type=click.IntRange(1),
+    metavar="N",
+    help="CPUs that Ray offers on each host; default: those of your allocation, or one per rank if that is more.",
+)
+@click.option("--num-ranks", type=click.IntRange(1), help="Number of ranks, if the launcher does not tell.")
+@click.option(
+    "--min-nodes", type=click.IntRange(1), help="Start the command when this many hosts are up; default: all."
+)
 @click.option(
     "--timeout", default="5m", show_default=True, help="How long hosts may take to be ready, e.g. 90s or 10m."
 )
@@ -41,8 +66,13 @@ SCHEDULERS = ["slurm", "pbs", "lsf", "cobalt", "sge", "none"]
 @click.option("--ports", metavar="LOW-HIGH", help="Keep every port within a range, e.g. 30000-30999.")
 @click.option("--dashboard", is_flag=True, help="Ray's dashboard, on the head's loopback only.")
 @click.option(
-    "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable for every host; repeatable."
+    "--variable",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="An environment variable for every host; repeatable.",
 )
+@click.option("--env", multiple=True, hidden=True, expose_value=False, callback=_refuse_env)
 @click.option("--job-dir", type=click.Path(path_type=Path), help="The job's folder, where all hosts see it.")
 @click.option("--join", "joined", metavar="JOB", help="Add the hosts here to a job that runs; takes no command.")
 @click.option("--agent", hidden=True)
@@ -53,6 +83,7 @@ def launch(
     hosts: str | None,
     hostfile: Path | None,
     scheduler: str | None,
+    num_cpus: int | None,
     num_ranks: int | None,
     min_nodes: int | None,
     timeout: str,
@@ -76,7 +107,8 @@ def launch(
 
     Started by mpirun, mpiexec, srun, aprun or jsrun, its ranks find each other; several on one host make one Ray node.
     Started once in an allocation, it starts an agent on every host by the scheduler's own means. COMMAND finds the
-    cluster in RAY_ADDRESS, and {address} in its words is replaced.
+    cluster in RAY_ADDRESS, and {address} in its words is replaced. A `shoal train` or `shoal tune` is checked before
+    Ray starts: its options, its files, and whether its workers fit.
 
     \b
     Exit codes: the command's own, and
@@ -90,21 +122,23 @@ def launch(
 
     timeout_s = seconds_of("--timeout", timeout)
     if agent is not None:
+        from shoal.cluster.agent_entry import serve, serve_by_pipe
         from shoal.cluster.job_folder import published
-        from shoal.cluster.serving import serve, serve_by_pipe
 
         if agent == "-":
-            raise SystemExit(asyncio.run(serve_by_pipe(os.environ, timeout_s, rank, joining)))
+            raise SystemExit(asyncio.run(serve_by_pipe(os.environ, timeout_s, rank, joining, num_cpus)))
         folder = Path(agent)
-        raise SystemExit(
-            asyncio.run(serve(lambda: published(folder), os.environ, timeout_s, rank, folder, is_joining=joining))
+        serving = serve(
+            lambda: published(folder), os.environ, timeout_s, rank, folder, is_joining=joining, num_cpus=num_cpus
         )
+        raise SystemExit(asyncio.run(serving))
     if joined is None and not command:
         raise ConfigError("what shall run? e.g. shoal launch -- shoal train CartPole-v1 --num-workers auto")
     if joined is not None and command:
         raise ConfigError("--join adds hosts to a job that has its command; it takes none of its own")
     if dashboard and find_spec("aiohttp") is None:
         raise ConfigError("--dashboard: Ray's dashboard is not installed here; pip install 'ray[default]'")
+    from shoal.cli.command_needs import room_check
     from shoal.cluster.launching import LaunchOptions, join
     from shoal.cluster.launching import launch as start
     from shoal.cluster.ports import port_range
@@ -121,6 +155,8 @@ def launch(
         dashboard=dashboard,
         job_dir=job_dir.expanduser().absolute() if job_dir is not None else None,
         environment=dict(_variable(text) for text in variables),
+        num_cpus=num_cpus,
+        room_check=room_check(command) if command else None,
     )
 
     def tell(text: str) -> None:
@@ -160,7 +196,7 @@ def seconds_of(option: str, text: str) -> float:
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name.isidentifier():
-        raise ConfigError(f"--env: must be NAME or NAME=VALUE (got {text!r})")
+        raise ConfigError(f"--variable: must be NAME or NAME=VALUE (got {text!r})")
     if not equals and name not in os.environ:
-        raise ConfigError(f"--env: {name} is not set here; say --env {name}=VALUE")
+        raise ConfigError(f"--variable: {name} is not set here; write --variable {name}=VALUE")
     return name, value if equals else os.environ[name]

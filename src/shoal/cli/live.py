@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from shoal.cli.waiting import FIRST_TOLD_S, Waits, activity_phrases, duration, rate
+from shoal.machine.terminal import can_redraw
+from shoal.runs.activity import Activity, progress
 from shoal.runs.logs import RateLimit
 from shoal.runs.stopping import TREND_LENGTH, Progress, nearest_stop, numbers, short
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 BLOCKS = "▁▂▃▄▅▆▇█"
 REDRAW_S = 0.1
 MOST_POINTS = 2000
+LOOK_S = 1.0  # between two looks at what takes long
 
 
 class View(Protocol):
@@ -39,8 +44,13 @@ class View(Protocol):
 
 
 @contextmanager
-def open_view(title: str, folder: Path, stop: Mapping[str, float], quiet: bool, log_level: str) -> Iterator[View]:
-    """The view that suits where the output goes; meanwhile it also shows shoal's own messages."""
+def open_view(
+    title: str, folder: Path, stop: Mapping[str, float], quiet: bool, log_level: str, activity: Callable[[], Activity]
+) -> Iterator[View]:
+    """The view that suits where the output goes; meanwhile it also shows shoal's own messages.
+
+    `activity` tells, to any thread, what the run does at the moment.
+    """
     if quiet:
         with messages(QuietView(), log_level) as view:
             yield view
@@ -48,7 +58,7 @@ def open_view(title: str, folder: Path, stop: Mapping[str, float], quiet: bool, 
         from rich.console import Console
         from rich.live import Live
 
-        live_view = LiveView(Console(), title, folder, stop)
+        live_view = LiveView(Console(), title, folder, stop, activity)
         with (
             Live(
                 get_renderable=live_view.render,
@@ -58,17 +68,14 @@ def open_view(title: str, folder: Path, stop: Mapping[str, float], quiet: bool, 
                 redirect_stderr=False,
             ) as live,
             messages(live_view, log_level),
+            phases(live_view),
         ):
             live_view.redraw = live.refresh
             yield live_view
     else:
-        with messages(PlainView(stop), log_level) as view:
-            yield view
-
-
-def can_redraw() -> bool:
-    """Whether the output is a terminal on which lines can be drawn again."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+        plain_view = PlainView(stop)
+        with messages(plain_view, log_level), phases(plain_view), plain_view.telling(activity):
+            yield plain_view
 
 
 class QuietView:
@@ -87,12 +94,43 @@ class PlainView(QuietView):
 
     def __init__(self, stop: Mapping[str, float]) -> None:
         self._history = History(stop)
+        self._phase = ""
+        self._writing = threading.Lock()
 
     def show(self, result: Mapping[str, Any]) -> None:
         """Write the line at once."""
         self._history.add(result)
-        click.echo(plain_line(self._history))
-        sys.stdout.flush()
+        self._write(plain_line(self._history))
+
+    def begin(self, phase: str) -> None:
+        """Write what begins, before the first iteration."""
+        self._phase = phase
+        self._write(phase)
+
+    @contextmanager
+    def telling(self, activity: Callable[[], Activity]) -> Iterator[None]:
+        """Meanwhile, what takes long gets a line now and then."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._tell, args=(activity, done), name="shoal-view", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _tell(self, activity: Callable[[], Activity], done: threading.Event) -> None:
+        waits = Waits()
+        while not done.wait(LOOK_S):
+            now = activity()
+            if waits.is_time(now.since, time.monotonic()):
+                self._write("; ".join(activity_phrases(now, self._phase, time.monotonic())))
+
+    def _write(self, line: str) -> None:
+        with self._writing:
+            click.echo(line)
+            if sys.stdout is not None:
+                sys.stdout.flush()
 
 
 class History:
@@ -148,14 +186,22 @@ def plain_line(history: History) -> str:
 class LiveView:
     """A few lines on the terminal that are drawn again as results come."""
 
-    def __init__(self, console: Console, title: str, folder: Path, stop: Mapping[str, float]) -> None:
+    def __init__(
+        self, console: Console, title: str, folder: Path, stop: Mapping[str, float], activity: Callable[[], Activity]
+    ) -> None:
         self.console = console
         self.redraw: Callable[[], None] | None = None
         self._title = title
         self._folder = folder
         self._history = History(stop)
+        self._activity = activity
+        self._phase = ""
         self._began = time.monotonic()
         self._drawn = -math.inf
+
+    def begin(self, phase: str) -> None:
+        """Show what begins, until the first iteration does."""
+        self._phase = phase
 
     def show(self, result: Mapping[str, Any]) -> None:
         """Take in one result, and draw if the last drawing is not too recent."""
@@ -172,20 +218,23 @@ class LiveView:
         """The view as it is now."""
         from rich.console import Group
 
+        now, activity = time.monotonic(), self._activity()
+        is_told = not self._history.last or now - activity.since > FIRST_TOLD_S[0]
+        doing = activity_phrases(activity, self._phase, now) if is_told else []
         return Group(
-            *live_lines(self._history, self._title, self._folder, time.monotonic() - self._began, self.console.width)
+            *live_lines(self._history, self._title, self._folder, now - self._began, self.console.width, doing)
         )
 
 
-def live_lines(history: History, title: str, folder: Path, elapsed_s: float, width: int) -> list[Text]:
-    """The lines of the live view, none wider than `width`."""
+def live_lines(
+    history: History, title: str, folder: Path, elapsed_s: float, width: int, doing: Sequence[str] = ()
+) -> list[Text]:
+    """The lines of the live view, none wider than `width`; `doing` says what the next result waits for."""
     from rich.text import Text
 
     last = history.last
     lines = [Text.assemble((title, "bold"), f"  {duration(elapsed_s)}  ", (tail(folder, width), "dim"))]
-    if not last:
-        lines.append(Text("the first iteration is running", "dim"))
-    else:
+    if last:
         spread = f"min {_number(last.get('episode_reward_min'))}  max {_number(last.get('episode_reward_max'))}"
         head = f"return {_number(last.get('episode_reward_mean')):>8}   "
         room = width - len(head) - len(spread) - 3
@@ -202,6 +251,7 @@ def live_lines(history: History, title: str, folder: Path, elapsed_s: float, wid
             lines.append(Text(f"failures {failures:>6}   of environments, each rebuilt", "yellow"))
         if progress := history.progress():
             lines.append(_bar(progress, last.get(progress.name, 0.0), width))
+    lines += [Text(phrase, "dim") for phrase in doing]
     for line in lines:
         line.no_wrap = True
         line.overflow = "ellipsis"
@@ -244,24 +294,6 @@ def sparkline(values: Sequence[float], cells: int) -> str:
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def rate(value: float) -> str:
-    """`830`, `2.3k`, `23k`, `1.2M`."""
-    for limit, unit in ((1e6, "M"), (1e3, "k")):
-        if value >= limit:
-            return f"{value / limit:.{1 if value < 9.95 * limit else 0}f}{unit}"
-    return f"{value:.0f}"
-
-
-def duration(seconds: float) -> str:
-    """`5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    whole = math.ceil(min(seconds, 1e12))
-    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
-    return f"{whole} s"
-
-
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
@@ -285,6 +317,7 @@ class _ToView(logging.Handler):
         super().__init__(level)
         self._view = view
         self.addFilter(RateLimit())
+        self.addFilter(lambda record: record.name != progress.name)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show one message."""
@@ -301,3 +334,33 @@ def messages(view: Shown, level: str) -> Iterator[Shown]:
         yield view
     finally:
         log.removeHandler(handler)
+
+
+class Beginning(Protocol):
+    """Shows what a run does before its first iteration."""
+
+    def begin(self, phase: str) -> None:
+        """Show one thing."""
+
+
+class _ToBeginning(logging.Handler):
+    """Hands what begins to a view."""
+
+    def __init__(self, view: Beginning) -> None:
+        super().__init__(logging.INFO)
+        self._view = view
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one thing."""
+        self._view.begin(record.getMessage())
+
+
+@contextmanager
+def phases(view: Beginning) -> Iterator[None]:
+    """Meanwhile the view shows what takes its time before the first iteration."""
+    handler = _ToBeginning(view)
+    progress.addHandler(handler)
+    try:
+        yield
+    finally:
+        progress.removeHandler(handler)

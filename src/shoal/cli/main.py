@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import click
 
+from shoal.cli.paths import started_here
 from shoal.errors import ConfigError, ShoalError
 from shoal.version import __version__
 
@@ -35,8 +38,35 @@ COMMANDS = {
     "doctor": _Lazy("shoal.cli.doctor", "doctor", "Check what would break a cluster, here or on every host of a job."),
     "cluster": _Lazy("shoal.cli.cluster_command", "cluster", "Write the file that starts a cluster on AWS."),
     "config": _Lazy("shoal.cli.config_command", "config", "Show every key there is, or check a file."),
+    "envs": _Lazy("shoal.cli.envs_command", "envs", "List the environments that can be trained here."),
+    "algorithms": _Lazy("shoal.cli.algorithms", "algorithms", "List the algorithms, and where each comes from."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
+    "help": _Lazy("shoal.cli.main", "help_command", "Show the help of a command."),
+    "version": _Lazy("shoal.cli.main", "version", "Show shoal's version."),
 }
+
+
+FOREIGN_COMMANDS = {
+    "run": "train",
+    "learn": "train",
+    "fit": "train",
+    "start": "train",
+    "test": "evaluate",
+    "eval": "evaluate",
+    "enjoy": "evaluate",
+    "rollout": "evaluate",
+    "play": "evaluate",
+    "sweep": "tune",
+    "optimize": "tune",
+    "continue": "resume",
+    "sbatch": "submit",
+    "qsub": "submit",
+    "list": "jobs",
+}
+"""What other tools call these commands."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""How the system says that an output takes no more."""
 
 
 class LazyGroup(click.Group):
@@ -62,7 +92,8 @@ class LazyGroup(click.Group):
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             from difflib import get_close_matches
 
-            close = get_close_matches(args[0], COMMANDS, n=1)
+            close = [FOREIGN_COMMANDS[args[0]]] if args[0] in FOREIGN_COMMANDS else []
+            close = close or get_close_matches(args[0], COMMANDS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}."
             ctx.fail(f"There is no command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
@@ -72,23 +103,57 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
 
+    def main(self, *args: Any, **keywords: Any) -> Any:
+        """Run the command line; an output that cannot be written, such as a full disk, is one sentence on stderr."""
+        try:
+            return super().main(*args, **keywords)
+        except OSError as error:
+            if error.errno not in FULL or os.environ.get("SHOAL_DEBUG") == "1":
+                raise
+            with suppress(OSError):
+                click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+            sys.exit(1)
+        finally:
+            _forget_lost_streams()
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what it refuses becomes sentences on stderr and an exit code."""
         try:
-            return super().invoke(ctx)
+            with started_here():
+                return super().invoke(ctx)
         except ShoalError as error:
             if os.environ.get("SHOAL_DEBUG") == "1":
                 raise
             problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-            for problem in problems:
-                click.echo(f"Error: {problem}", err=True)
+            with suppress(OSError):  # who cannot be told has the exit code
+                for problem in problems:
+                    click.echo(f"Error: {problem}", err=True)
+            ctx.exit(error.exit_code)
+        except click.ClickException as error:
+            with suppress(OSError):
+                error.show()
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             ctx.exit(130)
 
 
+def _forget_lost_streams() -> None:
+    """Lead standard streams that cannot be written nowhere.
+
+    Otherwise Python would try again when it ends, and put an exit code of its own in the place of ours.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="shoal")
+@click.version_option(__version__, "-V", "--version", prog_name="shoal")
 def main() -> None:
     """Train reinforcement-learning agents on any simulation.
 
@@ -102,9 +167,35 @@ def completion(shell: str) -> None:
     """Print the completion script of a shell; put `eval "$(shoal completion bash)"` into ~/.bashrc."""
     from click.shell_completion import get_completion_class
 
+    from shoal.cli.completing import MORE_FOLLOWS
+
     complete = get_completion_class(shell)
     assert complete is not None
-    click.echo(complete(main, {}, "shoal", "_SHOAL_COMPLETE").source())
+    script = complete(main, {}, "shoal", "_SHOAL_COMPLETE").source()
+    end = "    return 0\n"
+    click.echo(script.replace(end, MORE_FOLLOWS + end, 1) if shell == "bash" else script)
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of COMMAND, e.g. `shoal help train`; without one, that of shoal itself."""
+    command: click.Command = main
+    here = click.Context(main, info_name="shoal", **main.context_settings)
+    for word in words:
+        if not isinstance(command, click.Group):
+            ctx.fail(f"{here.command_path} has no commands of its own (got {word!r}).")
+        name, found, _ = command.resolve_command(here, [word])
+        assert found is not None
+        command, here = found, click.Context(found, parent=here, info_name=name)
+    click.echo(command.get_help(here))
+
+
+@click.command()
+def version() -> None:
+    """Show shoal's version."""
+    click.echo(f"shoal, version {__version__}")
 
 
 if __name__ == "__main__":

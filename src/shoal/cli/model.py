@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import click
 
+from shoal.cli.completing import runs
+from shoal.cli.options import Command, where_option
+from shoal.cli.paths import short_path
 
-@click.command()
-@click.argument("path", metavar="RUN_OR_CHECKPOINT")
-def model(path: str) -> None:
+
+@click.command(cls=Command)
+@click.argument("path", metavar="RUN|CHECKPOINT|NAME", shell_complete=runs)
+@where_option()
+def model(path: str, results_dir: str | None) -> None:
     """Show the network of a trained agent: its layers, their shapes, and how many parameters they have."""
+    from shoal.cli.naming import found_run
     from shoal.runs.policies import Policy, find_checkpoint
 
-    checkpoint = find_checkpoint(path)
+    checkpoint = find_checkpoint(found_run(path, results_dir))
     policy = Policy.of(checkpoint)
-    click.echo(checkpoint.path)
+    click.echo(short_path(checkpoint.path))
     click.echo(f"observations  {policy.obs_spec.space}")
     click.echo(f"actions       {policy.action_spec.space}")
-    click.echo(str(policy.model.summary()))
+    click.echo(policy.network.summary())

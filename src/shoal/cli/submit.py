@@ -6,19 +6,20 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.errors import ClusterError
+from shoal.errors import ClusterError, ConfigError
 
 # Looking for plugins would cost pydantic more than all it does here.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 if TYPE_CHECKING:
+    from shoal.cluster.job_records import JobRecord
     from shoal.cluster.jobs import Job
-    from shoal.cluster.submitted import Submitted
 
 
 class ForeignOptions(click.Command):
@@ -50,10 +51,13 @@ class ForeignOptions(click.Command):
 @click.option("--gpus-per-node", type=int, help="GPUs on each node.")
 @click.option("--memory-per-node", metavar="SIZE", help='Memory on each node, as "64GB".')
 @click.option("--name", help="The job's name.")
-@click.option("--scheduler", metavar="NAME", help="slurm, pbs, lsf, cobalt or sge; auto: what this machine has.")
+@click.option("--scheduler", metavar="NAME", help="slurm, lsf, cobalt, pbs or sge; auto: this machine's.")
 @click.option("--parallel-environment", metavar="NAME", help="Grid Engine's parallel environment; needed there.")
 @click.option("--output", metavar="FILE", help="The job's log; %j in it is the job's id.")
 @click.option("--signal-before", metavar="TIME", help="How long before the end the command is told to save.")
+@click.option(
+    "--login-shell/--no-login-shell", default=None, help="Whether the script runs in a login shell; default: it does."
+)
 @click.option("--requeue/--no-requeue", default=None, help="Whether a saved run goes back into the queue by itself.")
 @click.option("--max-requeues", type=int, help="How often it does so at most.")
 @click.option("--min-nodes", type=int, help="Start with this many nodes if others fail to come up.")
@@ -66,37 +70,39 @@ def submit(file: Path | None, script: Path | None, dry_run: bool, command: tuple
     """Write a batch script that runs COMMAND on a Ray cluster, show it, and submit it.
 
     COMMAND stands after `--`, as in `shoal submit --nodes 3 --walltime 20m -- shoal train -f my.yml --num-workers 100`.
-    Flags go before the file's keys, and these before those of ~/.config/shoal/site.yml.
+    Flags override the file's keys, and these override those of ~/.config/shoal/site.yml.
     """
-    from shoal.cluster import schedulers, submitted
+    from shoal.cluster import job_commands, job_records
     from shoal.cluster.batch_scripts import batch_script
+    from shoal.cluster.schedulers import find_scheduler, scheduler_called
 
     if dry_run and script is not None:
         raise click.UsageError("--dry-run writes no file; leave --script out, or redirect: --dry-run > job.sh")
     job = _job(file, flags, command)
-    scheduler = schedulers.find_scheduler(os.environ) if job.scheduler == "auto" else job.scheduler
-    folder = submitted.folder_for(job.name)
+    _check_command(job.command)
+    scheduler = find_scheduler(os.environ) if job.scheduler == "auto" else scheduler_called(job.scheduler)
+    folder = job_records.folder_for(job.name)
     text = batch_script(job, scheduler, _programs(), folder)
     if dry_run:
         click.echo(text, nl=False)
         return
     here = Path.cwd()
-    path = folder / submitted.SCRIPT if script is None else script.absolute()
-    submitted.make_folder(folder)
+    path = folder / job_records.SCRIPT if script is None else script.absolute()
+    job_records.make_folder(folder)
     try:
-        submitted.write_script(text, path)
+        job_records.write_script(text, path)
         _make_log_folder(here / job.log)
         click.echo(text)
-        answer = schedulers.submit(scheduler, path, here)
+        answer = job_commands.submit(scheduler.name, path, here)
     except ClusterError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    job_id = schedulers.job_id_in(scheduler, answer)
-    number = schedulers.number(job_id)
+    job_id = job_commands.job_id_in(scheduler.name, answer)
+    number = job_commands.number(job_id)
     log = here / job.log.replace("%j", number)
-    about = submitted.Submitted(
+    about = job_records.JobRecord(
         id=job_id,
-        scheduler=scheduler,
+        scheduler=scheduler.name,
         name=job.name,
         nodes=job.nodes,
         script=str(path),
@@ -105,7 +111,7 @@ def submit(file: Path | None, script: Path | None, dry_run: bool, command: tuple
         submitted=time.strftime("%Y-%m-%d %H:%M:%S"),
         command=[*job.command],
     )
-    submitted.record(folder, about)
+    job_records.record(folder, about)
     click.echo(f"Submitted: job {job_id}")
     click.echo(f"  script    {path}")
     click.echo(f"  log       {log}")
@@ -118,23 +124,23 @@ def submit(file: Path | None, script: Path | None, dry_run: bool, command: tuple
 @click.option("--all", "everything", is_flag=True, help="Also those that have ended.")
 def jobs(everything: bool) -> None:
     """List the jobs that were submitted from here, with their present states."""
-    from shoal.cluster import schedulers, submitted
+    from shoal.cluster import job_commands, job_records
 
-    entries = [job for _, job in submitted.recorded()]
+    entries = [job for _, job in job_records.recorded()]
     states: dict[tuple[str, str], str] = {}
     for scheduler in dict.fromkeys(job.scheduler for job in entries):
         ids = [job.ids()[-1] for job in entries if job.scheduler == scheduler]
         try:
-            found = schedulers.states(scheduler, ids, past=everything)
-        except ClusterError as error:
-            # A home may be shared by machines with different schedulers.
+            found = job_commands.states(scheduler, ids, past=everything)
+        except (ClusterError, ConfigError) as error:
+            # A home may be shared by machines with different schedulers, and a package that knew one may be gone.
             click.echo(f"Of {scheduler}'s jobs nothing is known: {error}", err=True)
             found = dict.fromkeys(ids, "?")
         states.update({(scheduler, job_id): state for job_id, state in found.items()})
     rows = [("job", "state", "name", "nodes", "submitted", "log")]
     for job in entries:
         state = states.get((job.scheduler, job.ids()[-1]))
-        if everything or not schedulers.is_over(job.scheduler, state):
+        if everything or state == "?" or not job_commands.is_over(job.scheduler, state):
             rows.append((job.ids()[-1], state or "gone", job.name, str(job.nodes), job.submitted, job.log))
     if len(rows) == 1:
         click.echo("No job was submitted from here." if everything else "No job waits or runs; --all lists past ones.")
@@ -149,13 +155,13 @@ def jobs(everything: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 def logs(job_id: str, follow: bool) -> None:
     """Print what JOB has printed; the logs of its nodes are in the folder that is named at the end."""
-    from shoal.cluster import submitted
+    from shoal.cluster import job_records
 
-    folder, job = submitted.find(job_id)
+    folder, job = job_records.find(job_id)
     log = Path(job.log)
     if not follow and not log.exists():
         raise ClusterError(f"{log} is not there yet: job {job.ids()[-1]} is {_state(job) or 'gone'}; -f waits for it")
-    for piece in submitted.log_pieces(log, lambda: not follow or _is_over(job)):
+    for piece in job_records.log_pieces(log, lambda: not follow or _is_over(job)):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     if not log.exists():
@@ -167,11 +173,11 @@ def logs(job_id: str, follow: bool) -> None:
 @click.argument("job_id", metavar="JOB")
 def cancel(job_id: str) -> None:
     """Cancel JOB; a running one is told to save and to end."""
-    from shoal.cluster import schedulers, submitted
+    from shoal.cluster import job_commands, job_records
 
-    _, job = submitted.find(job_id)
+    _, job = job_records.find(job_id)
     present = job.ids()[-1]
-    schedulers.cancel(job.scheduler, present)
+    job_commands.cancel(job.scheduler, present)
     click.echo(f"Cancelled: job {present}")
 
 
@@ -188,6 +194,14 @@ def _job(file: Path | None, flags: dict[str, Any], command: tuple[str, ...]) -> 
         sources.append(source_of(file))
     said = {key: value for key, value in flags.items() if value is not None}
     return job_from([*sources, Source({**said, "command": list(command)} if command else said)])
+
+
+def _check_command(command: Sequence[str]) -> None:
+    """Refuse a `shoal train` or `shoal tune` whose words are wrong before it waits in a queue; warn of what may be."""
+    from shoal.cli.command_needs import doubts_about
+
+    for doubt in doubts_about(command, os.environ):
+        click.echo(f"Warning: the command fails here, but may not on the nodes: {doubt}", err=True)
 
 
 def _programs() -> Path:
@@ -208,18 +222,18 @@ def _make_log_folder(log: Path) -> None:
         ) from error
 
 
-def _state(job: Submitted) -> str | None:
-    from shoal.cluster import schedulers
+def _state(job: JobRecord) -> str | None:
+    from shoal.cluster import job_commands
 
     present = job.ids()[-1]
-    return schedulers.states(job.scheduler, [present]).get(present)
+    return job_commands.states(job.scheduler, [present]).get(present)
 
 
-def _is_over(job: Submitted) -> bool:
-    from shoal.cluster import schedulers
+def _is_over(job: JobRecord) -> bool:
+    from shoal.cluster import job_commands
 
     try:
-        return schedulers.is_over(job.scheduler, _state(job))
+        return job_commands.is_over(job.scheduler, _state(job))
     except ClusterError as error:
         click.echo(f"Its state is not known at present: {error}", err=True)
         return False

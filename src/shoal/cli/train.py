@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from shoal.cli.completing import algorithms, environments, runs
+from shoal.cli.options import Command, set_option, stop_option, where_option
+from shoal.config.algorithms import BUILT_IN
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.config.experiment import Experiment
-    from shoal.runs.run import Run
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+ALGORITHM_HELP = f"Algorithm: {', '.join(BUILT_IN)}, or one that `shoal algorithms` lists."
 
 
 class Workers(click.ParamType[int | str]):
@@ -26,20 +27,56 @@ class Workers(click.ParamType[int | str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """See `click.ParamType`."""
-        return "auto" if value == "auto" else int(click.IntRange(0).convert(value, param, ctx))
+        if value == "auto":
+            return "auto"
+        try:
+            return int(click.IntRange(0).convert(value, param, ctx))
+        except click.BadParameter:
+            self.fail(f"must be a number, 0 or more, or auto (got {value!r}).", param, ctx)
 
 
-@click.command()
-@click.argument("env", required=False)
+class TrainCommand(Command):
+    """`shoal train`, which takes one environment."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`; a second environment is answered with the way to train several."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            extra = re.match(r"Got unexpected extra arguments? \((.*)\)", error.message)
+            if extra is None:
+                raise
+            raise click.UsageError(
+                f"One environment is trained at a time (got {extra[1]} too); several stand in a YAML file as "
+                "experiments: shoal train FILE.yml",
+                ctx,
+            ) from None
+
+
+@click.command(cls=TrainCommand)
+@click.argument("env", metavar="[ENV|FILE]", required=False, shell_complete=environments)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
-@click.option("--run", "run_name", metavar="ALGORITHM", help="Algorithm: PPO, TRPO or DQN.")
-@click.option("--env", "env_option", metavar="ENV", help="The environment; the same as the argument.")
+@click.option("--run", "run_name", metavar="ALGORITHM", shell_complete=algorithms, help=ALGORITHM_HELP)
+@click.option(
+    "--env", "env_option", metavar="ENV", shell_complete=environments, help="The environment; the same as the argument."
+)
+@click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
 @click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
-@click.option("--num-cpus", type=click.IntRange(1), help="Cores to use in all.")
+@click.option(
+    "--num-cpus",
+    type=click.IntRange(0),
+    help="Cores in all. Without num_workers: one for this process, one for each of N-1 workers; 0 and 1: no workers.",
+)
 @click.option("--num-gpus", type=click.FloatRange(0), help="GPUs for learning.")
 @click.option("--local-mode", is_flag=True, help="Everything in this process; the same as --num-workers 0.")
-@click.option("--stop", multiple=True, metavar="NAME=LIMIT", help="End when a result reaches its limit; repeatable.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key, e.g. config.lr=1e-3; repeatable.")
+@stop_option("End when a result reaches its limit; repeatable.")
+@set_option("Any key, e.g. config.lr=1e-3, or lr=1e-3; repeatable.")
+@click.option(
+    "--restore",
+    metavar="RUN|CHECKPOINT|NAME",
+    shell_complete=runs,
+    help="Begin a new run with the weights and the observation filter of another; other settings may differ.",
+)
 @click.option("--seed", type=int, help="Seed of everything random.")
 @click.option("--name", help="Name of the experiment, and the folder of its runs.")
 @click.option("--results-dir", metavar="FOLDER", help="Where runs are kept; ~ and $VAR are expanded.")
@@ -48,18 +85,20 @@ class Workers(click.ParamType[int | str]):
 @click.option("--new", is_flag=True, help="Start a new run even if there is one to continue.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved config and stop.")
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
-@click.option("--ray-address", metavar="HOST:PORT", help="A running Ray cluster for the workers.")
+@click.option("--ray-address", metavar="HOST:PORT|auto", help="A running Ray cluster for the workers.")
 def train(
     env: str | None,
     file: Path | None,
     run_name: str | None,
     env_option: str | None,
+    wraps: tuple[str, ...],
     num_workers: int | str | None,
     num_cpus: int | None,
     num_gpus: float | None,
     local_mode: bool,
     stop: tuple[str, ...],
     sets: tuple[str, ...],
+    restore: str | None,
     seed: int | None,
     name: str | None,
     results_dir: str | None,
@@ -70,11 +109,12 @@ def train(
     quiet: bool,
     ray_address: str | None,
 ) -> None:
-    """Train an agent on ENV (an id, module:Class or file.py:Class), or the experiments of a YAML file.
+    """Train an agent on ENV (an id, module:Class, file.py or file.py:Class), or the experiments of a YAML FILE.
 
-    The same command continues a run that was interrupted. Flags go before what the file says; --stop takes the place of
-    all the file's criteria.
+    The same command continues a run that was interrupted. Flags override the file's keys; --stop replaces all of the
+    file's criteria, --wrap all of its wrappers.
     """
+    env, file = argument_or_file(env, file)
     if env is not None and env_option is not None:
         raise click.UsageError(f"The environment is given twice, as {env} and as --env {env_option}; leave one out.")
     env = env or env_option
@@ -83,13 +123,20 @@ def train(
     if local_mode and num_workers:
         raise click.UsageError(f"--local-mode means no workers, but --num-workers is {num_workers}; leave one out.")
     from shoal.config.overrides import parse_override
+    from shoal.config.wrappers import parse_wrap
 
+    if env is not None and env.endswith(".py"):
+        from shoal.envs.catalogue import class_in_file
+
+        env = class_in_file(env, "shoal train")
     flags = {
         "env": env,
         "run": run_name,
+        "config.wrappers": [parse_wrap(text) for text in wraps] or None,
         "config.num_workers": 0 if local_mode else num_workers,
         "config.num_gpus": num_gpus,
         "stop": limits(stop) if stop else None,
+        "restore": restore,
         "config.seed": seed,
         "name": name,
         "results_dir": results_dir,
@@ -98,7 +145,9 @@ def train(
     }
     overrides = [(key, value) for key, value in flags.items() if value is not None]
     overrides += [parse_override(text) for text in sets]
+    num_cpus = None if num_cpus is None else max(num_cpus, 1)  # 0 as in `simple_trainer.py --num-cpus 0`: this process
     experiments = [_with_workers(experiment, num_cpus) for experiment in _experiments(file, overrides)]
+    experiments = [_with_trial(experiment) for experiment in experiments]
     for experiment in experiments:
         _check_resources(experiment, num_cpus, ray_address)
     search_path = [file.parent] if file is not None else []
@@ -116,22 +165,42 @@ def train(
         _limit_threads(experiments, num_cpus)
     if ray_address is not None:
         os.environ["RAY_ADDRESS"] = ray_address
+    from shoal.cli.run_view import follow
     from shoal.runs.run import Run
 
     for experiment in experiments:
         follow(Run.open(experiment, new, search_path), quiet)
 
 
-@click.command()
-@click.argument("run_folder", metavar="RUN")
-@click.option("--stop", multiple=True, metavar="NAME=LIMIT", help="New criteria in place of the run's own; repeatable.")
+@click.command(cls=Command)
+@click.argument("run", metavar="RUN|NAME", shell_complete=runs)
+@stop_option("New criteria in place of the run's own; repeatable.")
+@set_option("Another value of a key that may change in a run, e.g. config.lr=1e-4; repeatable.")
+@where_option()
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
-def resume(run_folder: str, stop: tuple[str, ...], quiet: bool) -> None:
-    """Continue RUN (the folder of a run, or of an experiment: its newest run) from its newest good checkpoint."""
-    overrides = {"stop": limits(stop)} if stop else {}
+def resume(run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, quiet: bool) -> None:
+    """Continue RUN (a folder, or the NAME of an experiment: its newest run) from its newest good checkpoint.
+
+    Of a sweep it is the best trial. With --set it goes on with other settings, as far as a run can change them.
+    """
+    from shoal.config.overrides import parse_override
+
+    overrides = [("stop", limits(stop))] if stop else []
+    overrides += [parse_override(text) for text in sets]
+    from shoal.cli.naming import found_run
+    from shoal.cli.run_view import follow
     from shoal.runs.run import Run
 
-    follow(Run.resume(run_folder, overrides), quiet)
+    follow(Run.resume(found_run(run, results_dir, is_trained=False), dict(overrides)), quiet)
+
+
+def argument_or_file(argument: str | None, file: Path | None) -> tuple[str | None, Path | None]:
+    """The argument and the file of `-f`, where a YAML file may be the argument itself."""
+    if argument is None or not argument.lower().endswith((".yml", ".yaml")):
+        return argument, file
+    if file is not None:
+        raise click.UsageError(f"Two files are given, {argument} and -f {file}; leave one out.")
+    return None, Path(argument)
 
 
 def limits(texts: tuple[str, ...]) -> dict[str, Any]:
@@ -154,65 +223,6 @@ def limits(texts: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def follow(run: Run, quiet: bool) -> None:
-    """Train a run before the user's eyes; the process ends here if a signal ended it."""
-    from shoal.cli.live import open_view
-    from shoal.runs.folders import env_label
-
-    for note in run.notes:
-        click.echo(note)
-    if run.done is not None:
-        click.echo(f"{run.folder} is finished: {run.done}.")
-        click.echo(f"For another run use `shoal train` with --new; to go on with this one: {_further(run)}")
-        return
-    experiment = run.experiment
-    title = f"{experiment.run} {env_label(experiment.config.env)}"
-    if run.resumed_from is not None:
-        click.echo(f"{title} goes on from {run.resumed_from}")
-    else:
-        click.echo(f"{title} in {run.folder}")
-    sys.stdout.flush()
-    try:
-        with open_view(title, run.folder, experiment.stop, quiet, experiment.config.log_level) as view:
-            for result in run.results(hold_signals=True):
-                view.show(result)
-    finally:
-        _tell_end(run)
-    if run.outcome is not None and run.outcome.signal is not None:
-        from shoal.runs.interrupts import exit_code
-
-        sys.exit(exit_code(run.outcome.signal))
-
-
-def _tell_end(run: Run) -> None:
-    if run.outcome is None:
-        return
-    words = {"stopped": "Finished", "interrupted": "Stopped", "failed": "Failed"}[run.outcome.kind]
-    click.echo(f"{words}: {run.outcome.sentence.splitlines()[0]}")
-    click.echo(f"  run       {run.folder}")
-    if run.last_checkpoint is None:
-        why = "checkpoints are switched off" if run.outcome.kind == "stopped" else "no iteration was finished"
-        click.echo(f"  nothing is saved, because {why}")
-        return
-    from shoal.runs.checkpoints import best_checkpoint
-
-    folder = shlex.quote(str(run.folder))
-    click.echo(f"  saved     {run.last_checkpoint.name}")
-    score = run.experiment.checkpoint_score_attr
-    if score is not None and (best := best_checkpoint(run.folder, score)) is not None:
-        click.echo(f"  best      {best.name} by {score}")
-    click.echo(f"  evaluate  shoal evaluate {folder}")
-    click.echo(f"  go on     {_further(run) if run.outcome.kind == 'stopped' else f'shoal resume {folder}'}")
-
-
-def _further(run: Run) -> str:
-    """A command that trains a finished run for as long again."""
-    from shoal.runs.checkpoints import newest_summary
-
-    steps = (newest_summary(run.folder) or {}).get("timesteps_total", 50_000)
-    return f"shoal resume {shlex.quote(str(run.folder))} --stop timesteps_total={2 * int(steps)}"
-
-
 def _experiments(file: Path | None, overrides: list[tuple[str, Any]]) -> list[Experiment]:
     from shoal.config.experiment import experiment_from, experiments_from_file
 
@@ -229,12 +239,30 @@ def _experiments(file: Path | None, overrides: list[tuple[str, Any]]) -> list[Ex
 
 
 def _with_workers(experiment: Experiment, num_cpus: int | None) -> Experiment:
-    """The experiment with `num_workers: auto` resolved, if the cores to use are given."""
+    """The experiment with as many workers as the cores to use leave room for, if nobody says how many there are."""
+    from shoal.config.experiment import with_settings
+    from shoal.config.layout import DRIVER_CPUS, workers_in
+
     config = experiment.config
-    if num_cpus is None or config.num_workers != "auto":
+    is_said = "num_workers" in config.model_fields_set and config.num_workers != "auto"
+    if num_cpus is None or is_said:
         return experiment
-    count = max(1, int((num_cpus - 1) / max(config.num_cpus_per_worker, 1e-3)) - config.evaluation_num_workers)
-    return experiment.model_copy(update={"config": config.model_copy(update={"num_workers": count})})
+    fit = workers_in(config, num_cpus - DRIVER_CPUS)
+    # `auto` asks for workers, so there is one at least, and a sentence if the cores do not do for it.
+    count = max(fit, 1 if config.num_workers == "auto" else 0)
+    return with_settings(experiment, {"num_workers": count})
+
+
+def _with_trial(experiment: Experiment) -> Experiment:
+    """The experiment whose `restore` is the best trial of a sweep, if it was the sweep."""
+    if experiment.restore is None:
+        return experiment
+    from shoal.cli.naming import best_trial
+    from shoal.config.changing import changed
+    from shoal.runs.folders import find_named
+
+    trial = best_trial(find_named(experiment.restore, experiment.results_dir))
+    return experiment if trial is None else changed(experiment, restore=str(trial))
 
 
 def _check_resources(experiment: Experiment, num_cpus: int | None, ray_address: str | None) -> None:
@@ -243,26 +271,33 @@ def _check_resources(experiment: Experiment, num_cpus: int | None, ray_address: 
         raise ConfigError("--ray-address: nothing runs on Ray without workers; add --num-workers N, or leave it out")
     if num_cpus is None:
         return
-    needed = (config.worker_count + config.evaluation_num_workers) * config.num_cpus_per_worker + 1
-    if needed > num_cpus:
-        most = int((num_cpus - 1) / config.num_cpus_per_worker) if config.num_cpus_per_worker else num_cpus
-        most = max(most - config.evaluation_num_workers, 0)
+    from shoal.config.layout import DRIVER_CPUS, layout_of, workers_in
+    from shoal.machine.cores import cores
+
+    here = cores()
+    is_elsewhere = ray_address is not None or bool(os.environ.get("RAY_ADDRESS"))
+    if num_cpus > here and not is_elsewhere:
         raise ConfigError(
-            f"--num-cpus: {config.num_workers} workers of {config.num_cpus_per_worker:g} cores and the learner need "
-            f"{needed:g} (got {num_cpus}); give more, or --num-workers {most}"
+            f"--num-cpus: this machine gives {here} (got {num_cpus}); use --num-cpus {here}, or --num-workers "
+            f"{num_cpus - 1} if workers may share cores"
         )
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if ray_address is None and num_cpus > here:
-        raise ConfigError(f"--num-cpus: this machine gives {here} (got {num_cpus})")
+    needed = layout_of(config).cpus + DRIVER_CPUS
+    if needed > num_cpus:
+        most = workers_in(config, num_cpus - DRIVER_CPUS)
+        evaluation = f", {config.evaluation_num_workers} for evaluation" * bool(config.evaluation_num_workers)
+        learners = f"{config.num_learners} learners" if config.num_learners > 1 else "the learner"
+        is_enough = config.num_learners == 1 or most >= config.num_learners  # each learner needs a worker
+        fewer = f"--num-workers {most}" if is_enough else "use fewer learners"
+        raise ConfigError(
+            f"--num-cpus: {config.num_workers} workers of {config.num_cpus_per_worker:g} cores{evaluation} and "
+            f"{learners} need {needed:g} (got {num_cpus}); give more, or {fewer}"
+        )
 
 
 def _limit_threads(experiments: list[Experiment], num_cpus: int) -> None:
     """Leave the learner the cores that the workers do not take."""
+    from shoal.machine.threads import limit_threads
+
     taken = max(experiment.config.worker_count * experiment.config.num_cpus_per_worker for experiment in experiments)
     threads = max(1, int(num_cpus - taken))
-    # Read when NumPy and PyTorch are imported, here and in every process that is started from here.
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-    if "numpy" in sys.modules:
-        from threadpoolctl import threadpool_limits
-
-        threadpool_limits(threads)
+    limit_threads(threads)

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.train import limits
+from shoal.cli.options import Command, set_option, stop_option
+from shoal.cli.train import argument_or_file, limits
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.config.sweep import Chosen, Sweep
-    from shoal.tune.sweeping import SweepRun
+    from shoal.reports.records import Event
+    from shoal.tune.sweep_run import SweepRun
 
 NUM_EXAMPLES = 3
 
 
-@click.command()
+@click.command(cls=Command)
+@click.argument("argument", metavar="[FILE]", required=False, type=click.Path())
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more sweeps.")
 @click.option("--num-samples", type=click.IntRange(1), help="How many trials are drawn (for each point of the grids).")
 @click.option("--metric", metavar="NAME", help="The result that tells which trial is the best; needs --mode.")
@@ -31,17 +34,18 @@ NUM_EXAMPLES = 3
 @click.option(
     "--seeds", type=click.IntRange(1), help="Seeds that each configuration runs with; it is ranked by the mean."
 )
-@click.option("--stop", multiple=True, metavar="NAME=LIMIT", help="End a trial when a result is reached; repeatable.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key, or a search; repeatable.")
+@stop_option("End a trial when a result is reached; repeatable.")
+@set_option("Any key, or a search; repeatable.")
 @click.option("--name", help="Name of the sweep, and the folder that it goes to.")
 @click.option("--results-dir", metavar="FOLDER", help="Where sweeps are kept; ~ and $VAR are expanded.")
 @click.option("--new", is_flag=True, help="Start a new sweep even if there is one to continue.")
 @click.option("--resume", "resumed", metavar="NAME|FOLDER", help="Continue a sweep, without its file.")
 @click.option("--dry-run", is_flag=True, help="Print what would be tried, and stop.")
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
-@click.option("--ray-address", metavar="HOST:PORT", help="A running Ray cluster for the trials.")
+@click.option("--ray-address", metavar="HOST:PORT|auto", help="A running Ray cluster for the trials.")
 @click.option("--num-cpus", type=click.IntRange(1), help="Cores to use in all.")
 def tune(
+    argument: str | None,
     file: Path | None,
     num_samples: int | None,
     metric: str | None,
@@ -66,6 +70,11 @@ def tune(
     In the file, lr: {loguniform: [1e-5, 1e-2]} or {grid_search: [1e-3, 1e-4]} stands for the value, and num_samples,
     metric, mode, scheduler, search_alg, seeds beside stop. The same command continues a sweep that was interrupted.
     """
+    argument, file = argument_or_file(argument, file)
+    if argument is not None:
+        raise click.UsageError(
+            f"A sweep stands in a YAML file; type `shoal tune FILE.yml` (got {argument}), or `shoal train {argument}`."
+        )
     from shoal.config.overrides import parse_override
 
     flags = {
@@ -86,7 +95,7 @@ def tune(
     if resumed is not None:
         _check_alone(file, [key for key, _ in overrides if key != "results_dir"], new, dry_run)
         _use(ray_address)
-        from shoal.tune.sweeping import SweepRun
+        from shoal.tune.sweep_run import SweepRun
 
         follow(SweepRun.resume(resumed, results_dir), quiet, num_cpus)
         return
@@ -103,7 +112,7 @@ def tune(
         click.echo("\n\n".join(described(sweep) for sweep in sweeps))
         return
     _use(ray_address)
-    from shoal.tune.sweeping import SweepRun
+    from shoal.tune.sweep_run import SweepRun
 
     for sweep in sweeps:
         follow(SweepRun.open(sweep, new, search_path), quiet, num_cpus)
@@ -111,8 +120,10 @@ def tune(
 
 def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
     """Run a sweep before the user's eyes; the process ends here if a signal ended it."""
+    from shoal.cli.outlets import open_outlets, tell_losses
     from shoal.cli.tune_view import open_tune_view, tell_end
 
+    outlets = open_outlets()
     for note in run.notes:
         click.echo(note)
     run.num_cpus = num_cpus
@@ -122,11 +133,16 @@ def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
     analysis = None
     try:
         with open_tune_view(run, quiet or is_done) as view:
-            analysis = run.run(view.show)
+
+            def show(event: Event) -> None:
+                view.show(event)
+                outlets[:] = tell_losses(outlets)
+
+            analysis = run.run(show)
     finally:
         tell_end(run, analysis)
     if run.outcome is not None and run.outcome.signal is not None:
-        from shoal.runs.interrupts import exit_code
+        from shoal.machine.signals import exit_code
 
         sys.exit(exit_code(run.outcome.signal))
 
@@ -195,9 +211,11 @@ def _check_cores(num_cpus: int | None, ray_address: str | None) -> None:
         return
     if ray_address is not None:
         raise ConfigError("--num-cpus: a cluster that runs already has its own cores; leave it out")
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from shoal.machine.cores import cores
+
+    here = cores()
     if num_cpus > here:
-        raise ConfigError(f"--num-cpus: this machine gives {here} (got {num_cpus})")
+        raise ConfigError(f"--num-cpus: this machine gives {here} (got {num_cpus}); use {here}, or leave it out")
 
 
 def _check_alone(file: Path | None, changes: list[str], new: bool, dry_run: bool) -> None:

@@ -14,21 +14,23 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from shoal.cli.live import REDRAW_S, can_redraw, duration, messages, rate, tail
+from shoal.cli.live import REDRAW_S, messages, tail
+from shoal.cli.waiting import duration, rate
 from shoal.config.problems import printable
 from shoal.config.sweep import trial_count
-from shoal.tune.curves import axis_of
-from shoal.tune.naming import all_settings, differing, score_text, settings_text, short_names, value_text
-from shoal.tune.records import Event, TrialRecord, read_trials
-from shoal.tune.tables import aligned, axis_text, fitted, reached_text, status_counts
+from shoal.machine.terminal import can_redraw
+from shoal.reports.curves import axis_of
+from shoal.reports.labels import all_settings, counted, differing, score_text, settings_text, short_names, value_text
+from shoal.reports.records import Event, TrialRecord, read_trials
+from shoal.reports.tables import aligned, axis_text, fitted, reached_text, status_counts
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
     from shoal.config.sweep import Sweep
-    from shoal.tune.analysis import Analysis
-    from shoal.tune.sweeping import SweepRun
+    from shoal.reports.analysis import Analysis
+    from shoal.tune.sweep_run import SweepRun
 
 SUMMARY_EVERY_S = 30.0
 MOST_ROWS = 15
@@ -50,7 +52,7 @@ def open_tune_view(run: SweepRun, quiet: bool) -> Iterator[TuneView]:
     """The view that suits where the output goes; meanwhile it also shows shoal's own warnings."""
     board = Board(run.sweep, read_trials(run.folder))
     if run.done is None:
-        how = f"goes on with {board.counts()}" if board.records else f"{trial_count(run.sweep)} trials"
+        how = f"goes on with {board.counts()}" if board.records else counted(trial_count(run.sweep), "trial")
         click.echo(f"{run.sweep.name}: {how} in {run.folder}")
         sys.stdout.flush()
     if quiet:
@@ -105,7 +107,7 @@ class Board:
         """`12 of 20 trials: 4 running, 5 finished, 3 stopped early`."""
         begun = [record for record in self.records.values() if record.status != "waiting"]
         total = max(trial_count(self.sweep), len(self.records))
-        return f"{len(begun)} of {total} trials" + (f": {status_counts(begun)}" if begun else "")
+        return f"{len(begun)} of {counted(total, 'trial')}" + (f": {status_counts(begun)}" if begun else "")
 
     def paths(self) -> tuple[list[str], dict[str, str]]:
         """The settings that differ so far, and how they are called."""
@@ -265,7 +267,7 @@ def tell_end(run: SweepRun, analysis: Analysis | None) -> None:
     if run.outcome.kind == "interrupted":
         rows.append(("resume", f"shoal tune --resume {shlex.quote(str(run.folder))}"))
     if analysis is not None and analysis.records:
-        from shoal.tune.answer import answer_lines, answer_of
+        from shoal.reports.answer import answer_lines, answer_of
 
         answer = answer_of(analysis)
         width = max(min(shutil.get_terminal_size().columns, 120), 40)

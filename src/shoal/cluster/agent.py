@@ -16,14 +16,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from shoal.cluster.environment import mended
 from shoal.cluster.exits import HEAD_FAILED
 from shoal.cluster.job_folder import Notice
 from shoal.cluster.keeper import adopt_orphans, copy_logs, end_descendants
+from shoal.cluster.os_variables import mended
 from shoal.cluster.ports import port_range
 from shoal.cluster.ray_node import GRACE_S, NodePlan, RayNode
 from shoal.cluster.wire import Message, Peer, call
 from shoal.errors import ClusterError
+from shoal.machine.host_names import short_name
+from shoal.version import __version__
 
 LOOKING_S = 0.1  # a shared file system tells nobody that a file has appeared
 CALLING_TIMEOUT_S = 10.0
@@ -75,16 +77,19 @@ async def _first(calls: list[asyncio.Task[tuple[Peer, str]]]) -> tuple[Peer | No
             each.cancel()
 
 
-def hello(environ: Mapping[str, str], rank: int | None, reached: str, is_joining: bool) -> dict[str, Any]:
-    """What the head has to know of this process and its host."""
+def hello(
+    environ: Mapping[str, str], rank: int | None, reached: str, is_joining: bool, num_cpus: int | None = None
+) -> dict[str, Any]:
+    """What the head has to know of this process and its host; `num_cpus` is what its user wants Ray to offer here."""
     from shoal.cluster.allocation import allocation
-    from shoal.cluster.resources import cgroup_cpus, cpus_of_this_process, gpus_of_this_host
+    from shoal.machine.cores import cgroup_cpus, cpus_of_this_process
+    from shoal.machine.gpus import gpus_of_this_host
 
     name = socket.gethostname()
     given = None
     with contextlib.suppress(ClusterError):  # some schedulers have their files on the first host only
         given = allocation(environ)
-    own = [host for host in given.hosts if _short(host.name) == _short(name)] if given else []
+    own = [host for host in given.hosts if short_name(host.name) == short_name(name)] if given else []
     return {
         "rank": rank,
         "host": name,
@@ -92,6 +97,7 @@ def hello(environ: Mapping[str, str], rank: int | None, reached: str, is_joining
         "pid": os.getpid(),
         "reached": reached,
         "is_joining": is_joining,
+        "num_cpus": num_cpus,
         "cpus": sorted(cpus_of_this_process()),
         "cgroup_cpus": cgroup_cpus(),
         "scheduler_cpus": own[0].num_cpus if own else None,
@@ -99,7 +105,7 @@ def hello(environ: Mapping[str, str], rank: int | None, reached: str, is_joining
         "versions": {
             "python": ".".join(str(part) for part in sys.version_info[:3]),
             "ray": _version("ray"),
-            "shoal": _version("shoal"),
+            "shoal": __version__,
         },
     }
 
@@ -222,10 +228,6 @@ def archived_logs(folder: Path) -> bytes:
                 room -= size
                 tar.add(path, arcname=path.name, recursive=False)
     return archive.getvalue()
-
-
-def _short(name: str) -> str:
-    return name.partition(".")[0].lower()
 
 
 def _boot_id() -> str:

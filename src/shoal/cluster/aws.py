@@ -22,7 +22,7 @@ from pathlib import Path
 
 from shoal.config.yaml_files import load_text
 from shoal.errors import ClusterError, ConfigError
-from shoal.version import __version__
+from shoal.version import DISTRIBUTION, __version__
 
 INSTANCE_TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
 PLAIN_PATH = r"/[A-Za-z0-9._/+@-]+"
@@ -75,7 +75,7 @@ def _problems(cluster: AwsCluster) -> list[str]:
         ("--key-name", r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}", cluster.key_name, "letters, digits, -, _ and ."),
         ("--security-group", r"sg-[0-9a-f]{8,17}", cluster.security_group, "an id such as sg-0123456789abcdef0"),
         ("--python", r"3\.1\d", cluster.python, "3.10 or later, such as 3.11"),
-        ("--wheel", rf".*/shoal-{re.escape(__version__)}-[^/]*\.whl", cluster.wheel, f"a wheel of shoal {__version__}"),
+        ("--wheel", rf".*/shoal_rl-{re.escape(__version__)}-[^/]*\.whl", cluster.wheel, f"one of shoal {__version__}"),
         ("--wheel", PLAIN_PATH, cluster.wheel, "a path without spaces and quotes"),
         ("--folder", PLAIN_PATH, cluster.folder, "a path without spaces and quotes"),
     ]
@@ -105,7 +105,7 @@ def _problems(cluster: AwsCluster) -> list[str]:
     if cluster.wheel is None and (source := installed_from()) is not None:
         problems.append(
             f"--wheel: the machines need this shoal, which is from no package index; type pip wheel --no-deps -w dist "
-            f"{source} and add --wheel dist/shoal-{__version__}-py3-none-any.whl"
+            f"{source} and add --wheel dist/shoal_rl-{__version__}-py3-none-any.whl"
         )
     return problems
 
@@ -120,7 +120,7 @@ def newest_image(cluster: AwsCluster) -> str:
 
 def installed_from() -> str | None:
     """The folder or address that this shoal was installed from; None where pip found it by its name (PEP 610)."""
-    told = metadata.distribution("shoal").read_text("direct_url.json")
+    told = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     return None if told is None else str(json.loads(told)["url"]).removeprefix("file://")
 
 
@@ -266,7 +266,7 @@ file_mounts:
 
 
 def _commands(cluster: AwsCluster) -> str:
-    package = f"{cluster.keep}/{cluster.wheel.name}" if cluster.wheel else f"shoal=={__version__}"
+    package = f"{cluster.keep}/{cluster.wheel.name}" if cluster.wheel else f"{DISTRIBUTION}=={__version__}"
     install = "~/.shoal/tools/bin/uv pip install --python ~/.shoal/venv"
     apt = "sudo apt-get -qq -o DPkg::Lock::Timeout=300"
     begin = ". ~/.shoal/env && ulimit -n 65535"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoal.cluster.resources import usable_cpus
+from shoal.machine.cores import usable_cpus
 
 Verdict = Literal["ok", "warn", "bad"]
 Facts = Mapping[str, Any]

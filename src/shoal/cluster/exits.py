@@ -8,15 +8,6 @@ HEAD_FAILED = 81  # Ray could not be started on the head, or ended there; or the
 NODE_FAILED = 82  # a host could not start
 TIMED_OUT = 83  # a host has not shown up, or was not ready, in time
 NODE_LOST = 84  # a host was lost while the command ran, and --on-node-loss is stop
-RESUME_ME = 85  # the command's own word for: saved, start me again
-
-MEANINGS = {
-    HEAD_FAILED: "the head's Ray could not start, or was lost",
-    NODE_FAILED: "a host could not start",
-    TIMED_OUT: "a host did not show up or was not ready in time",
-    NODE_LOST: "a host was lost during the run (--on-node-loss stop)",
-    RESUME_ME: "from the command: everything is saved, start it again",
-}
 
 
 class LaunchError(ClusterError):

@@ -7,7 +7,7 @@ import base64
 import contextlib
 import io
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, time
@@ -17,8 +17,10 @@ from shoal.cluster.agent import BEAT_S, SILENCE_S
 from shoal.cluster.exits import HEAD_FAILED, NODE_FAILED, TIMED_OUT, LaunchError
 from shoal.cluster.job_folder import Notice, note_event, own_addresses
 from shoal.cluster.ports import PortRange, listening_socket
-from shoal.cluster.resources import usable_cpus
+from shoal.cluster.room_check import Resources
 from shoal.cluster.wire import Message, Peer, accepted
+from shoal.machine.cores import usable_cpus
+from shoal.machine.host_names import short_name
 
 STOPPING_TIMEOUT_S = 6.0
 MOST_CALLING = 8192
@@ -42,6 +44,7 @@ class HeadPlan:
     dashboard: bool
     environment: Mapping[str, str]  # for every host
     host_cpus: Mapping[str, int] = field(default_factory=dict)  # what the user grants of a host, by its short name
+    num_cpus: int | None = None  # that Ray offers on every host, whatever it has
 
 
 @dataclass
@@ -61,8 +64,9 @@ class HostState:
     members: list[Member] = field(default_factory=list)
     state: str = "here"  # then starting, up; or failed, lost, left
     reason: str = ""
-    num_cpus: int = 0
+    num_cpus: int = 0  # that Ray offers
     num_gpus: int = 0
+    usable_cpus: int = 0
     answer: Mapping[str, Any] = field(default_factory=dict)  # of the node that is up
     asked_at: float = 0.0  # for its facts
 
@@ -96,11 +100,19 @@ class Head:
         addresses = (*(() if self._plan.is_local else own_addresses()), "127.0.0.1")
         return Notice(addresses, listener.getsockname()[1], self._plan.secret)
 
-    async def bring_up(self) -> HostState:
-        """Return the head's host when Ray is up on as many hosts as were asked for; LaunchError if it cannot be."""
+    async def bring_up(self, check: Callable[[Sequence[Resources]], Awaitable[None]] | None = None) -> HostState:
+        """Return the head's host when Ray is up on as many hosts as were asked for; LaunchError if it cannot be.
+
+        `check` is told what every host will offer before Ray is started on the first, and may refuse.
+        """
         await self._until(self._all_are_here)
         if not self._enough(self._hosts.values()):
             raise LaunchError(TIMED_OUT, f"{self._missing()} within {self._plan.timeout_s:g} s")
+        for host in self._hosts.values():
+            self._measure(host)
+        self._tell_shared_cpus()
+        if check is not None and self._plan.min_nodes is None:  # else more hosts may come, nobody knows how many
+            await check([{"CPU": host.num_cpus, "GPU": host.num_gpus} for host in self._hosts.values()])
         head = self._head()
         self._ip = self._head_address()
         self._serve(head, None)
@@ -214,13 +226,7 @@ class Head:
     def _serve(self, host: HostState, head_address: str | None) -> None:
         """Tell a host to start its node."""
         is_head = head_address is None
-        hellos = [member.hello for member in host.members]
-        granted = hellos[0]["scheduler_cpus"] or self._plan.host_cpus.get(_short(host.name))
-        affinity = {cpu for hello in hellos for cpu in hello["cpus"]}
-        host.num_cpus = usable_cpus(affinity, hellos[0]["cgroup_cpus"], granted)
-        host.num_gpus = max(hello["num_gpus"] for hello in hellos)
-        if is_head and not self._plan.gives_cpus:
-            host.num_cpus = host.num_gpus = 0
+        self._measure(host)
         host.state = "starting"
         if mismatch := self._mismatch(host):
             self._lose(host, "failed", mismatch)
@@ -237,6 +243,33 @@ class Head:
             environment=dict(self._plan.environment),
             hosts=sorted({self._ip, *(each.name for each in self._hosts.values())}),
         )
+
+    def _measure(self, host: HostState) -> None:
+        """Note what Ray shall offer on a host: what is ours of it, or one CPU per rank if there are more of these."""
+        hellos = [member.hello for member in host.members]
+        granted = hellos[0]["scheduler_cpus"] or self._plan.host_cpus.get(short_name(host.name))
+        affinity = {cpu for hello in hellos for cpu in hello["cpus"]}
+        host.usable_cpus = usable_cpus(affinity, hellos[0]["cgroup_cpus"], granted)
+        host.num_cpus = hellos[0]["num_cpus"] or self._plan.num_cpus or max(host.usable_cpus, len(hellos))
+        host.num_gpus = max(hello["num_gpus"] for hello in hellos)
+        if self.is_head(host) and not self._plan.gives_cpus:
+            host.num_cpus = host.num_gpus = 0
+
+    def _tell_shared_cpus(self) -> None:
+        """Say where Ray will offer more CPUs than there are."""
+        shared = [host for host in self._hosts.values() if host.num_cpus > host.usable_cpus]
+        if not shared:
+            return
+        first, num_others = shared[0], len(shared) - 1
+        has = f"{first.name} has" if num_others == 0 else f"{first.name} and {_counted(num_others, 'other host')} have"
+        example = f"{first.num_cpus} on {first.name}, which has {first.usable_cpus}"
+        if self._plan.num_cpus is not None:
+            self._tell(f"{has} fewer CPUs than --num-cpus, so Ray offers more than there are ({example})")
+        else:
+            self._tell(
+                f"{has} more ranks than CPUs, so Ray offers one CPU for each rank ({example}); "
+                "--num-cpus sets another number"
+            )
 
     def _mismatch(self, host: HostState) -> str:
         """What a host has other versions of than the head."""
@@ -333,8 +366,8 @@ class Head:
 
     def _missing(self) -> str:
         """Who has not shown up."""
-        here = {_short(host.name) for host in self._hosts.values()}
-        absent = [name for name in self._plan.host_names if _short(name) not in here]
+        here = {short_name(host.name) for host in self._hosts.values()}
+        absent = [name for name in self._plan.host_names if short_name(name) not in here]
         if absent:
             return f"{', '.join(absent)} {'has' if len(absent) == 1 else 'have'} not shown up"
         ranks = {member.hello["rank"] for host in self._hosts.values() for member in host.members}
@@ -383,7 +416,3 @@ def _indented(text: str) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def _short(name: str) -> str:
-    return name.partition(".")[0].lower()

@@ -14,26 +14,29 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from shoal.cluster.allocation import allocation
-from shoal.cluster.resources import cgroup_cpus, cpus_of_this_process, gpus_of_this_host
 from shoal.errors import ClusterError
+from shoal.machine.control_groups import control_groups, number_in
+from shoal.machine.cores import cgroup_cpus, cpus_of_this_process
+from shoal.machine.gpus import GPU_VARIABLES, gpus_of_this_host
+from shoal.machine.host_names import is_own_name
+from shoal.machine.memory import available_memory, total_memory
+from shoal.version import __version__
 
 PACKAGES = ("shoal", "ray", "torch", "numpy", "gymnasium")
 LIMITS = {"open_files": resource.RLIMIT_NOFILE, "processes": resource.RLIMIT_NPROC, "core": resource.RLIMIT_CORE}
 TEMP_VARIABLES = ("RAY_TMPDIR", "TMPDIR", "SLURM_TMPDIR")
 TEMP_FOLDERS = ("/tmp", "/var/tmp")
-GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 SHOWN_VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "LD_PRELOAD", "PYTHONHOME", "PYTHONPATH", "LC_ALL", "LANG")
 PROXY = re.compile(r"(http|https|all|grpc)_proxy", re.IGNORECASE)
 RAY_DAEMONS = ("raylet", "gcs_server")
 RAYS_PLACE = Path("/tmp/ray")
 RESOLVING_TIMEOUT_S = 0.5
-CGROUP = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 
 
@@ -44,7 +47,7 @@ def facts(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "user": environ.get("USER", str(os.getuid())),
         "time": time.time(),
         "python": _python(environ),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {"shoal": __version__} | {name: _version(name) for name in PACKAGES if name != "shoal"},
         "limits": {name: [_finite(limit) for limit in resource.getrlimit(key)] for name, key in LIMITS.items()},
         "tasks": tasks(),
         "shm": _space("/dev/shm"),
@@ -99,12 +102,6 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _number(path: Path) -> int | None:
-    """The number in a file of the kernel's; None where there is no file or no limit."""
-    text = _read(path)
-    return int(text) if text is not None and text.isdecimal() else None
-
-
 def tasks(proc: Path = PROC) -> dict[str, Any]:
     """Threads that run and how many there may be, since limits count these; and the daemons of Rays that run here."""
     me, mine, everybody = str(os.getuid()), 0, 0
@@ -117,26 +114,15 @@ def tasks(proc: Path = PROC) -> dict[str, Any]:
         mine += int(about["Threads"]) if about["Uid"] == me else 0
         if about["Name"] in RAY_DAEMONS:
             rays["ours" if about["Uid"] == me else "others"] += 1
-    pairs = [(_number(folder / "pids.max"), _number(folder / "pids.current")) for folder in cgroup_folders("pids")]
+    pairs = [(number_in(folder / "pids.max"), number_in(folder / "pids.current")) for folder in control_groups("pids")]
     rooms = [most - now for most, now in pairs if most is not None and now is not None]
     return {
         "of_user": mine,
         "of_all": everybody,
-        "threads_max": _number(proc / "sys/kernel/threads-max"),
+        "threads_max": number_in(proc / "sys/kernel/threads-max"),
         "cgroup_room": min(rooms, default=None),
         "rays": rays,
     }
-
-
-def cgroup_folders(controller: str, root: Path = CGROUP, of: Path = PROC / "self/cgroup") -> Iterator[Path]:
-    """The folders in which a controller may limit this process, innermost first; version 2 has one tree for all."""
-    for line in (_read(of) or "").splitlines():
-        _, names, path = line.split(":", 2)
-        if names and controller not in names.split(","):
-            continue
-        top = root / controller if names else root
-        inner = top / path.lstrip("/")
-        yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(top) and folder.is_dir())
 
 
 def _space(folder: str) -> dict[str, Any] | None:
@@ -154,11 +140,8 @@ def _space(folder: str) -> dict[str, Any] | None:
 def _memory() -> dict[str, Any]:
     import psutil
 
-    memory = psutil.virtual_memory()
-    names = ("memory.max", "memory.limit_in_bytes")  # of version 2 and version 1
-    limits = [_number(folder / name) for folder in cgroup_folders("memory") for name in names]
-    limit = min((limit for limit in limits if limit is not None), default=memory.total)
-    return {"total": min(memory.total, limit), "machine": memory.total, "available": min(memory.available, limit)}
+    machine = int(psutil.virtual_memory().total)
+    return {"total": total_memory(), "machine": machine, "available": available_memory()}
 
 
 def _temp_folders(environ: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -255,8 +238,7 @@ def _allocation(environ: Mapping[str, str]) -> dict[str, Any] | None:
         return {"error": str(error)}
     if given is None:
         return None
-    here = socket.gethostname().partition(".")[0]
-    cpus = next((host.num_cpus for host in given.hosts if host.name.partition(".")[0] == here), None)
+    cpus = next((host.num_cpus for host in given.hosts if is_own_name(host.name)), None)
     return {
         "scheduler": given.scheduler,
         "job_id": given.job_id,

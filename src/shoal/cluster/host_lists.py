@@ -70,21 +70,21 @@ def host_file(text: str, where: str = "The host file") -> list[Host]:
     return _merged(found)
 
 
-def pbs_node_file(text: str, where: str = "PBS_NODEFILE") -> list[Host]:
-    """The hosts of a node file: one line for each process, so that repeats add up to CPUs."""
+def hosts_of_lines(text: str, where: str) -> list[Host]:
+    """The hosts of a node file such as PBS's: one line for each process, so that repeats add up to CPUs."""
     return _merged((_name(words[0], f"{where}, line {line}"), 1) for line, words in _lines(text))
 
 
-def lsf_pairs(text: str, where: str = "LSB_MCPU_HOSTS") -> list[Host]:
-    """The hosts of `h1 16 h2 16`."""
+def hosts_and_slots(text: str, where: str) -> list[Host]:
+    """The hosts of `h1 16 h2 16`, as LSF writes them."""
     words = text.split()
     if len(words) % 2:
         raise ClusterError(f"{where}: {words[-1]!r} has no number of slots behind it; name the hosts with --hosts.")
     return _merged((_name(name, where), _count(slots, where)) for name, slots in zip(words[::2], words[1::2]))
 
 
-def sge_host_file(text: str, where: str = "PE_HOSTFILE") -> list[Host]:
-    """The hosts of lines `host slots queue processors`; a host has a line for each of its queues."""
+def hosts_with_slots(text: str, where: str) -> list[Host]:
+    """The hosts of lines `host slots ...`, as Grid Engine writes them; a host has a line for each of its queues."""
     found = []
     for line, words in _lines(text):
         place = f"{where}, line {line}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import os
 import socket
@@ -13,6 +12,7 @@ from pathlib import Path
 from time import time
 
 from shoal.errors import ClusterError
+from shoal.machine.proofs import proof
 
 NOTICE = "head.json"
 EVENTS = "events.jsonl"
@@ -33,7 +33,7 @@ class Notice:
     @property
     def ray_token(self) -> str:
         """Ray's token, which Ray sends unencrypted; so it is not the secret itself."""
-        return hmac.digest(self.secret.encode(), b"ray", "sha256").hex()
+        return proof(self.secret.encode(), b"ray").hex()
 
 
 def notice_of(text: str) -> Notice:

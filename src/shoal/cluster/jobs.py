@@ -56,9 +56,11 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "module": "preamble",
         "setup": "preamble",
         "prologue": "preamble",
-        "environment": "env",
-        "environment_variables": "env",
-        "export": "env",
+        "shell": "login_shell",
+        "env": "variables",
+        "environment": "variables",
+        "environment_variables": "variables",
+        "export": "variables",
         "pe": "parallel_environment",
         "log": "output",
         "log_file": "output",
@@ -137,7 +139,19 @@ def directive_lines(value: Any) -> tuple[str, ...]:
     return tuple(line.strip() for line in value)
 
 
-def variables(value: Any) -> dict[str, str]:
+def known_scheduler(value: str) -> str:
+    """Refuse a scheduler that nobody has described."""
+    from shoal.cluster.schedulers import names  # here, because schedulers describe jobs
+
+    known = names()
+    if value not in ("auto", *known):
+        meant = nearest(value.lower(), known, 0.6)
+        hint = f"; did you mean {meant}?" if meant else ""
+        raise ValueError(f"must be auto or one of {', '.join(known)}{hint}")
+    return value
+
+
+def variable_values(value: Any) -> dict[str, str]:
     """Environment variables; numbers become text, true and false are the user's to spell."""
     if not isinstance(value, Mapping):
         raise ValueError("must be a mapping of names to values")
@@ -207,15 +221,17 @@ class Job(BaseModel):
     """GPUs on each node."""
     memory_per_node: Annotated[int, PlainValidator(memory_mb), _TEXT] | None = None
     """Memory on each node, as "64GB"."""
-    scheduler: Literal["auto", "slurm", "pbs", "lsf", "cobalt", "sge"] = "auto"
-    """Whose batch script to write; auto: the one that this machine has."""
+    scheduler: Annotated[Text, AfterValidator(known_scheduler)] = "auto"
+    """Whose batch script to write: slurm, lsf, cobalt, pbs, sge, or one that a package adds; auto: this machine's."""
     parallel_environment: Word | None = None
     """Grid Engine's name for a way to spread slots over nodes, as `qconf -spl` lists them; needed there only."""
     extra_directives: Annotated[tuple[str, ...], PlainValidator(directive_lines), _LINES] = ()
     """Anything else for the scheduler, one directive each, without the word in front: ["--constraint=haswell"]."""
     preamble: Annotated[tuple[str, ...], PlainValidator(shell_lines), _LINES] = ()
-    """Shell lines before the command: modules, conda, a virtual environment; `set -e` ends the job if one fails."""
-    env: Annotated[dict[str, str], PlainValidator(variables), WithJsonSchema({"type": "object"})] = {}
+    """Shell lines before the command: modules, conda, a virtual environment; the job ends where one of them fails."""
+    login_shell: Flag = True
+    """Whether the script runs in a login shell, in which `module` and `conda activate` exist."""
+    variables: Annotated[dict[str, str], PlainValidator(variable_values), WithJsonSchema({"type": "object"})] = {}
     """Variables to export after the preamble."""
     command: Annotated[tuple[str, ...], PlainValidator(command_words), _LINES]
     """What runs on the first node, with a Ray cluster on all of them; on the command line it stands after `--`."""

@@ -11,16 +11,17 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import strftime
 from typing import Any
 
+from shoal.cluster.agent_entry import SIGNALS, serve
+from shoal.cluster.agent_processes import AgentProcesses
 from shoal.cluster.allocation import Host, allocation
 from shoal.cluster.command import Command
-from shoal.cluster.environment import LOOPBACK, mended
-from shoal.cluster.exits import HEAD_FAILED, NODE_LOST, RESUME_ME
+from shoal.cluster.exits import HEAD_FAILED, NODE_LOST
 from shoal.cluster.head import PASSED_ON, Head, HeadPlan, HostState
 from shoal.cluster.job_folder import (
     EVENTS,
@@ -33,16 +34,19 @@ from shoal.cluster.job_folder import (
     withdraw,
 )
 from shoal.cluster.keeper import adopt_orphans, end_descendants
+from shoal.cluster.os_variables import mended
 from shoal.cluster.ports import PortRange
 from shoal.cluster.ranks import Rank, rank_of
-from shoal.cluster.serving import SIGNALS, serve
-from shoal.cluster.starters import Starters
-from shoal.cluster.starting import agents_command
+from shoal.cluster.room_check import Resources, RoomCheck, answer
+from shoal.cluster.schedulers import starts_of
+from shoal.cluster.start_commands import agents_command
 from shoal.errors import ClusterError, ConfigError
+from shoal.machine.host_names import is_own_name, short_name
+from shoal.machine.ray_variables import LOOPBACK, token_variables
+from shoal.machine.signals import ECHO_S, RESUME_ME
 
 SAVING_S = 60.0  # for a command that is told to end because a host was lost
 LAST_GRACE_S = 1.0
-ECHO_S = 1.0  # schedulers tell every process of a job, and batch shells pass it on
 
 Tell = Callable[[str], None]
 
@@ -62,6 +66,8 @@ class LaunchOptions:
     dashboard: bool = False
     job_dir: Path | None = None
     environment: Mapping[str, str] | None = None  # more variables for every host
+    num_cpus: int | None = None  # that Ray offers on every host; None: what is ours of it
+    room_check: RoomCheck | None = None  # None: nothing is known of what the command needs
 
 
 @dataclass(frozen=True)
@@ -118,24 +124,26 @@ async def _join(
 ) -> int:
     notice = published(folder)
     assert notice is not None
-    starters = Starters(lambda host, why: tell(f"{host} could not start: {why}"))
+    processes = AgentProcesses(lambda host, why: tell(f"{host} could not start: {why}"))
     others = [] if where.rank is not None else [host for host in where.hosts if not is_this_host(host.name)]
     if others:
-        await start_agents(
-            starters, others, where.scheduler, folder, notice, options.timeout_s, environ, ("--joining",)
-        )
+        offered = () if options.num_cpus is None else ("--num-cpus", str(options.num_cpus))
+        more = ("--joining", *offered)
+        await start_agents(processes, others, where.scheduler, folder, notice, options.timeout_s, environ, more)
     rank = where.rank.rank if where.rank is not None else 0
     if rank == 0:
         tell(f"joining {folder.name}; SIGTERM or Ctrl-C takes these hosts out again")
     names = [host.name for host in where.hosts]
     if names and where.rank is None and not any(is_this_host(name) for name in names):
-        codes = await starters.wait()
+        codes = await processes.wait()
         return max(codes, default=0)
     try:
-        return await serve(lambda: notice, environ, options.timeout_s, None, folder, is_joining=True)
+        return await serve(
+            lambda: notice, environ, options.timeout_s, None, folder, is_joining=True, num_cpus=options.num_cpus
+        )
     finally:
-        starters.send(signal.SIGTERM)
-        await starters.wait()
+        processes.send(signal.SIGTERM)
+        await processes.wait()
 
 
 async def _lead(
@@ -143,21 +151,23 @@ async def _lead(
 ) -> int:
     """Be the head."""
     plan = _head_plan(options, where, folder, environ)
+    was_there = folder.exists()
     make_job_folder(folder)
     adopt_orphans()
     head = Head(plan, tell)
-    starters = Starters(head.could_not_start)
+    processes = AgentProcesses(head.could_not_start)
     signals: asyncio.Queue[int] = asyncio.Queue()
     try:
         with _signals_into(signals):
             notice = await head.open()
             publish(folder, notice)
+            check = _room_check(options, environ)
             beside = [*agent_words("-", plan.timeout_s), "--rank", "0"]
-            await starters.start(beside, socket.gethostname(), notice, environ)
+            await processes.start(beside, socket.gethostname(), notice, environ)
             others = [] if where.rank is not None else [host for host in where.hosts if not is_this_host(host.name)]
             if others:
-                await start_agents(starters, others, where.scheduler, folder, notice, plan.timeout_s, environ)
-            first = await _unless_signalled(head.bring_up(), signals)
+                await start_agents(processes, others, where.scheduler, folder, notice, plan.timeout_s, environ)
+            first = await _unless_signalled(head.bring_up(check), signals)
             if not isinstance(first, HostState):
                 return 128 + first
             address = first.answer["address"]
@@ -166,8 +176,7 @@ async def _lead(
             env |= {
                 **(options.environment or {}),
                 "RAY_ADDRESS": address,
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN_PATH": first.answer["token_path"],
+                **token_variables(first.answer["token_path"]),
                 "SHOAL_JOB_DIR": str(folder),
                 "SHOAL_CLUSTER_EVENTS": str(folder / EVENTS),
                 **(LOOPBACK if address.startswith("127.0.0.1:") else {}),
@@ -177,8 +186,30 @@ async def _lead(
     finally:
         withdraw(folder)
         await head.stop()
-        await starters.stop()
+        await processes.stop()
         await asyncio.to_thread(end_descendants, LAST_GRACE_S)
+        if not was_there:
+            with contextlib.suppress(OSError):  # of a command that was refused nothing is left to read
+                folder.rmdir()
+
+
+def _room_check(
+    options: LaunchOptions, environ: Mapping[str, str]
+) -> Callable[[Sequence[Resources]], Awaitable[None]] | None:
+    """Ask at once what the command needs; how to hold that against what the hosts offer."""
+    room_check = options.room_check
+    if room_check is None:
+        return None
+    asking = asyncio.create_task(answer(room_check.question, {**environ, **(options.environment or {})}))
+    # Nobody asks for its answer where the hosts do not even come up.
+    asking.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def check(hosts: Sequence[Resources]) -> None:
+        told = await asking
+        if told is not None:
+            room_check.check(told, hosts)
+
+    return check
 
 
 def _head_plan(options: LaunchOptions, where: Surroundings, folder: Path, environ: Mapping[str, str]) -> HeadPlan:
@@ -205,7 +236,8 @@ def _head_plan(options: LaunchOptions, where: Surroundings, folder: Path, enviro
         ports=options.ports,
         dashboard=options.dashboard,
         environment={**passed_on, **(options.environment or {})},
-        host_cpus={host.name.partition(".")[0].lower(): host.num_cpus for host in options.hosts if host.num_cpus},
+        host_cpus={short_name(host.name): host.num_cpus for host in options.hosts if host.num_cpus},
+        num_cpus=options.num_cpus,
     )
 
 
@@ -215,7 +247,7 @@ def agent_words(source: str, timeout_s: float) -> list[str]:
 
 
 async def start_agents(
-    starters: Starters,
+    processes: AgentProcesses,
     others: list[Host],
     scheduler: str,
     folder: Path,
@@ -226,13 +258,12 @@ async def start_agents(
 ) -> None:
     """Start an agent on every other host, by the scheduler's own means or by ssh."""
     is_ssh = scheduler == "ssh"
-    commands = agents_command(
-        scheduler, others, [*agent_words("-" if is_ssh else str(folder), timeout_s), *more], environ
-    )
+    words = [*agent_words("-" if is_ssh else str(folder), timeout_s), *more]
+    commands = agents_command(starts_of(scheduler), others, words, environ)
     names = [host.name for host in others]
     names = names if len(commands) == len(names) else [",".join(names)]
     for name, command in zip(names, commands, strict=True):
-        await starters.start(command, name, notice if is_ssh else None, environ)
+        await processes.start(command, name, notice if is_ssh else None, environ)
 
 
 async def _unless_signalled(work: Coroutine[Any, Any, HostState], signals: asyncio.Queue[int]) -> HostState | int:
@@ -306,8 +337,7 @@ def _tell_ready(head: Head, first: HostState, folder: Path, changes: list[str], 
 
 def is_this_host(name: str) -> bool:
     """Whether a name or address means the host that this runs on."""
-    own = socket.gethostname()
-    if name.partition(".")[0].lower() == own.partition(".")[0].lower() or name == "localhost":
+    if is_own_name(name) or name == "localhost":
         return True
     with contextlib.suppress(OSError):
         return socket.gethostbyname(name) in {"127.0.0.1", *own_addresses()}

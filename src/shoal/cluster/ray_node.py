@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from shoal.cluster.environment import LOOPBACK
 from shoal.cluster.ports import PortRange, port_options
-from shoal.cluster.private_folder import PrivateFolder
 from shoal.errors import ClusterError
+from shoal.machine.private_folder import PrivateFolder
+from shoal.machine.ray_variables import LOOPBACK, token_variables
 
 GRACE_S = 0.7  # Ray has nothing to save; what it logs is written by then
 LEAVING_GRACE_S = 10.0  # for work to move away when a node leaves a cluster that goes on
@@ -102,7 +102,7 @@ class RayNode:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         token = self.folder.write("token", self._plan.token)
-        env = {**self._environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+        env = {**self._environ, **token_variables(token)}
         if self._plan.ip == "127.0.0.1":
             env |= LOOPBACK
         readable, self._control = os.pipe()

@@ -1,204 +1,112 @@
-"""The schedulers' own commands: which one this machine has, and how to submit, ask and cancel."""
+"""The table of schedulers: those of shoal, and those that installed packages add."""
 
 from __future__ import annotations
 
-import getpass
+import logging
 import re
 import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
-from shoal.errors import ClusterError
+from shoal.cluster.cobalt import COBALT
+from shoal.cluster.grid_engine import GRID_ENGINE
+from shoal.cluster.lsf import LSF
+from shoal.cluster.pbs import PBS
+from shoal.cluster.programs import run
+from shoal.cluster.scheduler import Environ, Scheduler, Start
+from shoal.cluster.slurm import SLURM
+from shoal.cluster.start_commands import SSH
+from shoal.errors import ClusterError, ConfigError
 
-Question = Callable[[Sequence[str]], list[str]]
-"""The command that asks about jobs, from their ids."""
+GROUP = "shoal.schedulers"
+"""The entry points by which a package adds a scheduler: its name, and where its `Scheduler` is."""
 
-# What schedulers say of jobs that they have forgotten, which is an answer and not a failure.
-_FORGOTTEN = re.compile(r"unknown job|job .*not found|invalid job id|has finished|no .*job found", re.IGNORECASE)
+# Slurm and LSF sites often have a qsub too, which translates; so they stand first.
+BUILT_IN: Mapping[str, Scheduler] = {each.name: each for each in (SLURM, LSF, COBALT, PBS, GRID_ENGINE)}
 
-
-@dataclass(frozen=True)
-class Commands:
-    """How to speak with one scheduler."""
-
-    submit: tuple[str, ...]  # the script's path comes after it
-    job_id: str  # where its answer has the id
-    cancel: str
-    questions: tuple[Question, ...]  # the first knows of jobs that wait or run, the later ones of past jobs
-    answer: str  # each job's number and state in what they print
-    ended: frozenset[str] = frozenset()  # states in which a job is over; others are no longer listed then
-    from_stdin: bool = False  # whether the script goes to the command's standard input instead
+logger = logging.getLogger("shoal.cluster")
 
 
-COMMANDS: Mapping[str, Commands] = MappingProxyType(
-    {
-        "slurm": Commands(
-            submit=("sbatch", "--parsable"),
-            job_id=r"^(\d+)(?:;|$)",
-            cancel="scancel",
-            questions=(
-                lambda ids: ["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T"],
-                lambda ids: [
-                    *("sacct", "--noheader", "--allocations", "--parsable2", "--format=JobID,State"),
-                    f"--jobs={','.join(ids)}",
-                ],
-            ),
-            answer=r"^(\d+)\|(\w+)",
-            ended=frozenset(
-                ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE")
-            ),
-        ),
-        "pbs": Commands(
-            submit=("qsub",),
-            job_id=r"^(\d+[^\s\[]*)$",
-            cancel="qdel",
-            questions=(lambda ids: ["qstat", "-f", *ids], lambda ids: ["qstat", "-f", "-x", *ids]),
-            answer=r"^Job Id:\s*(\d+)(?:.*\n)+?\s*job_state = (\w)",
-            ended=frozenset(("F", "X", "C")),
-        ),
-        "lsf": Commands(
-            submit=("bsub",),
-            job_id=r"^Job <(\d+)>",
-            cancel="bkill",
-            questions=(lambda ids: ["bjobs", "-a", "-noheader", "-o", "jobid stat", *ids],),
-            answer=r"^(\d+)\s+(\w+)",
-            ended=frozenset(("DONE", "EXIT")),
-            from_stdin=True,
-        ),
-        "cobalt": Commands(
-            submit=("qsub",),
-            job_id=r"^(\d+)$",
-            cancel="qdel",
-            questions=(lambda ids: ["qstat", "--header", "JobID:State", *ids],),
-            answer=r"^\s*(\d+)\s+(\w+)",
-        ),
-        "sge": Commands(
-            submit=("qsub", "-terse"),
-            job_id=r"^(\d+)$",
-            cancel="qdel",
-            questions=(lambda ids: ["qstat", "-u", getpass.getuser()],),
-            answer=r"^\s*(\d+)\s+\S+\s+\S+\s+\S+\s+(\w+)",
-        ),
-    }
-)
-"""Every scheduler, by the name that `--scheduler` takes."""
+def names() -> list[str]:
+    """Every name that --scheduler takes for a scheduler; no package is loaded for it."""
+    return [*BUILT_IN, *_added()]
 
 
-def find_scheduler(environ: Mapping[str, str]) -> str:
+def scheduler_called(name: str) -> Scheduler:
+    """The scheduler of this name; ConfigError where there is none."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    point = _added().get(name)
+    if point is None:
+        raise ConfigError(f"there is no scheduler {name!r}; use --scheduler with one of {', '.join(names())}")
+    return _loaded(point)
+
+
+def all_schedulers() -> list[Scheduler]:
+    """Every scheduler, those of installed packages last; one that cannot be loaded is left out, with a warning."""
+    found = [*BUILT_IN.values()]
+    for point in _added().values():
+        try:
+            found.append(_loaded(point))
+        except ClusterError as error:
+            logger.warning("%s", error)
+    return found
+
+
+def starts_of(name: str) -> Sequence[Start]:
+    """How processes are started: by a scheduler's own means, or by ssh where the user names hosts."""
+    return (SSH,) if name == "ssh" else scheduler_called(name).starts
+
+
+def find_scheduler(environ: Environ) -> Scheduler:
     """The scheduler of this machine, by the commands on PATH."""
-
-    def has(program: str) -> bool:
-        return shutil.which(program, path=environ.get("PATH", "")) is not None
-
-    # Slurm and LSF sites often have a qsub too, which translates.
-    if has("sbatch"):
-        return "slurm"
-    if has("bsub"):
-        return "lsf"
-    if has("qsub"):
-        return _whose_qsub(environ)
+    by_program: dict[str, list[Scheduler]] = {}
+    for each in all_schedulers():
+        by_program.setdefault(each.commands.submit[0], []).append(each)
+    for program, rivals in by_program.items():
+        if shutil.which(program, path=environ.get("PATH", "")) is not None:
+            return rivals[0] if len(rivals) == 1 else _whose(rivals, environ)
+    neither = " nor ".join(
+        f"{program} ({', '.join(each.title for each in rivals)})" for program, rivals in by_program.items()
+    )
     raise ClusterError(
-        "no scheduler is here: neither sbatch (Slurm) nor bsub (LSF) nor qsub (PBS, Cobalt, Grid Engine) is on PATH, "
+        f"no scheduler is here: neither {neither} is on PATH, "
         "so load its module, or say whose script you want with --scheduler and --dry-run"
     )
 
 
-def submit(scheduler: str, script: Path, folder: Path) -> str:
-    """Submit a script from a folder; what the scheduler answers."""
-    commands = COMMANDS[scheduler]
-    words = [*commands.submit] if commands.from_stdin else [*commands.submit, str(script)]
-    done = _run(words, cwd=folder, stdin=script if commands.from_stdin else None)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-        raise ClusterError(f"{words[0]} refused the job: {said}")
-    return done.stdout
+def _whose(rivals: Sequence[Scheduler], environ: Environ) -> Scheduler:
+    """Which of several schedulers with the same command for submitting this machine has."""
+    told_apart = sorted(rivals, key=lambda each: not each.help_says)  # who is not known by its help is the last guess
+    for each in told_apart:
+        if any(name.startswith(each.marks) for name in environ if each.marks):
+            return each
+    if told_apart[0].help_says:
+        done = run(["qstat", "-help"])
+        said = done.stdout + done.stderr
+        for each in told_apart:
+            if re.search(each.help_says, said):
+                return each
+    return told_apart[-1]
 
 
-def job_id_in(scheduler: str, answer: str) -> str:
-    """The job's id in what the scheduler has answered to a submission."""
-    commands = COMMANDS[scheduler]
-    found = re.findall(commands.job_id, answer, re.MULTILINE)
-    if not found:
-        program = commands.submit[0]
-        raise ClusterError(f"the job is submitted, but {program} gave no id: {answer.strip()!r}; look for its name")
-    return str(found[-1])
+def _added() -> dict[str, EntryPoint]:
+    return _added_on(tuple(sys.path))
 
 
-def states(scheduler: str, ids: Sequence[str], past: bool = True) -> dict[str, str]:
-    """The present states of jobs in the scheduler's own words; without `past` it may know only those not over."""
-    commands = COMMANDS[scheduler]
-    found: dict[str, str] = {}
-    for question in commands.questions if past else commands.questions[:1]:
-        unknown = [job_id for job_id in ids if job_id not in found]
-        if not unknown:
-            break
-        answers = _ask(question(unknown), commands, required=not found and question is commands.questions[0])
-        found |= {job_id: answers[number(job_id)] for job_id in unknown if number(job_id) in answers}
+@cache  # looking through all packages takes a while where the file system is slow
+def _added_on(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """The schedulers of installed packages, not loaded; a name of ours stays ours."""
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in BUILT_IN}
+
+
+def _loaded(point: EntryPoint) -> Scheduler:
+    try:
+        found = point.load()
+    except Exception as error:  # whatever a package of somebody else raises
+        raise ClusterError(f"the scheduler {point.name} of {point.value} cannot be loaded: {error}") from error
+    if not isinstance(found, Scheduler) or found.name != point.name:
+        raise ClusterError(f"{point.value} is no Scheduler called {point.name}; mend the entry point of its package")
     return found
-
-
-def is_over(scheduler: str, state: str | None) -> bool:
-    """Whether a job in this state, or in none that the scheduler lists, has ended."""
-    return state is None or state in COMMANDS[scheduler].ended
-
-
-def cancel(scheduler: str, job_id: str) -> None:
-    """Cancel a job."""
-    words = [COMMANDS[scheduler].cancel, job_id]
-    done = _run(words)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-        raise ClusterError(f"{words[0]} did not cancel job {job_id}: {said}")
-
-
-def number(job_id: str) -> str:
-    """A job's id without the name of PBS's server."""
-    return job_id.partition(".")[0]
-
-
-def _ask(words: list[str], commands: Commands, required: bool) -> dict[str, str]:
-    """What a question's command answers, by number; past jobs may be nobody's business to keep."""
-    try:
-        done = _run(words)
-    except ClusterError:
-        if required:
-            raise
-        return {}
-    answers = dict(re.findall(commands.answer, done.stdout, re.MULTILINE))
-    said = done.stderr.strip()
-    if required and not answers and done.returncode != 0 and said and not _FORGOTTEN.search(said):
-        raise ClusterError(f"{words[0]} cannot tell about jobs: {said}")
-    return answers
-
-
-def _whose_qsub(environ: Mapping[str, str]) -> str:
-    if any(name.startswith("COBALT_") for name in environ):
-        return "cobalt"
-    if "SGE_ROOT" in environ:
-        return "sge"
-    if "PBS_CONF_FILE" in environ or "PBS_EXEC" in environ:
-        return "pbs"
-    done = _run(["qstat", "-help"])
-    said = done.stdout + done.stderr
-    if re.search(r"cobalt|--header", said, re.IGNORECASE):
-        return "cobalt"
-    return "sge" if re.search(r"GE \d|Grid Engine|-explain", said) else "pbs"
-
-
-def _run(words: list[str], cwd: Path | None = None, stdin: Path | None = None) -> subprocess.CompletedProcess[str]:
-    try:
-        with open(stdin or "/dev/null", "rb") as file:
-            return subprocess.run(
-                words, cwd=cwd, stdin=file, capture_output=True, text=True, errors="replace", check=False, timeout=120
-            )
-    except FileNotFoundError as error:
-        raise ClusterError(
-            f"there is no {words[0]} on PATH; load the scheduler's module, or name another with --scheduler"
-        ) from error
-    except PermissionError as error:
-        raise ClusterError(f"{words[0]} cannot be run: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"{words[0]} has not answered for 120 s; ask whether the scheduler is up") from error

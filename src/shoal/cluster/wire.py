@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import os
 import struct
 from typing import Any
 
 from shoal.errors import ClusterError
+from shoal.machine.proofs import PROOF_BYTES, is_proof, proof
 
 Message = dict[str, Any]
 
 GREETING = b"shoal 1\n"
 NONCE_BYTES = 32
-PROOF_BYTES = 32
 PROVING_TIMEOUT_S = 10.0
 MOST_BYTES = 64 << 20  # of a frame: an archive of logs is the largest
 
@@ -48,7 +47,7 @@ class Peer:
         """Send a message; a lost connection is noticed by whoever receives."""
         body = json.dumps({"kind": kind, **values}).encode()
         if not self._writer.is_closing():
-            code = self._code(self._mine, self._num_sent, body)
+            code = proof(self._key, *self._words(self._mine, self._num_sent, body))
             self._writer.write(struct.pack(">I", len(body)) + code + body)
             self._num_sent += 1
 
@@ -60,7 +59,7 @@ class Peer:
                 return None
             code = await self._reader.readexactly(PROOF_BYTES)
             body = await self._reader.readexactly(length)
-            if not hmac.compare_digest(code, self._code(self._theirs, self._num_received, body)):
+            if not is_proof(code, self._key, *self._words(self._theirs, self._num_received, body)):
                 return None
             self._num_received += 1
             message = json.loads(body)
@@ -68,8 +67,10 @@ class Peer:
             return None
         return message if isinstance(message, dict) and isinstance(message.get("kind"), str) else None
 
-    def _code(self, who: bytes, number: int, body: bytes) -> bytes:
-        return hmac.digest(self._key, who + struct.pack(">Q", number) + body, "sha256")
+    @staticmethod
+    def _words(who: bytes, number: int, body: bytes) -> tuple[bytes, ...]:
+        """What the code of a frame is made of."""
+        return who, struct.pack(">Q", number), body
 
     async def close(self) -> None:
         """Send what is left, then end the connection."""
@@ -82,14 +83,15 @@ class Peer:
 
 async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str) -> Peer | None:
     """Who has called, if they know the secret; otherwise they hear nothing that would help them."""
+    known = secret.encode()
     try:
         ours = os.urandom(NONCE_BYTES)
         writer.write(GREETING + ours)
         answer = await asyncio.wait_for(reader.readexactly(NONCE_BYTES + PROOF_BYTES), PROVING_TIMEOUT_S)
-        theirs, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-        if hmac.compare_digest(proof, _proof(secret, b"agent", ours, theirs)):
-            writer.write(_proof(secret, b"head", theirs, ours))
-            return Peer(reader, writer, _proof(secret, b"key", ours, theirs), is_head=True)
+        theirs, given = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+        if is_proof(given, known, b"agent", ours, theirs):
+            writer.write(proof(known, b"head", theirs, ours))
+            return Peer(reader, writer, proof(known, b"key", ours, theirs), is_head=True)
     except (OSError, EOFError, asyncio.TimeoutError):
         pass
     writer.close()
@@ -107,20 +109,17 @@ async def call(host: str, port: int, secret: str, timeout_s: float) -> Peer:
 
 
 async def _call(host: str, port: int, secret: str) -> Peer:
+    known = secret.encode()
     reader, writer = await asyncio.open_connection(host, port)
     try:
         greeting = await reader.readexactly(len(GREETING) + NONCE_BYTES)
         if not greeting.startswith(GREETING):
             raise ClusterError(f"{host}:{port} is not a job of shoal's")
         theirs, ours = greeting[len(GREETING) :], os.urandom(NONCE_BYTES)
-        writer.write(ours + _proof(secret, b"agent", theirs, ours))
-        if not hmac.compare_digest(await reader.readexactly(PROOF_BYTES), _proof(secret, b"head", ours, theirs)):
+        writer.write(ours + proof(known, b"agent", theirs, ours))
+        if not is_proof(await reader.readexactly(PROOF_BYTES), known, b"head", ours, theirs):
             raise ClusterError(f"{host}:{port} does not know this job's secret")
     except BaseException:
         writer.close()
         raise
-    return Peer(reader, writer, _proof(secret, b"key", theirs, ours), is_head=False)
-
-
-def _proof(secret: str, who: bytes, first: bytes, second: bytes) -> bytes:
-    return hmac.digest(secret.encode(), who + first + second, "sha256")
+    return Peer(reader, writer, proof(known, b"key", theirs, ours), is_head=False)

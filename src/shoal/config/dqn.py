@@ -91,6 +91,21 @@ class ReplayConfig(BaseModel):
 class DQNConfig(AlgorithmConfig):
     """Deep Q-learning: one value per discrete action, learned from replayed transitions."""
 
+    learner = "shoal.algorithms.dqn:DQNLearner"
+    acts_by_value = True
+    results = {
+        "total_loss": "loss that is minimised, last pass",
+        **AlgorithmConfig.results,
+        "mean_q": "mean value of the actions learned from (DQN)",
+        "mean_td_error": "mean magnitude of the values' errors (DQN)",
+        "num_updates": "updates of this iteration (DQN)",
+        "num_target_updates": "copies into the target network since the run began (DQN)",
+        "cur_epsilon": "share of random actions now (DQN)",
+        "replay_size": "transitions in replay (DQN)",
+    }
+    batch_key = "timesteps_per_iteration"
+    mutable = (*AlgorithmConfig.mutable, "training_intensity", "target_network_update_freq")
+
     train_batch_size: Size = 32
     """Transitions that one update learns from."""
     rollout_fragment_length: FragmentLength = "auto"
@@ -98,7 +113,7 @@ class DQNConfig(AlgorithmConfig):
     timesteps_per_iteration: Size = 1000
     """Environment steps of one training iteration at least, over all environments; whole fragments are sampled."""
     training_intensity: Positive = 8.0
-    """Transitions learned from per environment step: 8 is one update of 32 every 4 steps."""
+    """Transitions learned from per environment step: 8 is one update of 32 every 4 steps; null: the default."""
     learning_starts: Count = 1000
     """Environment steps before the first update."""
     target_network_update_freq: Size = 500
@@ -141,6 +156,11 @@ class DQNConfig(AlgorithmConfig):
         """How often an iteration samples one fragment and learns."""
         return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_envs))
 
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps per environment in one iteration."""
+        return self.rounds_per_iteration * self.fragment_length
+
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
@@ -149,22 +169,14 @@ class DQNConfig(AlgorithmConfig):
                 f"config.rollout_fragment_length: {self.fragment_length} steps are fewer than n_step {self.n_step}; "
                 f"say auto, or at least {self.n_step}"
             )
-        if self.num_learners > 1:
-            found.append("config.num_learners: replay and learner of DQN are in one process; leave it at 1")
         if self.batch_mode != "truncate_episodes":
             found.append("config.batch_mode: DQN learns from single transitions; leave it at truncate_episodes")
-        if self.model.memory is not None:
-            found.append(
-                f"config.model.{self.model.memory}: DQN learns from single transitions and has no memory; "
-                "leave it out, or say run: PPO"
-            )
-        for key in ("normalize_actions", "clip_actions", "squash_actions"):
-            found += self._unread(key, True, "DQN acts in discrete spaces alone")
+        found += self._unread("squash_actions", True, "DQN acts in discrete spaces alone")
         if self.model.custom_action_dist is not None:
             found.append("config.model.custom_action_dist: nothing reads it, for DQN acts by values; leave it out")
         replay = self.replay_buffer_config
         found += self._exploration_conflicts()
-        if not replay.prioritized_replay:
+        if not replay.prioritized_replay and "prioritized_replay" not in replay.model_fields_set:
             found += [
                 f"config.replay_buffer_config.{key}: nothing reads it; say prioritized_replay: true, or leave it out"
                 for key in ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
@@ -175,8 +187,6 @@ class DQNConfig(AlgorithmConfig):
                 f"config.replay_buffer_config.capacity: {replay.capacity} is less than train_batch_size "
                 f"{self.train_batch_size}; make it larger"
             )
-        if not self.dueling and not self.model.vf_share_layers and self.model.custom_model is None:
-            found.append("config.model.vf_share_layers: nothing reads it, for dueling is false; leave it out")
         return found
 
     def _exploration_conflicts(self) -> list[str]:

@@ -18,22 +18,19 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from shoal.config.dqn import DQNConfig
+from shoal.config.algorithms import ALGORITHMS, algorithm_names, name_of
+from shoal.config.changing import changed
 from shoal.config.fields import MAX_DEPTH, STRICT, Count, Flag, Size, Text
+from shoal.config.model import ModelConfig
 from shoal.config.overrides import Override, set_in
-from shoal.config.ppo import PPOConfig
 from shoal.config.problems import got, printable, sentences
 from shoal.config.search_spaces import space_kind, spaces_in
 from shoal.config.settings import AlgorithmConfig, key_paths
 from shoal.config.stopping import ScoreAttr, stop_criteria
-from shoal.config.trpo import TRPOConfig
 from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, SWEEP_KEYS, nearest
 from shoal.errors import ConfigError
 
 T = TypeVar("T")
-
-ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"PPO": PPOConfig, "TRPO": TRPOConfig, "DQN": DQNConfig}
-"""Every algorithm that `run` may name, with its configuration."""
 
 
 def folder_name(value: str) -> str:
@@ -66,6 +63,10 @@ class Experiment(BaseModel):
     `shoal evaluate RUN --best` finds it; null: none is kept for being the best."""
     results_dir: Text = "~/shoal_results"
     """Where runs are written, as results_dir/name/run; ~ and $VAR are expanded."""
+    restore: Text | None = None
+    """A run, a checkpoint or the name of a run whose policy a new run begins with; null: none.
+
+    Weights and observation filter are taken; optimiser, counters and episodes are not. Other settings may differ."""
     config: InstanceOf[AlgorithmConfig]
     """The algorithm's own keys."""
 
@@ -119,10 +120,18 @@ def algorithm_class(run: Any) -> type[AlgorithmConfig]:
     """The configuration of the algorithm that `run` names."""
     if isinstance(run, str) and run in ALGORITHMS:
         return ALGORITHMS[run]
-    close = nearest(run, ALGORITHMS) if isinstance(run, str) else None
+    names = algorithm_names()
+    close = nearest(run, names) if isinstance(run, str) else None
     hint = f"; did you mean {close}?" if close else ""
-    *others, last = ALGORITHMS
+    *others, last = names
     raise ConfigError(f"run: there are {', '.join(others)} and {last} {got(run)}{hint}")
+
+
+def algorithm_name(run: Any) -> Any:
+    """The algorithm that a word means in whatever case it is typed; other values are themselves."""
+    if not isinstance(run, str) or run in ALGORITHMS:
+        return run
+    return next((name for name in algorithm_names() if name.upper() == run.upper()), run)
 
 
 def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:
@@ -136,6 +145,48 @@ def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:
         raise ConfigError([_of_whom(problem, kind) for problem in error.problems]) from None
 
 
+def default_config(run: str) -> Defaults:
+    """Every key of an algorithm with its default, as classic RLlib's `DEFAULT_CONFIG`."""
+    return Defaults(config_tree(algorithm_class(run)()))
+
+
+def default_model() -> Defaults:
+    """Every key of `model` with its default, as classic RLlib's `MODEL_DEFAULTS`."""
+    return Defaults(plain(ModelConfig().model_dump(), "model"))
+
+
+class Defaults(dict[str, Any]):
+    """A dictionary whose copies share nothing with it, so that `copy["model"]["use_lstm"] = True` leaves it alone."""
+
+    def copy(self) -> dict[str, Any]:
+        """A plain dictionary, to be changed and given to a trainer."""
+        return {key: copied(value) for key, value in self.items()}
+
+
+def as_said(run: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that a program has set: in a copy of all defaults, those that it has changed.
+
+    What is left as it was nobody has said: a small `train_batch_size` may make the minibatches smaller too.
+    """
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"config: must be a mapping of keys {got(tree)}")
+    if run not in ALGORITHMS or not ALGORITHMS[run].model_fields.keys() <= tree.keys():
+        return dict(tree)
+    return _changed(tree, default_config(run))
+
+
+def _changed(tree: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a tree is not as in another."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        usual = default.get(key)
+        if usual and isinstance(usual, Mapping) and isinstance(value, Mapping) and usual.keys() <= value.keys():
+            found |= {key: inner} if (inner := _changed(value, usual)) else {}
+        elif key not in default or type(value) is not type(usual) or value != usual:
+            found[key] = value
+    return found
+
+
 def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
     """The problem itself, or, with a key that only other algorithms have, whose it is."""
     key, _, what = problem.removeprefix("config.").partition(": ")
@@ -144,8 +195,7 @@ def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
     owners = [name for name, other in ALGORITHMS.items() if f"config.{key}" in key_paths(other)]
     if not owners or f"config.{key}" in key_paths(kind):
         return problem
-    run = next(name for name, other in ALGORITHMS.items() if other is kind)
-    whose = f"is a key of {' and '.join(owners)}, and {run} has none like it"
+    whose = f"is a key of {' and '.join(owners)}, and {name_of(kind)} has none like it"
     return f"config.{key}: {whose}; leave it out, or say run: {owners[0]}"
 
 
@@ -179,6 +229,9 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     return experiment
 
 
+_JOB_KEYS = ("walltime", "nodes", "partition", "account")  # on top of a file for `shoal submit`
+
+
 def sweep_words(tree: Mapping[str, Any], overrides: Iterable[Override] = ()) -> list[str]:
     """Where an experiment says what makes many runs of it; nowhere if it is one run."""
     asked = {path: value for path, value in overrides if path in SWEEP_KEYS or space_kind(value) is not None}
@@ -207,6 +260,8 @@ def from_file(
     if flat:
         raise ConfigError(f"{path}:{document.lines.get(flat[0], 1)}: the experiment has no name; {form}")
 
+    if any(isinstance(tree.get(key), int | str) for key in _JOB_KEYS):
+        raise ConfigError(f"{path}: describes a job and no experiment; it is for shoal submit -f {path}")
     changes = list(overrides)
     found: list[T] = []
     problems: list[str] = []
@@ -226,6 +281,11 @@ def from_file(
     if problems:
         raise ConfigError(unique(problems))
     return found
+
+
+def with_settings(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """The experiment with other values of keys of its config, checked as a whole again."""
+    return changed(experiment, config=changed(experiment.config, **changes))
 
 
 def as_tree(experiment: Experiment) -> dict[str, Any]:
@@ -264,13 +324,19 @@ class Places:
 
     def at(self, path: str, problem: str) -> str:
         """A problem of what stands at a path."""
-        if any(path == changed or path.startswith(f"{changed}.") for changed in self.changed):
+        if any(_is_at(path, changed) for changed in self.changed):
             return f"{path}: {problem}"
         place = full = f"{self.name}.{path}".rstrip(".")
         while place and place not in self.lines:
             # `env` may stand beside `config` or in it; the problem speaks of config.env.
             place = f"{self.name}.env" if place == f"{self.name}.config.env" else place.rpartition(".")[0]
         return f"{self.file}:{self.lines.get(place, 1)}: {full}: {problem}"
+
+
+def _is_at(path: str, changed: str) -> bool:
+    """Whether an override, which may leave out what stands before the key's own name, has set what is at a path."""
+    inside = f"{path}.".startswith((f"{changed}.", f"config.{changed}."))
+    return inside or path.endswith(f".{changed}")
 
 
 def with_env_in_config(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -298,8 +364,9 @@ def apply_overrides(body: dict[str, Any], overrides: Iterable[Override], more: S
     problems: list[str] = []
     for path, value in overrides:
         known = ["name", *more, *known_keys(ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig))]
+        value = algorithm_name(value) if path == "run" else copied(value)
         try:
-            set_in(body, "config.env" if path == "env" else path, copied(value), known)
+            set_in(body, "config.env" if path == "env" else path, value, known)
         except ConfigError as error:
             problems += error.problems
     return problems
@@ -327,7 +394,7 @@ def plain(value: Any, path: str) -> Any:
         if isinstance(value, kind):
             return kind(value)  # NumPy's float64 is a float, but no YAML
     if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{path}.{key}") for key, item in value.items()}
+        return {str(plain(key, path)): plain(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, path) for item in value]
     if isinstance(value, functools.partial):

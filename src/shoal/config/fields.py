@@ -79,6 +79,15 @@ def worker_count(value: Any) -> int | Literal["auto"]:
     return whole(value)
 
 
+def env_count(value: Any) -> int | Literal["auto"]:
+    """A whole number of environments, or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    if isinstance(value, bool | str) or not isinstance(value, Real) or not 1 <= whole(value) <= MAX_SIZE:
+        raise ValueError("must be a whole number of environments, at least 1, or auto")
+    return whole(value)
+
+
 def reward_clipping(value: Any) -> float | bool | None:
     """None and false: off; true: the sign; a number: the largest magnitude."""
     if value is None or value is False:
@@ -118,7 +127,33 @@ def env_source(value: Any) -> str | Callable[..., Any] | None:
         return value  # type: ignore[no-any-return]
     if isinstance(value, str):
         return text(value)
+    if type(value).__name__ == "EnvSpec" and hasattr(value, "entry_point"):
+        return _registered_id(value)
+    if hasattr(value, "reset") and hasattr(value, "step"):
+        raise ValueError(f"is one environment, made already, and there will be several; {_how_to_make(value)}")
     raise ValueError("must be an environment's id (CartPole-v1), module:Class, file.py:Class, a class or a callable")
+
+
+def _registered_id(spec: Any) -> str:
+    """The id of what `gymnasium.spec` gives; one that was changed since cannot be written to a file."""
+    import gymnasium
+
+    registered = gymnasium.registry.get(spec.id)
+    if registered == spec:
+        return str(spec.id)
+    usual = registered.kwargs if registered is not None else {}
+    own = {key: value for key, value in spec.kwargs.items() if usual.get(key) != value}
+    raise ValueError(f"is not as {spec.id} is registered; write env={spec.id!r} and env_config={own!r}")
+
+
+def _how_to_make(env: Any) -> str:
+    """The line that makes environments like one that a program has made."""
+    spec, kind = getattr(env, "spec", None), type(getattr(env, "unwrapped", env)).__name__
+    if spec is not None and getattr(spec, "additional_wrappers", None):
+        return f"give a function, env=lambda config: {type(env).__name__}(gymnasium.make({spec.id!r}))"
+    if spec is not None:
+        return f"write env={spec.id!r}"
+    return f"give the class, env={kind}, or a function that makes one, env=lambda config: {kind}(...)"
 
 
 def record_env(value: Any) -> bool | str:
@@ -186,6 +221,11 @@ WorkerCount = Annotated[
     int | Literal["auto"],
     PlainValidator(worker_count),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "auto"}]}),
+]
+EnvCount = Annotated[
+    int | Literal["auto"],
+    PlainValidator(env_count),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]}),
 ]
 RewardClipping = Annotated[
     float | bool | None,

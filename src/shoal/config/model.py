@@ -101,12 +101,18 @@ class ModelConfig(BaseModel):
     @property
     def sees_prev_action(self) -> bool:
         """Whether a model with memory sees the action before each step."""
-        return self.lstm_use_prev_action or self.attention_use_n_prev_actions > 0
+        return self._is_read("lstm_use_prev_action", "attention_use_n_prev_actions")
 
     @property
     def sees_prev_reward(self) -> bool:
         """Whether a model with memory sees the reward before each step."""
-        return self.lstm_use_prev_reward or self.attention_use_n_prev_rewards > 0
+        return self._is_read("lstm_use_prev_reward", "attention_use_n_prev_rewards")
+
+    def _is_read(self, *keys: str) -> bool:
+        """Whether one of these keys is on that the kind of memory in use reads; a model of one's own may read all."""
+        readers = MEMORIES if self.custom_model is not None else [self.memory] if self.memory is not None else []
+        read = {key for reader in readers for key in MEMORIES[reader]}
+        return any(bool(getattr(self, key)) for key in keys if key in read)
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
@@ -123,9 +129,10 @@ class ModelConfig(BaseModel):
                 "with get_initial_state"
                 for key in memories
             ]
-        if self.custom_model_config:
+        if self.custom_model_config and "custom_model" not in self.model_fields_set:
             found.append("config.model.custom_model_config: nobody reads it; name a custom_model, or leave it out")
-        read = {key for memory in memories for key in MEMORIES[memory]} | ({"max_seq_len"} if memories else set())
+        said = [key for key in MEMORIES if key in self.model_fields_set]  # on, or off explicitly
+        read = {key for memory in said for key in MEMORIES[memory]} | ({"max_seq_len"} if said else set())
         owners = {key: memory for memory, keys in reversed(MEMORIES.items()) for key in keys}
         owners["max_seq_len"] = "use_lstm"
         found += [

@@ -28,10 +28,9 @@ def parse_override(text: str) -> Override:
 
 def set_in(tree: dict[str, Any], path: str, value: Any, known: list[str]) -> None:
     """Put `value` at a dotted path of an experiment's tree, in place; `known` are the paths of all keys."""
+    path = full_path(path, known)
     # What stands under `stop` is one name, dots and all.
     names = path.split(".", 1) if path.startswith("stop.") else path.split(".")
-    if names[0] not in {place.partition(".")[0] for place in known}:
-        raise ConfigError(f"{path}: unknown key{_hint(path, known)}")
     here = tree
     for depth, name in enumerate(names[:-1], start=1):
         if here.get(name) is None:
@@ -43,7 +42,17 @@ def set_in(tree: dict[str, Any], path: str, value: Any, known: list[str]) -> Non
     here[names[-1]] = value
 
 
-def _hint(path: str, known: list[str]) -> str:
-    if f"config.{path}" in known:
-        return f"; did you mean config.{path}?"
-    return key_hint(path, known)
+def full_path(path: str, known: list[str]) -> str:
+    """`config.lr` for `lr`: a key inside `config` needs no more than its own name, if only one key has it."""
+    first, dot, rest = path.partition(".")
+    if first in {place.partition(".")[0] for place in known}:
+        return path
+    if f"config.{first}" in known:
+        return f"config.{path}"
+    meant = [place for place in known if place.endswith(f".{first}")]
+    if len(meant) > 1:
+        raise ConfigError(f"{path}: several keys have that name; write {' or '.join(meant)}")
+    if meant:
+        return f"{meant[0]}{dot}{rest}"
+    hint = key_hint(path, known) or key_hint(f"config.{path}", known)
+    raise ConfigError(f"{path}: unknown key{hint}")

@@ -10,6 +10,25 @@ from shoal.config.settings import OnPolicyConfig
 class PPOConfig(OnPolicyConfig):
     """Proximal policy optimisation."""
 
+    learner = "shoal.algorithms.ppo:PPOLearner"
+    results = {
+        "total_loss": "loss that is minimised, last pass",
+        **OnPolicyConfig.results,
+        "clip_fraction": "share of steps whose probability ratio was clipped",
+        "cur_kl_coeff": "coefficient of the KL penalty now",
+        "entropy_coeff": "weight of the entropy bonus now",
+        "clip_param": "how far the probability ratio may move from 1 now (PPO)",
+    }
+    mutable = (
+        *OnPolicyConfig.mutable,
+        "clip_param",
+        "entropy_coeff",
+        "vf_loss_coeff",
+        "vf_clip_param",
+        "kl_target",
+        "num_sgd_iter",
+    )
+
     kl_coeff: NonNegative = 0.0
     """First coefficient of the adaptive KL penalty; 0: no penalty (classic RLlib: 0.2; clipping alone is enough)."""
     kl_target: Positive = 0.01
@@ -38,7 +57,5 @@ class PPOConfig(OnPolicyConfig):
             schedule = getattr(self, f"{key}_schedule")
             if schedule is not None:
                 found += self._scheduled(key, schedule)
-        found += self._unread("kl_target", not self.kl_coeff, "there is no KL penalty; set kl_coeff above 0")
-        for key in ("vf_loss_coeff", "vf_clip_param"):
-            found += self._unread(key, not self.use_critic, "use_critic is false")
-        return found
+        is_off = not self.kl_coeff and "kl_coeff" not in self.model_fields_set
+        return found + self._unread("kl_target", is_off, "there is no KL penalty; set kl_coeff above 0")

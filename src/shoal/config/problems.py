@@ -16,6 +16,7 @@ _LIMITS = {
     "less_than_equal": ("must be at most", "le"),
     "less_than": ("must be less than", "lt"),
 }
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _KINDS = {
     "tuple_type": "must be a list",
     "model_type": "must be a mapping of keys",
@@ -89,6 +90,8 @@ def _sentence(path: str, kind: str, value: Any, ctx: dict[str, Any], message: st
     if kind == "value_error":
         is_schedule = isinstance(value, list | tuple | dict) and f"{path}_schedule" in known
         hint = f"; a schedule is {path}_schedule" if is_schedule else ""
+        if isinstance(value, str) and "number" in str(ctx["error"]) and _NUMBER.fullmatch(value):
+            hint = f"; leave out the quotes: {value}"
         return f"{path}: {ctx['error']} {got(value)}{hint}"
     if kind in ("too_long", "too_short"):
         bound = f"at most {ctx['max_length']}" if kind == "too_long" else f"at least {ctx['min_length']}"

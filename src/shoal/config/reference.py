@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from shoal.config.experiment import ALGORITHMS, Experiment, algorithm_class
+from shoal.config.algorithms import algorithm_names
+from shoal.config.experiment import Experiment, algorithm_class
 from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
-from shoal.config.stopping import CUSTOM_METRICS, EVALUATION_NAMES, RESULT_NAMES
+from shoal.config.stopping import CUSTOM_METRICS, EVALUATION_NAMES, result_names
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
 from shoal.config.vocabulary import EXPERIMENT_KEYS
 
@@ -28,6 +29,19 @@ _WORDS = {
     "null": "null",
 }
 _LIMITS = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
+
+
+TOPICS = {
+    "env": "Environments",
+    "num_workers": "Processes",
+    "rollout_fragment_length": "Batches, observations and actions",
+    "gamma": "Learning",
+    "model": "Network",
+    "explore": "Exploration",
+    "evaluation_interval": "Evaluation",
+    "seed": "Seeds and messages",
+}
+"""The first key of each topic, in the order of the common configuration."""
 
 
 class Row(NamedTuple):
@@ -46,6 +60,17 @@ def config_rows(run: str) -> list[Row]:
     return list(_rows(kind, schema, schema["$defs"], ""))
 
 
+def topics(run: str) -> dict[str, list[Row]]:
+    """The keys of `config_rows` by what they are about; what only some algorithms have stands at the end."""
+    found: dict[str, list[Row]] = {}
+    title = ""
+    for row in config_rows(run):
+        name = row.key.partition(".")[0]
+        title = TOPICS.get(name, title) if name in AlgorithmConfig.model_fields else f"{run} itself"
+        found.setdefault(title, []).append(row)
+    return found
+
+
 def experiment_rows() -> list[Row]:
     """Every key that may stand beside `config` in an experiment."""
     rows = [row for row in _rows(Experiment, _experiment_schema(), {}, "") if row.key in EXPERIMENT_KEYS]
@@ -54,7 +79,7 @@ def experiment_rows() -> list[Row]:
 
 def stop_rows() -> list[Row]:
     """Every name that may stand under `stop`."""
-    known = {**RESULT_NAMES, **EVALUATION_NAMES}
+    known = {**result_names(), **EVALUATION_NAMES}
     rows = [Row(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
     own = "a number of your own: NAME_mean, NAME_min or NAME_max of what the last info of episodes, or a hook, holds"
     return [*rows, *(Row(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
@@ -73,7 +98,7 @@ def sweep_rows() -> list[Row]:
         meaning = f"who {'stops trials early' if key == 'scheduler' else 'chooses values'}: a name, or {{type: ...}}"
         rows.append(Row(key, " | ".join(table), default, meaning))
         for name, entry in table.items():
-            needs = f"; needs pip install 'shoal[{entry.extra}]'" if entry.extra else ""
+            needs = f"; needs pip install 'shoal-rl[{entry.extra}]'" if entry.extra else ""
             rows.append(Row(f"{key}.{name}", "mapping", "", entry.meaning + needs))
             for option, one in entry.options.items():
                 shown = _yaml(one.default) if one.is_given else one.default
@@ -95,16 +120,16 @@ def file_schema(run: str) -> dict[str, Any]:
     for inner in _inner_models(kind).values():
         _described(inner, definitions[inner.__name__])
     del experiment["properties"]["name"]
-    experiment["properties"]["run"] = {"enum": list(ALGORITHMS), "default": "PPO"}
+    experiment["properties"]["run"] = {"enum": algorithm_names(), "default": "PPO"}
     experiment["properties"]["stop"] = {
         "type": "object",
         "description": experiment["properties"]["stop"]["description"],
         "properties": {
             **{
                 name: {"type": "number", "description": known}
-                for name, known in {**RESULT_NAMES, **EVALUATION_NAMES}.items()
+                for name, known in {**result_names(), **EVALUATION_NAMES}.items()
             },
-            "time_total_s": {"type": ["number", "string"], "description": RESULT_NAMES["time_total_s"]},
+            "time_total_s": {"type": ["number", "string"], "description": result_names()["time_total_s"]},
         },
         "patternProperties": {f"^{prefix}.": {"type": "number"} for prefix in CUSTOM_METRICS},
         "additionalProperties": False,
@@ -164,17 +189,21 @@ def _searchable(config: dict[str, Any], definitions: dict[str, Any]) -> None:
 
 @functools.cache
 def meanings(kind: type[BaseModel]) -> dict[str, str]:
-    """The docstring under each field of a model, on one line."""
-    found: dict[str, str] = {}
-    for parent in reversed([parent for parent in kind.__mro__ if parent.__module__.startswith("shoal.")]):
-        found.update(_docstrings(parent.__module__).get(parent.__name__, {}))
+    """The docstring under each field of a model, on one line; that of a package's own may be missing."""
+    found = dict.fromkeys(kind.model_fields, "")
+    for parent in reversed(kind.__mro__):
+        if issubclass(parent, BaseModel) and parent is not BaseModel:
+            found.update(_docstrings(parent.__module__).get(parent.__name__, {}))
     return found
 
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, dict[str, str]]:
     """The docstrings under the annotated names of each class of a module."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except OSError:  # an installed package may come without its source
+        return {}
     found: dict[str, dict[str, str]] = {}
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):

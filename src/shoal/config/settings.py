@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from shoal.config.algorithms import name_of
+from shoal.config.changing import changed, unchecked
 from shoal.config.episodes import ClassSource, EnvConfigSamplers, FunctionSource, OptionSamplers, Stages, Task
 from shoal.config.fields import (
     STRICT,
     BelowOne,
     Count,
+    EnvCount,
     EnvSource,
     Flag,
     Fraction,
@@ -38,9 +41,28 @@ from shoal.config.model import ModelConfig
 from shoal.config.problems import sentences
 from shoal.config.schedules import Schedule, levels
 from shoal.config.vocabulary import EXPERIMENT_KEYS
+from shoal.config.wrappers import Wrappers
 from shoal.errors import ConfigError
 
 Config = TypeVar("Config", bound="AlgorithmConfig")
+OnPolicy = TypeVar("OnPolicy", bound="OnPolicyConfig")
+
+AUTO_ENVS = 8
+
+NULL_IS_DEFAULT = (
+    "env_config",
+    "curriculum",
+    "randomize",
+    "optimizer",
+    "model",
+    "exploration_config",
+    "evaluation_config",
+    "replay_buffer_config",
+    "evaluation_duration",
+    "training_intensity",
+    "seed",
+)
+"""Keys at which null says nothing: sections that are left empty, and numbers that classic RLlib leaves open so."""
 
 
 class OptimizerConfig(BaseModel):
@@ -146,10 +168,29 @@ class AlgorithmConfig(BaseModel):
 
     model_config = STRICT
 
+    # What other code asks about an algorithm; a key of the user's is none of these.
+    learner: ClassVar[str] = ""  # where its learner is, as module:Class
+    acts_by_value: ClassVar[bool] = False  # it takes the best of discrete actions; else it samples by probability
+    takes_memory: ClassVar[bool] = False  # its learner may be given sequences, for models with memory
+    shares_batches: ClassVar[bool] = False  # several learners may learn as one: it has `update(batch, timesteps_total)`
+    results: ClassVar[Mapping[str, str]] = {
+        "grad_gnorm": "norm of the gradients before clipping",
+        "refused_minibatches": "minibatches left out because their gradient was not finite",
+        "cur_lr": "learning rate now",
+    }
+    batch_key: ClassVar[str] = "train_batch_size"  # the key that the length of an iteration follows from
+    mutable: ClassVar[tuple[str, ...]] = ("lr", "gamma", "grad_clip")  # keys that may change while a run trains
+
     env: EnvSource = None
-    """The environment: a Gymnasium id, a registered name, module:Class or file.py:Class; in Python also a callable."""
+    """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable."""
     env_config: FreeMapping = {}
-    """What the environment gets as its configuration, beside worker_index, vector_index, env_index and num_workers."""
+    """What the environment gets as its configuration.
+
+    worker_index, vector_index, env_index and num_workers are attributes of it."""
+    wrappers: Wrappers = ()
+    """Wrappers around each environment, from inside to outside: [{FrameStackObservation: {stack_size: 4}}].
+
+    Each is the name of one of Gymnasium's, module:Class or file.py:Class, alone or with its arguments as here."""
     max_env_failures: Count | None = 1000
     """How many failures of environments a run survives in all; one more ends it, saved, with the cause; null: any."""
     horizon: Size | None = None
@@ -170,8 +211,10 @@ class AlgorithmConfig(BaseModel):
     """Processes that sample experience; 0: everything in this process, without Ray; auto: as many as there are cores.
 
     Classic RLlib: 2."""
-    num_envs_per_worker: Size = 8
-    """Environments that each worker steps as one vector (classic RLlib: 1; a vector needs one forward pass a step)."""
+    num_envs_per_worker: EnvCount = "auto"
+    """Environments that each worker steps as one vector; auto: 8, or those of a native vector environment.
+
+    Classic RLlib: 1; a vector needs one forward pass a step."""
     num_cpus_per_worker: NonNegative = 1
     """Cores that each worker takes; a fraction lets workers share a core."""
     num_learners: Size = 1
@@ -235,7 +278,7 @@ class AlgorithmConfig(BaseModel):
     evaluation_interval: Size | None = None
     """Training iterations between evaluations; null: none."""
     evaluation_duration: Size = 10
-    """Length of one evaluation, in evaluation_duration_unit."""
+    """Length of one evaluation, in evaluation_duration_unit; null: the default."""
     evaluation_duration_unit: Literal["episodes", "timesteps"] = "episodes"
     """Unit of evaluation_duration."""
     evaluation_num_workers: Count = 0
@@ -249,12 +292,14 @@ class AlgorithmConfig(BaseModel):
     record_env: RecordEnv = False
     """Whether the first episode of every evaluation becomes a video: true, in videos/ of the run, or a folder's name.
 
-    Videos need PyAV: pip install 'shoal[video]'."""
+    Videos need PyAV: pip install 'shoal-rl[video]'."""
     render_env: Flag = False
     """Whether the first training environment shows itself on the screen, at the pace of eyes."""
 
     seed: Seed = 0
-    """Seed of everything random; the same seed and environments give the same run (classic RLlib: unset)."""
+    """Seed of everything random; the same seed and environments give the same run; null: the default.
+
+    Classic RLlib: unset, so that every run is another."""
     restore_episodes: Flag = True
     """Whether a resumed run replays its unfinished episodes to where they were, rather than starting new ones."""
     log_level: Literal["DEBUG", "INFO", "WARN", "ERROR"] = "WARN"
@@ -263,12 +308,50 @@ class AlgorithmConfig(BaseModel):
     @property
     def num_envs(self) -> int:
         """Training environments in all."""
-        return max(self.worker_count, 1) * self.num_envs_per_worker
+        return max(self.worker_count, 1) * self.envs_per_worker
+
+    @property
+    def envs_per_worker(self) -> int:
+        """Environments of each worker; `auto` is 8 until a native vector environment has told its own number."""
+        return AUTO_ENVS if self.num_envs_per_worker == "auto" else self.num_envs_per_worker
 
     @property
     def worker_count(self) -> int:
         """Processes that sample; before `auto` is resolved, one stands for them all."""
         return 1 if self.num_workers == "auto" else self.num_workers
+
+    @property
+    def fragment_length(self) -> int:
+        """Steps per environment and fragment, with auto resolved."""
+        if self.rollout_fragment_length == "auto":
+            return math.ceil(self.train_batch_size / self.num_envs)
+        return self.rollout_fragment_length
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
+        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
+        return self.fragment_length * fragments
+
+    def with_envs_per_worker(self: Config, count: int) -> Config:
+        """The configuration with `num_envs_per_worker: auto` resolved, and checked again if another was assumed."""
+        if count == self.envs_per_worker:
+            return unchecked(self, num_envs_per_worker=count)
+        return changed(self, num_envs_per_worker=count)
+
+    def with_worker_count(self: Config, count: int) -> Config:
+        """The configuration with `num_workers: auto` resolved, and checked again.
+
+        Not for what only written numbers are refused for: nobody can make them fit a count that they do not know.
+        """
+        resolved = unchecked(self, num_workers=count)
+        if problems := resolved.conflicts():
+            raise ConfigError(problems)
+        return resolved
+
+    def with_whole_fragments(self: Config) -> Config:
+        """The configuration, with everything resolved, that says what an iteration really samples."""
+        return self
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
@@ -290,20 +373,42 @@ class AlgorithmConfig(BaseModel):
         found += self._unread("squash_actions", self.model.custom_action_dist is not None, "custom_action_dist samples")
         if self.squash_actions and not self.normalize_actions:
             found.append("config.squash_actions: a tanh gives -1..1; say normalize_actions: true, or leave it out")
+        found += self._ability_conflicts()
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
         if self.evaluation_parallel_to_training:
             found += [
                 f"config.evaluation_parallel_to_training: nothing is evaluated meanwhile; set {key} too"
-                for key in ("evaluation_interval", "evaluation_num_workers")
-                if not getattr(self, key)
+                for key in self._missing_for_parallel_evaluation()
             ]
+        return found
+
+    def written_conflicts(self) -> list[str]:
+        """Numbers that do not go together as they are written; harmless where one of them follows from `auto`."""
+        return []
+
+    def _missing_for_parallel_evaluation(self) -> list[str]:
+        """The keys without which nothing is evaluated beside the training; none if evaluation is off explicitly."""
+        if self.evaluation_interval is None and "evaluation_interval" in self.model_fields_set:
+            return []
+        return [key for key in ("evaluation_interval", "evaluation_num_workers") if not getattr(self, key)]
+
+    def _ability_conflicts(self) -> list[str]:
+        """What is asked of an algorithm that cannot do it."""
+        found: list[str] = []
+        if self.num_learners > 1 and not self.shares_batches:
+            found.append(f"config.num_learners: {name_of(type(self))} learns in one process; leave it at 1")
+        if self.model.memory is not None and not self.takes_memory:
+            found.append(
+                f"config.model.{self.model.memory}: {name_of(type(self))} learns from single transitions and has no "
+                "memory; leave it out, or say run: PPO"
+            )
         return found
 
     def _layout_conflicts(self) -> list[str]:
         """What is asked of workers and learners that are not there."""
         found: list[str] = []
-        if self.sample_async and self.num_workers == 0:
+        if self.sample_async and self.num_workers == 0 and "num_workers" not in self.model_fields_set:
             found.append("config.sample_async: there is nobody to sample meanwhile; set num_workers above 0")
         if self.num_learners > 1 and self.num_workers != "auto" and self.num_workers < self.num_learners:
             found.append(
@@ -315,9 +420,6 @@ class AlgorithmConfig(BaseModel):
                 f"config.num_gpus: one learner uses one GPU at most; for {self.num_gpus:g} GPUs "
                 f"say num_learners: {math.ceil(self.num_gpus)}"
             )
-        found += self._unread("num_cpus_per_learner", self.num_learners == 1, "the one learner is in the driver")
-        for key in ("ignore_worker_failures", "max_worker_restarts"):
-            found += self._unread(key, self.num_workers == 0, "there are no workers")
         return found
 
     def _curriculum_conflicts(self) -> list[str]:
@@ -326,8 +428,6 @@ class AlgorithmConfig(BaseModel):
         given = self.curriculum
         if given.stages and self.env_task_fn is not None:
             found.append("config.env_task_fn: curriculum.stages choose the task already; leave one of them out")
-        if not given.stages and given.min_episodes != CurriculumConfig.model_fields["min_episodes"].default:
-            found.append("config.curriculum.min_episodes: nothing reads it without stages; leave it out")
         if self.evaluation_interval is None:
             found += [
                 f"config.curriculum.stages[{k}].until.{name}: there is no evaluation; set evaluation_interval too"
@@ -338,7 +438,11 @@ class AlgorithmConfig(BaseModel):
         return found
 
     def _unread(self, key: str, unread: bool, why: str) -> list[str]:
-        """A key that was set although nothing reads it."""
+        """A key that was set although nothing reads it.
+
+        This is for keys that ask for an effect which does not come. What only guards, or tells the size of what is not
+        there, asks for nothing; nor does a detail of what the same configuration turns off explicitly.
+        """
         if not unread or getattr(self, key) == type(self).model_fields[key].default:
             return []
         return [f"config.{key}: nothing reads it, for {why}; leave it out"]
@@ -357,10 +461,10 @@ class AlgorithmConfig(BaseModel):
         if isinstance(data, Mapping) and not all(isinstance(key, str) for key in data):
             raise ConfigError([f"config: keys must be text (got {key!r})" for key in data if not isinstance(key, str)])
         try:
-            config = handler(data)
+            config = handler(_without_null(data))
         except ValidationError as error:
             raise ConfigError(sentences(error, ["config"], [*key_paths(cls), *EXPERIMENT_KEYS])) from None
-        conflicts = config.conflicts()
+        conflicts = config.conflicts() + config.written_conflicts()
         if conflicts:
             raise ConfigError(conflicts)
         return config
@@ -368,6 +472,19 @@ class AlgorithmConfig(BaseModel):
 
 class OnPolicyConfig(AlgorithmConfig):
     """The keys of algorithms that learn from each batch once, by advantages."""
+
+    takes_memory = True
+    shares_batches = True
+    results = {
+        "policy_loss": "policy's part of the loss",
+        "vf_loss": "value function's part of the loss",
+        "vf_explained_var": "share of the returns' variance that the values explain",
+        "kl": "KL divergence of the new policy from the one that sampled (TRPO: from the one before)",
+        "entropy": "entropy of the policy",
+        **AlgorithmConfig.results,
+        "cur_stddev": "standard deviation of continuous actions now (GaussianNoise)",
+    }
+    mutable = (*AlgorithmConfig.mutable, "lambda_", "sgd_minibatch_size")
 
     use_critic: Flag = True
     """Whether a value function is the baseline of the advantages."""
@@ -392,34 +509,9 @@ class OnPolicyConfig(AlgorithmConfig):
                 return {**data, "sgd_minibatch_size": size}
         return data
 
-    @property
-    def fragment_length(self) -> int:
-        """Steps per environment and fragment, with auto resolved."""
-        if self.rollout_fragment_length == "auto":
-            return math.ceil(self.train_batch_size / self.num_envs)
-        return self.rollout_fragment_length
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
-        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
-        return self.fragment_length * fragments
-
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
-        rows = self.fragment_length * self.num_envs
-        if (
-            self.batch_mode == "truncate_episodes"
-            and self.rollout_fragment_length != "auto"
-            and self.num_workers != "auto"
-            and self.train_batch_size % rows
-        ):
-            found.append(
-                f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
-                f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
-                f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
-            )
         if self.sgd_minibatch_size > self.train_batch_size:
             found.append(
                 f"config.sgd_minibatch_size: {self.sgd_minibatch_size} is more than train_batch_size "
@@ -427,8 +519,26 @@ class OnPolicyConfig(AlgorithmConfig):
             )
         if self.use_gae and not self.use_critic:
             found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
-        found += self._unread("lambda_", not self.use_gae, "use_gae is false")
         return found + self._noise_conflicts()
+
+    def with_whole_fragments(self: OnPolicy) -> OnPolicy:
+        """See `AlgorithmConfig`: a batch that whole fragments do not make up is as large as those that are sampled."""
+        if not self.written_conflicts():
+            return self
+        return changed(self, train_batch_size=self.steps_per_iteration * self.num_envs)
+
+    def written_conflicts(self) -> list[str]:
+        """A batch that fragments do not make up exactly: an iteration samples whole ones, so it would be larger."""
+        if self.batch_mode != "truncate_episodes" or "auto" in (self.rollout_fragment_length, self.num_workers):
+            return []
+        rows = self.fragment_length * self.num_envs
+        if self.train_batch_size % rows == 0:
+            return []
+        return [
+            f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
+            f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
+            f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
+        ]
 
     def _noise_conflicts(self) -> list[str]:
         """What is said of an exploration that is not the one in use."""
@@ -456,6 +566,13 @@ class OnPolicyConfig(AlgorithmConfig):
                 "say free_log_std: true without a custom_model, or StochasticSampling"
             )
         return found
+
+
+def _without_null(data: Any) -> Any:
+    """What was said, without the keys at which null says nothing."""
+    if not isinstance(data, Mapping):
+        return data
+    return {key: value for key, value in data.items() if value is not None or key not in NULL_IS_DEFAULT}
 
 
 def key_paths(config: type[BaseModel], prefix: str = "config") -> list[str]:

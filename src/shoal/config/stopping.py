@@ -1,4 +1,7 @@
-"""The names of results, and which of them may end a run."""
+"""The names of results, and which of them may end a run.
+
+What a learner reports stands under `learner/`, and is described by its algorithm's configuration class (`results`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from shoal.config.algorithms import ALGORITHMS
 from shoal.config.durations import seconds
 from shoal.config.fields import number
 from shoal.config.problems import got, printable
@@ -45,28 +49,6 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "num_remote_worker_restarts": "workers that were lost and replaced since the program began",
         "parallel_efficiency": "share of the time of all workers and learners in which they sampled or learned",
         "staleness": "updates between the weights that sampled the batch and those that learn from it",
-        "learner/total_loss": "loss that is minimised, last pass",
-        "learner/policy_loss": "policy's part of the loss",
-        "learner/vf_loss": "value function's part of the loss",
-        "learner/vf_explained_var": "share of the returns' variance that the values explain",
-        "learner/kl": "KL divergence of the new policy from the one that sampled (TRPO: from the one before)",
-        "learner/entropy": "entropy of the policy",
-        "learner/clip_fraction": "share of steps whose probability ratio was clipped",
-        "learner/grad_gnorm": "norm of the gradients before clipping",
-        "learner/step_fraction": "share of the full step that the line search took; 0: the policy stayed as it was",
-        "learner/refused_steps": "1 where the policy's step was left out because it was not finite, else 0",
-        "learner/refused_minibatches": "minibatches left out because their gradient was not finite",
-        "learner/cur_lr": "learning rate now",
-        "learner/cur_kl_coeff": "coefficient of the KL penalty now",
-        "learner/entropy_coeff": "weight of the entropy bonus now",
-        "learner/clip_param": "how far the probability ratio may move from 1 now (PPO)",
-        "learner/cur_stddev": "standard deviation of continuous actions now (GaussianNoise)",
-        "learner/mean_q": "mean value of the actions learned from (DQN)",
-        "learner/mean_td_error": "mean magnitude of the values' errors (DQN)",
-        "learner/num_updates": "updates of this iteration (DQN)",
-        "learner/num_target_updates": "copies into the target network since the run began (DQN)",
-        "learner/cur_epsilon": "share of random actions now (DQN)",
-        "learner/replay_size": "transitions in replay (DQN)",
     }
 )
 
@@ -81,6 +63,9 @@ EVALUATION_NAMES: Mapping[str, str] = MappingProxyType(
         "evaluation/episode_len_mean": "mean length of episodes in evaluation",
     }
 )
+POSITIVE = ("timesteps_total", "training_iteration", "episodes_total", "time_total_s")
+"""Results that only grow from 0 on: a run with a limit of 0 would end where it begins."""
+
 CUSTOM_METRICS = ("custom_metrics/", "evaluation/custom_metrics/")
 """What the user's own environments report stands under these."""
 
@@ -117,26 +102,36 @@ def score_attr(value: Any) -> str | None:
     return str(value)
 
 
+def result_names() -> dict[str, str]:
+    """Every result of training with its meaning: those of all runs, and what the learners report."""
+    names = dict(RESULT_NAMES)
+    for kind in ALGORITHMS.values():
+        for name, meaning in kind.results.items():
+            names.setdefault(f"learner/{name}", meaning)
+    return names
+
+
 def is_result_name(name: str) -> bool:
     """Whether a result can have this name; metrics of the user's own are not known before the run."""
     own = name.startswith(CUSTOM_METRICS) and not name.endswith("/")
-    return own or name in RESULT_NAMES or name in EVALUATION_NAMES
+    return own or name in RESULT_NAMES or name in EVALUATION_NAMES or name in result_names()
 
 
 def limit_of(name: str, limit: Any) -> float:
     """A limit as a number; that of `time_total_s` may be a length of time."""
-    if name == "time_total_s" and isinstance(limit, str):
-        return seconds(limit)
-    return number(limit)
+    found = seconds(limit) if name == "time_total_s" and isinstance(limit, str) else number(limit)
+    if name in POSITIVE and found <= 0:
+        raise ValueError("must be more than 0")
+    return found
 
 
 def result_hint(name: str) -> str:
     """What to type instead of a name that no result has, as the end of a sentence."""
     foreign = FOREIGN_RESULTS.get(name.strip().lower())
-    close = foreign or nearest(name, (*RESULT_NAMES, *EVALUATION_NAMES))
+    close = foreign or nearest(name, (*result_names(), *EVALUATION_NAMES))
     if close is None:
         last = name.replace(".", "/").rpartition("/")[2]
-        close = nearest(last, RESULT_NAMES, 0.85)
+        close = nearest(last, result_names(), 0.85)
     if close is not None:
         return f"; did you mean {close}?"
     return "; type `shoal config show stop` for their names"

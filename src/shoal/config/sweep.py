@@ -70,10 +70,16 @@ def sweeps_from_file(path: str | Path, overrides: Iterable[Override] = ()) -> li
     return from_file(path, overrides, sweep_from)
 
 
-def sweep_from(tree: Mapping[str, Any], overrides: Iterable[Override] = (), check_experiment: bool = True) -> Sweep:
+def sweep_from(
+    tree: Mapping[str, Any],
+    overrides: Iterable[Override] = (),
+    check_experiment: bool = True,
+    may_be_single: bool = False,
+) -> Sweep:
     """A checked sweep from the tree of an experiment with search spaces in it, and the sweep's keys beside `stop`.
 
-    Without `check_experiment` the tree is that of a user's function, whose config is free.
+    Without `check_experiment` the tree is that of a user's function, whose config is free. With `may_be_single` there
+    need be nothing to search: then there is one trial, or with `num_samples` as many that differ in the seed.
     """
     if not isinstance(tree, Mapping):
         raise ConfigError(f"the sweep must be a mapping with env, run, stop and config {got(tree)}")
@@ -85,6 +91,8 @@ def sweep_from(tree: Mapping[str, Any], overrides: Iterable[Override] = (), chec
         Sweep(str(body.get("name", "default")), body, tuple(settings)), words, check_experiment
     )
     problems += wrong + misspelt
+    if may_be_single and not settings and sweep.search_alg.type == "random" and sweep.scheduler.type == "fifo":
+        sweep = replace(sweep, num_samples=1, seeds=sweep.num_samples * sweep.seeds)
     stop: dict[str, float] | None
     if check_experiment:
         # Where a search space is wrong itself, the rest of the experiment is checked with the key left at its default.
@@ -96,7 +104,7 @@ def sweep_from(tree: Mapping[str, Any], overrides: Iterable[Override] = (), chec
         raise ConfigError(unique(problems))
     full, stop, wrong = resolved(sweep, stop, check_experiment)
     problems += wrong
-    problems += conflicts(full, stop, check_experiment) if not problems else []
+    problems += conflicts(full, stop, check_experiment, may_be_single) if not problems else []
     if not problems and check_experiment:
         problems += _checked_mutations(full)
     if problems:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from shoal.config.algorithms import ALGORITHMS
 from shoal.config.search_spaces import LISTED, Setting, checked_setting, find_settings, space_kind
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable
 from shoal.config.vocabulary import nearest
@@ -20,26 +21,6 @@ PROGRESS = ("timesteps_total", "training_iteration", "time_total_s", "episodes_t
 """Results that every trial reaches if it only trains for long enough, the best measure of how far it is first."""
 MUTATIONS = {"pbt": "hyperparam_mutations", "pb2": "hyperparam_bounds"}
 """The schedulers that change settings on the way, and the option that tells which."""
-MUTABLE = (
-    "lr",
-    "gamma",
-    "lambda_",
-    "grad_clip",
-    "clip_param",
-    "entropy_coeff",
-    "vf_loss_coeff",
-    "vf_clip_param",
-    "kl_target",
-    "num_sgd_iter",
-    "sgd_minibatch_size",
-    "max_kl",
-    "cg_iters",
-    "cg_damping",
-    "line_search_steps",
-    "training_intensity",
-    "target_network_update_freq",
-)
-"""The keys of config that may change while a run trains: no array, environment or process depends on them."""
 MOST_TRIALS = 100_000
 
 
@@ -141,10 +122,11 @@ def mutations(sweep: Sweep, is_experiment: bool) -> tuple[list[Setting], list[st
         ]
     found = [checked_setting(s.path, "choice", s.args) if s.kind == "grid_search" else s for s in found]
     if is_experiment:
+        mutable = ALGORITHMS[str(sweep.tree.get("run", "PPO"))].mutable
         problems += [
             f"{setting.path}: cannot change while a run trains, as {kind} would; give it one value, or leave {kind} out"
             for setting in {**{s.path: s for s in sweep.settings}, **{s.path: s for s in found}}.values()
-            if setting.path.removeprefix("config.") not in MUTABLE
+            if setting.path.removeprefix("config.") not in mutable
         ]
     if kind == "pb2":
         problems += [
@@ -170,9 +152,9 @@ def _leaves(value: Any, path: str = "") -> list[str]:
     return [leaf for key, item in value.items() for leaf in _leaves(item, f"{path}.{key}".lstrip("."))]
 
 
-def conflicts(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool) -> list[str]:
+def conflicts(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool, may_be_single: bool = False) -> list[str]:
     """Words that are right by themselves but not together, each with what to say instead."""
-    found = [*_search_conflicts(sweep, is_experiment), *_scheduler_conflicts(sweep)]
+    found = [*_search_conflicts(sweep, is_experiment, may_be_single), *_scheduler_conflicts(sweep)]
     if is_experiment and not any(name in stop for name in PROGRESS):
         found.append("stop: has no limit that every trial reaches; add e.g. timesteps_total: 100000")
     if sweep.mode == "min" and sweep.metric in stop:
@@ -193,10 +175,10 @@ def conflicts(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool) -> l
     ]
 
 
-def _search_conflicts(sweep: Sweep, is_experiment: bool) -> list[str]:
+def _search_conflicts(sweep: Sweep, is_experiment: bool, may_be_single: bool) -> list[str]:
     search, settings, found = sweep.search_alg.type, sweep.settings, list[str]()
     if search == "random":
-        if is_experiment and not settings and sweep.seeds == 1 and sweep.scheduler.type not in MUTATIONS:
+        if is_experiment and not (settings or may_be_single or sweep.seeds > 1 or sweep.scheduler.type in MUTATIONS):
             found.append(
                 "config: has nothing to search; write e.g. lr: {loguniform: [1e-5, 1e-2]}, or use `shoal train`"
             )
@@ -248,7 +230,7 @@ def _scheduler_conflicts(sweep: Sweep) -> list[str]:
 def _not_installed(key: str, name: str, table: Mapping[str, Choosable]) -> list[str]:
     """What is missing for a scheduler or searcher, and how to install it."""
     needed = table[name]
-    install = f"type pip install 'shoal[{needed.extra}]'"
+    install = f"type pip install 'shoal-rl[{needed.extra}]'"
     if needed.module and importlib.util.find_spec(needed.module) is None:
         return [f"{key}: {name} needs {needed.module}, which is not installed; {install}"]
     if needed.below:

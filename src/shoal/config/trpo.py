@@ -9,6 +9,14 @@ from shoal.config.settings import OnPolicyConfig
 class TRPOConfig(OnPolicyConfig):
     """Trust region policy optimisation; `lr`, `optimizer` and `grad_clip` are those of the value fit."""
 
+    learner = "shoal.algorithms.trpo:TRPOLearner"
+    results = {
+        **OnPolicyConfig.results,
+        "step_fraction": "share of the full step that the line search took; 0: the policy stayed as it was",
+        "refused_steps": "1 where the policy's step was left out because it was not finite, else 0",
+    }
+    mutable = (*OnPolicyConfig.mutable, "num_sgd_iter", "max_kl", "cg_iters", "cg_damping", "line_search_steps")
+
     max_kl: Positive = 0.01
     """Largest mean KL divergence of a new policy from the one before it: the size of the trust region."""
     cg_iters: Size = 10
@@ -23,13 +31,3 @@ class TRPOConfig(OnPolicyConfig):
     With a model that has memory, it is every n-th sequence."""
     num_sgd_iter: Size = 10
     """Passes of the value fit over each batch."""
-
-    def conflicts(self) -> list[str]:
-        """Keys that are right by themselves but not together."""
-        found = super().conflicts()
-        fit = ["lr", "lr_schedule", "optimizer", "grad_clip", "num_sgd_iter", "sgd_minibatch_size"]
-        if self.sgd_minibatch_size == self.train_batch_size:
-            fit.pop()  # not what was said, but what a small batch makes of it
-        for key in fit:
-            found += self._unread(key, not self.use_critic, "there are no values to fit: use_critic is false")
-        return found

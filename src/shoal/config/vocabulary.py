@@ -1,6 +1,7 @@
 """The words of other libraries, and what a mistyped or misplaced key most likely means.
 
-There is one vocabulary and there are no aliases: a foreign word is refused, and the message has the right one.
+There is one vocabulary and there are no aliases: a foreign word is refused, and the message has the right one. The same
+table serves files and, through `cli/options.py`, the command line.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ EXPERIMENT_KEYS = (
     "keep_checkpoints_num",
     "checkpoint_score_attr",
     "results_dir",
+    "restore",
     "config",
 )
 """The keys that stand beside `config` in an experiment, and `config` itself."""
@@ -57,6 +59,8 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "learning_rate_schedule": "config.lr_schedule",
         "exploration": "config.exploration_config",
         "render": "config.render_env",
+        "monitor": "config.record_env",
+        "ray_address": "give it to shoal train as --ray-address, or set the variable RAY_ADDRESS",
         "head_fcnet_hiddens": "config.model.post_fcnet_hiddens",
         "storage_path": "results_dir",
         "local_dir": "results_dir",
@@ -93,8 +97,20 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "normalize_advantage": "advantages are always normalised; leave it out",
         "normalize_obs": "write observation_filter: MeanStdFilter in config",
         "device": "write num_gpus: 1 in config for a GPU, or leave it out",
+        "cuda": "write num_gpus: 1 in config for a GPU, or leave it out",
+        "gpu": "write num_gpus: 1 in config for a GPU, or leave it out",
         "verbose": "write log_level: DEBUG in config, or --quiet on the command line",
         "tensorboard_log": "results_dir",
+        "save_path": "results_dir",
+        "save_dir": "results_dir",
+        "output_dir": "results_dir",
+        "save_freq": "checkpoint_freq",
+        "load": "restore",
+        "load_path": "restore",
+        "pretrained": "restore",
+        "checkpoint": "restore",
+        "checkpoint_path": "restore",
+        "restore_path": "restore",
         "max_episode_steps": "config.horizon",
         "max_steps": "config.horizon",
         "callback": "config.callbacks",
@@ -108,6 +124,9 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "hid_sizes": "config.model.fcnet_hiddens",
         "filter": "write observation_filter: MeanStdFilter in config",
         "n_iter": "stop.training_iteration",
+        "n_rollouts": "config.num_workers",
+        "remote": "write num_workers: auto in config",
+        "video": "write record_env: true in config, and evaluation_interval: 10",
         "timestep_limit": "config.horizon",
         "snapshot_every": "checkpoint_freq",
         "outfile": "results_dir",
@@ -181,6 +200,9 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "agent": "run",
         "random_seed": "config.seed",
         "gpus": "config.num_gpus",
+        "n_gpus": "config.num_gpus",
+        "name_env": "config.env",
+        "redis_password": "Ray has a token now, which workers find by themselves; leave it out",
     }
 )
 

@@ -55,7 +55,7 @@ class MeanStdFilter:
 
     def get_state(self) -> State:
         """Count, mean and squared deviations."""
-        return State({"count": self.count}, {"mean": self.mean.copy(), "m2": self.m2.copy()})
+        return State.of(count=self.count, mean=self.mean.copy(), m2=self.m2.copy())
 
     def set_state(self, state: State) -> None:
         """Take over what another filter has seen."""

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from shoal.envs.context import INDICES, EnvContext
-from shoal.envs.telling import own_words, start_error
+from shoal.envs.context import INDICES, EnvContext, NoSuchItem
+from shoal.envs.telling import own_words, pass_on_interrupts, start_error
 from shoal.errors import ConfigError, ShoalError
 
 _WHOLE_CONFIG = ("config", "env_config", "ctx", "context")
@@ -30,16 +30,22 @@ def guarded(make: Callable[[], Any], name: str, ctx: EnvContext) -> Any:
         return make()
     except ShoalError:
         raise
-    except (Exception, SystemExit) as error:
-        hint = ""
-        if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str) and error.args[0] not in ctx:
-            hint = f"; does env_config lack {error.args[0]!r}?"
-        raise start_error(f"env {name}: its constructor failed: {own_words(error)}{hint}") from error
+    except BaseException as error:
+        pass_on_interrupts(error)
+        raise start_error(f"env {name}: its constructor failed: {own_words(error)}{_lacking(error, ctx)}") from error
+
+
+def _lacking(error: BaseException, ctx: EnvContext) -> str:
+    """What to do about an entry of `env_config` that a constructor looks for in vain."""
+    if not isinstance(error, KeyError) or isinstance(error, NoSuchItem):
+        return ""
+    key = error.args[0] if error.args else None
+    return f"; does env_config lack {key!r}?" if isinstance(key, str) and key not in ctx else ""
 
 
 def check_keywords(target: Callable[..., Any], name: str, keywords: Mapping[str, Any], also: Collection[str]) -> None:
     """Refuse an `env_config` key that the constructor does not take; `also` are keys that somebody else takes."""
-    parameters = _parameters(target)
+    parameters = parameters_of(target)
     if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     accepted = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -55,8 +61,8 @@ def check_keywords(target: Callable[..., Any], name: str, keywords: Mapping[str,
 
 
 def _arguments(target: Callable[..., Any], name: str, ctx: EnvContext) -> tuple[list[Any], dict[str, Any]]:
-    user = ctx.user_config
-    parameters = _parameters(target)
+    user = dict(ctx)
+    parameters = parameters_of(target)
     if parameters is None:
         return [], user
     named = [p for p in parameters if p.kind in (*_POSITIONAL, p.KEYWORD_ONLY)]
@@ -70,7 +76,7 @@ def _arguments(target: Callable[..., Any], name: str, ctx: EnvContext) -> tuple[
             )
         return [ctx], {}
     check_keywords(target, name, user, ())
-    given = {**user, **{p.name: ctx[p.name] for p in named if p.name in INDICES}}
+    given = {**{p.name: getattr(ctx, p.name) for p in named if p.name in INDICES}, **user}
     lacking = [p.name for p in named if p.default is p.empty and p.name not in given]
     if lacking:
         raise ConfigError(f"env {name}: its constructor needs {', '.join(lacking)}; put it into env_config")
@@ -87,7 +93,8 @@ def _wants_context(first: inspect.Parameter, user: Mapping[str, Any], has_keywor
     return first.default is first.empty and first.name not in (*user, *INDICES)
 
 
-def _parameters(target: Callable[..., Any]) -> list[inspect.Parameter] | None:
+def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """What a class or function takes; None where it does not tell."""
     try:
         return list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError):

@@ -17,13 +17,14 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
+from shoal.envs.closing import close_quietly
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, Env, adapt_legacy, strip
 from shoal.envs.masks import MaskSpec
 from shoal.envs.observations import ObsSpec
 from shoal.envs.repeated import Repeated, items_of
 from shoal.envs.spaces import ActionSpec, Space, leaves_of, path_name
-from shoal.envs.telling import own_words, start_error
+from shoal.envs.telling import own_words, pass_on_interrupts, start_error
 from shoal.errors import ConfigError, EnvError
 
 _SEED = 0
@@ -53,7 +54,7 @@ def check_first_steps(make: Callable[[], AnyEnv], options: dict[str, Any] | None
             return CheckReport(env, False, tuple(dict.fromkeys(_check_vector(env))))
         legacy, warnings = _check_single(env, options)
     except BaseException:
-        env.close()
+        close_quietly(env)
         raise
     return CheckReport(adapt_legacy(env) if legacy else env, legacy, tuple(dict.fromkeys(warnings)))
 
@@ -68,7 +69,8 @@ def _check_single(env: Env, options: dict[str, Any] | None) -> tuple[bool, list[
     action = _first_action(bare.action_space) if spec.mask is None else _allowed_actions(spec.mask, actions, [obs])[0]
     try:
         result: Any = bare.step(action)
-    except Exception as error:
+    except BaseException as error:
+        pass_on_interrupts(error)
         warnings.append(f"its first step, with action {action!r}, raised {own_words(error)}")
         return legacy, warnings
     count = len(result) if isinstance(result, tuple | list) else None
@@ -94,7 +96,8 @@ def _check_reset(env: Env, options: dict[str, Any] | None, warnings: list[str]) 
     """Reset once and look at the observation; whether the result has the form of old Gym, and the observation."""
     try:
         result: Any = env.reset(seed=_SEED, options=options) if options else env.reset(seed=_SEED)
-    except Exception as error:
+    except BaseException as error:
+        pass_on_interrupts(error)
         given = f", with options {options}," if options else ""
         raise start_error(f"its first reset(){given} failed: {own_words(error)}") from error
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
@@ -134,7 +137,8 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
     spec, actions = _check_spaces(env.single_observation_space, env.single_action_space)
     try:
         obs, info = env.reset(seed=_SEED)
-    except Exception as error:
+    except BaseException as error:
+        pass_on_interrupts(error)
         raise start_error(f"its first reset() failed: {own_words(error)}") from error
     if not isinstance(info, dict):
         raise start_error(f"reset() must return (obs, info) with info a dict (got {type(info).__name__})")
@@ -146,7 +150,8 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
         first = concatenate(actions.space, allowed, room)
     try:
         obs, rewards, terminated, truncated, _ = env.step(first)
-    except Exception as error:
+    except BaseException as error:
+        pass_on_interrupts(error)
         return [*warnings, f"its first step raised {own_words(error)}"]
     for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
         if np.shape(values) != (env.num_envs,):
@@ -157,6 +162,11 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
 def obs_warnings(space: Space, obs: Any, source: str) -> list[str]:
     """How an observation departs from its space in ways that training survives; the wrong structure or shape raises."""
     warnings: list[str] = []
+    if isinstance(obs, Mapping) and not isinstance(space, spaces.Dict | spaces.Sequence):
+        raise start_error(
+            f"{source} gives a dict of {', '.join(map(str, obs))}, its space is {space}; if these are agents, shoal "
+            "trains one: return what that one sees, or make the space a Dict"
+        )
     if isinstance(space, spaces.Dict) and isinstance(obs, Mapping):
         extra = [str(key) for key in obs if key not in space.spaces]
         if extra:
@@ -193,7 +203,9 @@ def _leaf_warnings(leaf: Space, value: Any, what: str) -> list[str]:
     except ValueError:
         raise start_error(f"{what} is ragged, its space says shape {leaf.shape}") from None
     if array.shape != leaf.shape:
-        raise start_error(f"{what} has shape {array.shape}, its space says {leaf.shape}")
+        is_batch = array.ndim > 0 and len(array) > 1 and array.shape[1:] == leaf.shape
+        hint = "; if it is a batch of environments, name what makes one of them: shoal makes the batch itself"
+        raise start_error(f"{what} has shape {array.shape}, its space says {leaf.shape}{hint if is_batch else ''}")
     if array.dtype.kind not in "biuf":
         raise start_error(f"{what} must hold numbers (got {_kind(value)})")
     warnings: list[str] = []
@@ -223,6 +235,11 @@ def _inside(leaf: Space, array: Any) -> bool:
 
 
 def _check_reward(reward: Any, warnings: list[str]) -> None:
+    if isinstance(reward, Mapping | list | tuple) or np.size(reward) > 1:
+        raise start_error(
+            f"step() gave {len(reward)} rewards ({_kind(reward)}): it has several agents, or is a batch; shoal trains "
+            "one agent, and makes the batch itself, so let step() return one number"
+        )
     if not isinstance(reward, Real | np.bool_):
         raise start_error(f"step() must return a number as reward (got {_kind(reward)})")
     if not np.isfinite(float(reward)):

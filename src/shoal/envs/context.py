@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.errors import ConfigError
-
 INDICES = ("worker_index", "vector_index", "env_index", "num_workers")
 
 
+class NoSuchItem(KeyError):
+    """One of the four indices was asked for as an item."""
+
+
 class EnvContext(dict[str, Any]):
-    """The user's `env_config` plus the four indices, as items and as attributes.
+    """The user's `env_config`, and nothing else, as items; the four indices as attributes.
 
     `env_index` counts over all workers, so it names one environment of the whole run (a case folder, a port);
     `vector_index` counts inside one worker.
@@ -26,21 +28,16 @@ class EnvContext(dict[str, Any]):
         env_index: int = 0,
         num_workers: int = 0,
     ) -> None:
-        config = dict(env_config or {})
-        taken = [name for name in INDICES if name in config and not isinstance(env_config, EnvContext)]
-        if taken:
-            raise ConfigError(f"env_config.{taken[0]}: shoal sets this name itself; choose another one")
-        super().__init__(config)
+        super().__init__(env_config or {})
         self.worker_index = worker_index
         self.vector_index = vector_index
         self.env_index = env_index
         self.num_workers = num_workers
-        self.update({name: getattr(self, name) for name in INDICES})
 
-    @property
-    def user_config(self) -> dict[str, Any]:
-        """The items without the four indices: what the user wrote."""
-        return {key: value for key, value in self.items() if key not in INDICES}
+    def __missing__(self, name: str) -> Any:
+        if name in INDICES:
+            raise NoSuchItem(f"{name} is an attribute of the config; type config.{name}")
+        raise KeyError(name)
 
     def with_config(self, env_config: Mapping[str, Any]) -> EnvContext:
         """The same place in the run with another `env_config`."""

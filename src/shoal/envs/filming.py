@@ -43,7 +43,7 @@ def check_video(path: Path) -> None:
 def check_videos(what: str) -> None:
     """Refuse the videos that `what` asks for if there is nothing to write them with."""
     if find_spec("av") is None:
-        raise ConfigError(f"{what}: videos need PyAV, which is not installed; type: pip install 'shoal[video]'")
+        raise ConfigError(f"{what}: videos need PyAV, which is not installed; type: pip install 'shoal-rl[video]'")
 
 
 def made_to_draw(maker: EnvMaker, ctx: EnvContext, mode: str) -> AnyEnv:
@@ -52,7 +52,7 @@ def made_to_draw(maker: EnvMaker, ctx: EnvContext, mode: str) -> AnyEnv:
         for name, value in SCREENLESS.items():
             os.environ.setdefault(name, value)
     try:
-        return maker.make(ctx.with_config({**ctx.user_config, "render_mode": mode}))
+        return maker.make(ctx.with_config({**ctx, "render_mode": mode}))
     except ConfigError:
         return maker.make(ctx)  # it takes no such argument; it may draw all the same
 
@@ -131,7 +131,7 @@ class Video:
 
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+        self._temporary = path.with_name(f".tmp-{os.getpid()}-{os.urandom(4).hex()}-{path.name}")
         codec, self._pixels = CODECS[path.suffix.lower()]
         self._to_frame: Callable[..., Any] = av.VideoFrame.from_ndarray
         self._file = av.open(str(self._temporary), "w")

@@ -22,13 +22,9 @@ def is_legacy(env: Any) -> bool:
 
 
 class LegacyGymEnv(gymnasium.Env[Any, Any]):
-    """A Gym environment behind Gymnasium's interface."""
+    """An environment of old Gym, or of nobody's class, behind Gymnasium's interface."""
 
     def __init__(self, env: Any) -> None:
-        notice_once(
-            f"{type(getattr(env, 'unwrapped', env)).__name__} speaks the interface of old Gym; shoal adapts it "
-            "(its step's `done` counts as terminated, or as truncated where info says TimeLimit.truncated)"
-        )
         self.env = env
         self.observation_space = gymnasium_space(env.observation_space)
         self.action_space = gymnasium_space(env.action_space)
@@ -36,6 +32,12 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
         self.render_mode = getattr(env, "render_mode", None)
         self._takes_seed = _takes(getattr(env, "unwrapped", env).reset, "seed")
         self.takes_options = _takes(getattr(env, "unwrapped", env).reset, "options")
+        is_of_family = isinstance(getattr(env, "unwrapped", env), gymnasium.Env)
+        self._can_seed = self._takes_seed or is_of_family or callable(getattr(env, "seed", None))
+        # A class of the user's own may have all of Gymnasium's interface and not be of its family.
+        self._is_told = False
+        if self.observation_space is not env.observation_space or self.action_space is not env.action_space:
+            self._tell()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Seed in whatever way the environment knows, reset, and give (obs, info)."""
@@ -47,21 +49,21 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
         if self.takes_options:
             keywords["options"] = options
         result = self.env.reset(**keywords)
-        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
-            # A Tuple space may hold (something, dict) itself: then the whole result is the observation.
-            is_obs = isinstance(self.observation_space, spaces.Tuple) and self.observation_space.contains(result)
-            return (result, {}) if is_obs else (result[0], result[1])
-        return result, {}
+        if not self._is_told and not _is_pair(result):
+            self._tell()
+        elif not self._is_told and not self._can_seed:
+            notice_once(
+                f"{type(self.env).__name__}.reset() takes no seed, so that its episodes cannot be repeated exactly; "
+                "let it be reset(self, *, seed=None, options=None)"
+            )
+        return _obs_and_info(result, self.observation_space)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, with `done` told apart into terminated and truncated."""
         result = self.env.step(action)
-        if len(result) == 4:
-            obs, reward, done, info = result
-            truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
-            return obs, reward, bool(done) and not truncated, truncated, info
-        obs, reward, terminated, truncated, info = result
-        return obs, reward, terminated, truncated, info
+        if not self._is_told and len(result) == 4:
+            self._tell()
+        return _five_values(result)
 
     def render(self) -> Any:
         """Render as the environment does."""
@@ -79,6 +81,13 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
             raise AttributeError(name)
         return getattr(self.env, name)
 
+    def _tell(self) -> None:
+        self._is_told = True
+        notice_once(
+            f"{type(getattr(self.env, 'unwrapped', self.env)).__name__} speaks the interface of old Gym; shoal adapts "
+            "it (its step's `done` counts as terminated, or as truncated where info says TimeLimit.truncated)"
+        )
+
     def _seed(self, seed: int) -> None:
         inner = getattr(self.env, "unwrapped", self.env)
         if callable(getattr(self.env, "seed", None)):
@@ -86,6 +95,45 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
         elif isinstance(inner, gymnasium.Env):
             # Gymnasium's own reset does nothing but seed np_random, which an old-style reset never does.
             gymnasium.Env.reset(inner, seed=seed)
+
+
+class AnyForm(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment of which only its first steps tell the form; wrappers around it see Gymnasium's."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset, with what the environment has room for."""
+        keywords: dict[str, Any] = {"seed": seed}
+        if options is not None:
+            keywords["options"] = options
+        return _obs_and_info(self.env.reset(**keywords), self.observation_space)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step; what has five values passes as it is."""
+        result: Any = self.env.step(action)
+        return _five_values(result) if len(result) == 4 else result
+
+
+def _obs_and_info(result: Any, space: spaces.Space[Any]) -> tuple[Any, dict[str, Any]]:
+    """What a reset of either form gives."""
+    if _is_pair(result):
+        # A Tuple space may hold (something, dict) itself: then the whole result is the observation.
+        is_obs = isinstance(space, spaces.Tuple) and space.contains(result)
+        return (result, {}) if is_obs else (result[0], result[1])
+    return result, {}
+
+
+def _is_pair(result: Any) -> bool:
+    return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+
+
+def _five_values(result: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    """What a step of either form gives."""
+    if len(result) == 4:
+        obs, reward, done, info = result
+        truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
+        return obs, reward, bool(done) and not truncated, truncated, info
+    obs, reward, terminated, truncated, info = result
+    return obs, reward, terminated, truncated, info
 
 
 def takes_options(env: gymnasium.Env[Any, Any]) -> bool:

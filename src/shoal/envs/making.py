@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,8 +15,9 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from shoal.envs.calling import check_keywords, create, guarded
+from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
-from shoal.envs.gym_ids import find_spec, nearest_ids, unknown_id
+from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
 from shoal.envs.importing import (
     AttributeMissing,
     ModuleMissing,
@@ -26,9 +27,11 @@ from shoal.envs.importing import (
     load_file,
     load_module,
 )
-from shoal.envs.legacy import LegacyGymEnv, is_legacy
+from shoal.envs.legacy import AnyForm, LegacyGymEnv, is_legacy
 from shoal.envs.registry import registered
-from shoal.envs.telling import start_error
+from shoal.envs.strangers import stranger
+from shoal.envs.telling import own_words, pass_on_interrupts, start_error
+from shoal.envs.wrapping import Wrapping, wrappings
 from shoal.errors import ConfigError
 
 Env: TypeAlias = "gymnasium.Env[Any, Any]"
@@ -42,8 +45,9 @@ _PARTS = ("reset", "step", "observation_space", "action_space")
 class EnvMaker:
     """Makes any number of one environment, here or in another process.
 
-    `name` is fit for a folder's name; `env_maker(source, search_path)` gives an equal maker wherever the same modules,
-    files and registered names exist. `legacy` forces the adapter for old Gym, for what only a first step reveals.
+    `name` is fit for a folder's name; `env_maker(source, search_path, ...)` gives an equal maker wherever the same
+    modules, files and registered names exist. `legacy` forces the adapter for old Gym, for what only a first step
+    reveals. `wrappers` are put around each, in their order.
     """
 
     name: str
@@ -52,35 +56,80 @@ class EnvMaker:
     search_path: tuple[str, ...] = ()
     legacy: bool = False
     by_text: bool = field(default=False, repr=False)
+    wrappers: tuple[Wrapping, ...] = ()
 
     def make(self, ctx: EnvContext) -> AnyEnv:
         """Make one environment, adapted to Gymnasium's interface if it is an old one."""
         with importable(self.search_path):
             env = self.create(ctx)
         if isinstance(env, VectorEnv):
-            return env
-        missing = [part for part in _PARTS if not hasattr(env, part)]
+            return self._unwrapped(env)
+        missing = self._missing_parts(env)
         if missing:
             raise start_error(
                 f"env {self.name}: it gave {type(env).__name__} without {', '.join(missing)}; "
                 "an environment needs reset, step, observation_space and action_space, as a gymnasium.Env has"
             )
-        return adapt_legacy(env) if self.legacy or is_legacy(env) else env
+        adapted = adapt_legacy(env) if self.legacy or is_legacy(env) else env
+        return self._wrapped(adapted) if self.wrappers else adapted
+
+    def _missing_parts(self, env: Any) -> list[str]:
+        """What an environment needs and this one does not have; looking at it runs its own code, which may fail."""
+        try:
+            told = stranger(env)
+            missing = [part for part in _PARTS if not hasattr(env, part)]
+        except BaseException as error:
+            pass_on_interrupts(error)
+            close_quietly(env)
+            raise start_error(f"env {self.name}: reading its spaces failed: {own_words(error)}") from error
+        if told:
+            close_quietly(env)
+            raise start_error(f"env {self.name}: {told}")
+        return missing
+
+    def _wrapped(self, env: Env) -> Env:
+        """The environment in its wrappers, which see Gymnasium's interface whatever only a first step would reveal."""
+        bare, limit = strip(env)
+        wrapped: Env = AnyForm(bare)
+        if limit is not None:
+            wrapped = TimeLimit(wrapped, limit)
+        try:
+            for wrapping in self.wrappers:
+                wrapped = wrapping.put_around(wrapped, self.search_path)
+        except BaseException:
+            close_quietly(env)
+            raise
+        return wrapped
+
+    def _unwrapped(self, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
+        if self.wrappers:
+            env.close()
+            raise ConfigError(
+                f"config.wrappers: env {self.name} is a batch of environments, of which shoal wraps none; "
+                "put the wrappers where it is made"
+            )
+        return env
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A class found by a text lives in a module that another process cannot import by name: there it is found again.
         if self.by_text:
-            return _found_again, (self.source, self.search_path, self.legacy)
-        values = (self.name, self.source, self.create, self.search_path, self.legacy, self.by_text)
+            return _found_again, (self.source, self.search_path, self.legacy, self.wrappers)
+        values = (self.name, self.source, self.create, self.search_path, self.legacy, self.by_text, self.wrappers)
         return EnvMaker, values
 
 
-def env_maker(env: object, search_path: Sequence[Path | str] = ()) -> EnvMaker:
+def env_maker(env: object, search_path: Sequence[Path | str] = (), wrappers: Sequence[Any] = ()) -> EnvMaker:
     """Find out what `env` means: a registered name, a Gymnasium id, a module's or file's class, a class, a callable.
 
-    Modules and files are looked for in `search_path` (the config file's folder, the working folder) first.
+    Modules and files are looked for in `search_path` (the config file's folder, the working folder) first. `wrappers`
+    are as a configuration says them.
     """
     folders = tuple(str(Path(folder).expanduser().absolute()) for folder in search_path)
+    maker = _maker_of(env, folders)
+    return replace(maker, wrappers=wrappings(wrappers, folders)) if wrappers else maker
+
+
+def _maker_of(env: object, folders: tuple[str, ...]) -> EnvMaker:
     if isinstance(env, str):
         return _maker_from_text(env, folders)
     if env is None or not callable(env) or _looks_like_env(env):
@@ -103,7 +152,7 @@ def spaces_of(maker: EnvMaker, env_config: Mapping[str, Any]) -> tuple[gymnasium
             return env.single_observation_space, env.single_action_space
         return env.observation_space, env.action_space
     finally:
-        env.close()
+        close_quietly(env)
 
 
 def strip(env: Env) -> tuple[Env, int | None]:
@@ -149,7 +198,7 @@ class _Spec:
     settings: dict[str, Any]
 
     def __call__(self, ctx: EnvContext) -> Any:
-        keywords = {**self.settings, **ctx.user_config}
+        keywords = {**self.settings, **ctx}
         return guarded(lambda: self._make(keywords), self.name, ctx)
 
     def _make(self, keywords: dict[str, Any]) -> Any:
@@ -172,6 +221,8 @@ def _maker_from_text(text: str, folders: tuple[str, ...]) -> EnvMaker:
         raise ConfigError(f"env {text!r}: a function inside a program; start from that program, with env=... in Python")
     if colon and text not in gymnasium.registry:
         return _maker_from_colon(text, head, attr, folders)
+    if text not in gymnasium.registry and (file := _file_called(text, folders)):
+        raise ConfigError(f"env {text!r}: {file}")
     if _DOTTED.fullmatch(text) and text not in gymnasium.registry:
         try:
             target = load_dotted(text, folders)
@@ -184,9 +235,21 @@ def _maker_from_text(text: str, folders: tuple[str, ...]) -> EnvMaker:
         return _maker_of_found(text, text, target, folders)
     found = find_spec(text)
     if found is None:
+        if any(Path(folder, f"{text}.py").is_file() for folder in (*folders, ".")):
+            raise ConfigError(f"env {text!r}: no such Gymnasium id; did you mean {text}.py?")
         raise unknown_id(text)
     spec, settings = found
     return EnvMaker(_folder_name(text), text, _Spec(spec, text, settings), folders)
+
+
+def _file_called(text: str, folders: tuple[str, ...]) -> str | None:
+    """What is wrong with a file that is named as the environment; None if there is no such file."""
+    if "." not in text or not any(Path(folder, text).is_file() for folder in (*folders, ".")):
+        return None
+    return (
+        "is no file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
+        "or YAML with experiments (my_experiments.yml)"
+    )
 
 
 def _maker_from_colon(text: str, head: str, attr: str, folders: tuple[str, ...]) -> EnvMaker:
@@ -197,11 +260,10 @@ def _maker_from_colon(text: str, head: str, attr: str, folders: tuple[str, ...])
         module = load_file(head, folders) if is_file else load_module(head, folders)
         target = attribute(module, attr)
     except AttributeMissing as error:
-        if attr in gymnasium.registry:
-            # Gymnasium's own "module:id": the import registered the id.
-            spec = gymnasium.registry[attr]
-            return EnvMaker(_folder_name(attr), text, _Spec(spec, attr, {}), folders)
-        raise ConfigError(f"env {text!r}: {error}") from error
+        if not is_id(attr) or (is_file and attr not in gymnasium.registry):
+            raise ConfigError(f"env {text!r}: {error}") from error
+        # Gymnasium's own "module:id": the import registered the id.
+        return EnvMaker(_folder_name(attr), text, _Spec(spec_of_package(head, attr), attr, {}), folders)
     except ConfigError as error:
         raise ConfigError(f"env {text!r}: {error}") from error
     if is_file:
@@ -222,9 +284,10 @@ def _maker_of_found(
     return EnvMaker(_folder_name(name), text, _Call(target, text, own_folder), folders, by_text=True)
 
 
-def _found_again(source: str, search_path: tuple[str, ...], legacy: bool) -> EnvMaker:
-    maker = env_maker(source, search_path)
-    return EnvMaker(maker.name, maker.source, maker.create, maker.search_path, legacy, maker.by_text)
+def _found_again(
+    source: str, search_path: tuple[str, ...], legacy: bool, wrappers: tuple[Wrapping, ...] = ()
+) -> EnvMaker:
+    return replace(env_maker(source, search_path), legacy=legacy, wrappers=wrappers)
 
 
 def _looks_like_env(env: object) -> bool:

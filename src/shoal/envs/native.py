@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +11,12 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
+from shoal.data.streams import reset_seed
+from shoal.envs.closing import close_quietly
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
-from shoal.envs.vector import Steps, plain_numbers, reset_seed
+from shoal.envs.telling import pass_on_interrupts
+from shoal.envs.vector import Steps, plain_numbers
 from shoal.errors import EnvError
 
 
@@ -58,7 +60,8 @@ class NativeVector:
             )
         try:
             obs, rewards, terminated, truncated, infos = self.env.step(self._batched(actions))
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             raise EnvError(f"the vector environment failed in step: {type(error).__name__}: {error}") from error
         self._put(obs, steps.obs, np.asarray(terminated), np.asarray(truncated))
         steps.rewards[:] = rewards
@@ -99,13 +102,13 @@ class NativeVector:
 
     def close(self) -> None:
         """See `Vector`."""
-        with contextlib.suppress(Exception):
-            self.env.close()
+        close_quietly(self.env)
 
     def _reset(self, **options: Any) -> Any:
         try:
             return self.env.reset(**options)[0]
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             raise EnvError(f"the vector environment failed in reset: {type(error).__name__}: {error}") from error
 
     def _skip_resets(self, steps: Steps) -> None:

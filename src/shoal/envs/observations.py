@@ -30,6 +30,8 @@ from shoal.errors import ConfigError
 AVAIL = "avail_actions"
 LARGEST_EXACT_INTEGER = 2**23  # of twice this, single precision still knows every integer
 
+_NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
 Kind = Literal["vector", "image", "items", "avail", "mask"]
 
 
@@ -110,7 +112,9 @@ class ObsSpec:
             if kind == "vector":
                 size = prod(leaf.shape or ())
                 columns = slice(column, column + size)
-                self.leaves.append(ObsLeaf(path, leaf, kind, 0, columns, *_discrete_range(leaf, path)))
+                if not isinstance(leaf, _NUMBERS):
+                    raise _unlearnable(path, leaf, space)
+                self.leaves.append(ObsLeaf(path, leaf, kind, 0, columns, *_discrete_range(leaf)))
                 column += size
             elif kind == "mask":
                 assert self.mask is not None
@@ -285,7 +289,7 @@ class Items:
         if not self.space.stack:
             return items
         room: Any = create_empty_array(self.space.feature_space, count)
-        return concatenate(self.space.feature_space, items, room)
+        return concatenate(self.space.feature_space, items, room) if items else room  # of none there is no stack
 
 
 def _kind(path: Path, leaf: Space, images: bool, actions: ActionSpec | None) -> Kind:
@@ -333,7 +337,7 @@ def _getter(path: Path) -> Callable[[Any], Any]:
     return walk
 
 
-def _discrete_range(space: Space, path: Path) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+def _discrete_range(space: Space) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
     if isinstance(space, spaces.Discrete):
         return np.array([space.start], np.int64), np.array([space.n], np.int64)
     if isinstance(space, spaces.MultiDiscrete):
@@ -342,13 +346,27 @@ def _discrete_range(space: Space, path: Path) -> tuple[NDArray[np.int64] | None,
     if isinstance(space, spaces.MultiBinary):
         size = prod(space.shape)
         return np.zeros(size, np.int64), np.full(size, 2, np.int64)
-    if isinstance(space, spaces.Box):
-        return None, None
+    return None, None
+
+
+def _unlearnable(path: Path, leaf: Space, space: Space) -> ConfigError:
+    """The sentence for a leaf that holds no numbers, with what leaves it out where there is something else to see."""
     where = f"observation '{path_name(path)}'" if path else "observation_space"
-    raise ConfigError(
-        f"{where}: {type(space).__name__} spaces cannot be learned from; "
-        "encode it as Box, Discrete, MultiDiscrete, MultiBinary, Sequence, Dict or Tuple in the environment"
-    )
+    encode = "encode it as Box, Discrete, MultiDiscrete, MultiBinary, Sequence, Dict or Tuple in the environment"
+    children: dict[Any, Space] = {}
+    if isinstance(space, spaces.Dict):
+        children = dict(space.spaces)
+    elif isinstance(space, spaces.Tuple):
+        children = dict(enumerate(space.spaces))
+    kept = [str(key) for key, child in children.items() if _is_learnable(child)]
+    if kept:
+        words = f"FilterObservation:filter_keys=[{','.join(kept)}]"
+        encode = f"leave it out with --wrap '{words}' (wrappers: in a file), or {encode}"
+    return ConfigError(f"{where}: {type(leaf).__name__} spaces cannot be learned from; {encode}")
+
+
+def _is_learnable(space: Space) -> bool:
+    return all(isinstance(leaf, (*_NUMBERS, spaces.Sequence)) for _, leaf in leaves_of(space))
 
 
 def _short(values: NDArray[Any]) -> str:

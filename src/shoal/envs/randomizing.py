@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from shoal.config.settings import AlgorithmConfig, RandomizeConfig
+from shoal.data.streams import Stream, generator
 from shoal.envs.cases import read_cases
 from shoal.envs.importing import find_file
 from shoal.errors import ConfigError
-
-STREAM = 5  # sets these draws apart from other uses of seed and index
 
 DRAWS: Mapping[str, Callable[[np.random.Generator, list[Any]], Any]] = {
     "uniform": lambda rng, given: float(rng.uniform(*given)),
@@ -66,7 +65,7 @@ class Randomizer:
 
     def draw(self, env_index: int, seeding: int, reset: int) -> Drawn:
         """The values of an environment's `reset`-th episode since its `seeding`-th seed."""
-        rng = np.random.default_rng([self._seed, env_index, STREAM, seeding, reset])
+        rng = generator(self._seed, Stream.EPISODES, env_index, seeding, reset)
         case = copy.deepcopy(self._cases[int(rng.integers(len(self._cases)))]) if self._cases else Drawn()
         return Drawn(
             {**case.options, **_values(self._config.options, rng)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import traceback
 from functools import cache
 from pathlib import Path
@@ -32,12 +33,31 @@ def start_error(sentence: str) -> EnvError:
     return error
 
 
+def pass_on_interrupts(error: BaseException) -> None:
+    """Raise again what a signal has raised; what remains is a failure of the simulator, sys.exit() included.
+
+    A run's handlers raise a class of their own, so a bare KeyboardInterrupt is a signal's only where Python's handler
+    is in place.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        is_bare = type(error) is KeyboardInterrupt
+        if not is_bare or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            raise error
+
+
 def own_words(error: BaseException) -> str:
     """The error's type and text in one line, and its place in the user's code if there is one."""
     words = error.msg if isinstance(error, SyntaxError) else str(error)
     text = " ".join(f"{type(error).__name__}: {words}".split())
     place = user_place(error)
-    return f"{text} ({place})" if place else text
+    return f"{text} ({place}){_advice(error)}" if place else f"{text}{_advice(error)}"
+
+
+def _advice(error: BaseException) -> str:
+    """What to do about the one package that so many old environments import."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "gym":
+        return "; old Gym is not installed: write `import gymnasium as gym` there, or type pip install gym"
+    return ""
 
 
 def user_place(error: BaseException) -> str | None:

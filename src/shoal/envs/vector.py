@@ -7,7 +7,6 @@ observation of a truncated episode is handed over apart.
 
 from __future__ import annotations
 
-import contextlib
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
+from shoal.data.streams import reset_seed
+from shoal.envs.closing import close_quietly
 from shoal.envs.observations import ObsSpec
 from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.tasks import set_task
+from shoal.envs.telling import pass_on_interrupts
 from shoal.errors import CallbackError, EnvError
 
 MOST_FAILURES_IN_A_ROW = 10
@@ -70,18 +72,6 @@ class Vector(Protocol):
 
     def close(self) -> None:
         """Close every environment; never raises."""
-
-
-def reset_seed(seed: int, env_index: int, count: int) -> int:
-    """The seed of an environment's `count`-th seeded reset: splitmix64 of the numbers, so neighbours share nothing."""
-    mask = 0xFFFFFFFFFFFFFFFF
-    x = (seed * 0x9E3779B97F4A7C15 + env_index * 0xBF58476D1CE4E5B9 + count * 0x94D049BB133111EB) & mask
-    for _ in range(2):
-        x = (x + 0x9E3779B97F4A7C15) & mask
-        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
-        x ^= x >> 31
-    return x & 0x7FFFFFFF
 
 
 class PythonVector:
@@ -157,7 +147,8 @@ class PythonVector:
                 continue
             try:
                 observations[row], rewards[row], terminated[row], truncated[row], infos[row] = step(decoded[row])
-            except (Exception, SystemExit) as error:  # a solver that calls sys.exit() ends itself, not the run
+            except BaseException as error:  # a solver that calls sys.exit() ends itself, not the run
+                pass_on_interrupts(error)
                 self._fail(row, error, decoded[row])
                 failed.append(row)
         if failed or not self._written(steps):
@@ -207,7 +198,7 @@ class PythonVector:
     def close(self) -> None:
         """See `Vector`."""
         for env in self.envs:
-            _close(env)
+            close_quietly(env)
 
     def _written(self, steps: Steps) -> bool:
         """Write what all rows gave at once; False if any of it is unfit."""
@@ -284,7 +275,8 @@ class PythonVector:
                 return seeded
             except CallbackError:
                 raise
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                pass_on_interrupts(error)
                 self._fail(row, error, None)
                 seeded = True
 
@@ -294,7 +286,7 @@ class PythonVector:
         self._resets[row] = 0 if seeded else self._resets[row] + 1
         if self._randomizer is not None:
             if self._randomizer.has_env_config and self._made_for[row] != self._seedings[row]:
-                _close(self.envs[row])
+                close_quietly(self.envs[row])
                 self._build(row, self._seedings[row])
             self._drawn[row] = self._draw(row, self._seedings[row], self._resets[row])
             if self._randomizer.has_options:
@@ -312,7 +304,8 @@ class PythonVector:
                 return True
             except CallbackError:
                 raise
-            except (Exception, SystemExit):
+            except BaseException as error:
+                pass_on_interrupts(error)
                 # That the episode does not come back is no failure of a run: the next one begins.
                 self._rebuild(row)
         self._begin(row, obs, seeded=True)
@@ -383,7 +376,7 @@ class PythonVector:
 
     def _rebuild(self, row: int) -> None:
         """Put a new environment in the place of one that failed; if it cannot be made, that is one failure more."""
-        _close(self.envs[row])
+        close_quietly(self.envs[row])
         self._lengths[row] = 0
         try:
             self._build(row, self._seedings[row] + 1)
@@ -437,9 +430,3 @@ def _is_scalar_array(value: Any) -> bool:
 def _short(value: Any) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _close(env: gym.Env[Any, Any]) -> None:
-    # A simulator that failed may fail to close too; that tells nothing new.
-    with contextlib.suppress(Exception):
-        env.close()

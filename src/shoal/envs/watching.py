@@ -158,7 +158,7 @@ class WatchedMaker(EnvMaker):
         """See `EnvMaker`."""
         case = self.case
         if case.env_config is not None:
-            ctx = ctx.with_config({**ctx.user_config, **case.env_config})
+            ctx = ctx.with_config({**ctx, **case.env_config})
         plain = EnvMaker(**{f.name: getattr(self, f.name) for f in fields(EnvMaker)})
         filmed = self.recorder.film is not None and ctx.vector_index == 0
         env = made_to_be_filmed(plain, ctx, case.options or self.first_options) if filmed else plain.make(ctx)

@@ -8,11 +8,13 @@ from importlib.util import find_spec
 import numpy as np
 from gymnasium import spaces
 
-from shoal.config.dqn import DQNConfig
+from shoal.config.algorithms import name_of
+from shoal.config.dqn import EpsilonGreedyConfig
 from shoal.config.model import ModelConfig
-from shoal.config.settings import AlgorithmConfig, NoiseConfig, OnPolicyConfig
+from shoal.config.settings import AlgorithmConfig, NoiseConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.data.returns import scheduled
+from shoal.data.streams import Stream, number
 from shoal.envs.masks import MASK
 from shoal.envs.observations import AVAIL, ObsSpec
 from shoal.envs.repeated import Repeated
@@ -43,20 +45,26 @@ def build_policy(
     config = with_model_class(config, search_path)
     reason = needs_torch(obs_space, config)
     if reason is not None and find_spec("torch") is None:
-        raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
+        raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'")
     action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions, config.squash_actions)
     obs_spec = ObsSpec(obs_space, config.framework != "numpy", action_spec, config.model.sequence_max_len)
     if unread := unread_keys(config.model, bool(obs_spec.image_shapes)) + unfit_keys(config, obs_spec, action_spec):
         raise ConfigError(unread)
     distribution: Distribution
-    if isinstance(config, DQNConfig):
+    exploration = config.exploration_config
+    if config.acts_by_value:
+        if not isinstance(exploration, EpsilonGreedyConfig):
+            raise ConfigError(
+                f"run: {name_of(type(config))} acts by value, but its exploration_config is a "
+                f"{type(exploration).__name__}; make it a shoal.config.dqn.EpsilonGreedyConfig"
+            )
         distribution = acting_by_value(
-            action_spec, config.exploration_config, config.num_envs, obs_spec.mask is not None
+            action_spec, exploration, config.num_envs, obs_spec.mask is not None, name_of(type(config))
         )
     elif config.model.custom_action_dist is not None:
         distribution = _custom_distribution(action_spec, config.model, obs_spec)
     else:
-        distribution = distribution_for(action_spec, learned_spread=config.exploration_config.type != "GaussianNoise")
+        distribution = distribution_for(action_spec, learned_spread=exploration.type != "GaussianNoise")
     encoder = Encoder(obs_spec)
     if config.observation_filter == "MeanStdFilter":
         if not encoder.measured.any():
@@ -64,7 +72,7 @@ def build_policy(
                 "observation_filter: MeanStdFilter has nothing to filter, the observations hold no Box vector"
             )
         encoder.filter = MeanStdFilter(encoder.measured)
-    seed = int(np.random.SeedSequence([config.seed, 0]).generate_state(1)[0])
+    seed = number(config.seed, Stream.WEIGHTS, np.uint32)
     previous = PreviousStep(action_spec, config.model.sees_prev_action, config.model.sees_prev_reward)
     network = (
         _numpy_network(encoder, distribution, config.model, seed)
@@ -76,8 +84,8 @@ def build_policy(
         network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec), place)
     recurrence = _recurrence(network, config, previous)
     policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed, recurrence)
-    if isinstance(config, OnPolicyConfig):
-        _set_noise(policy, config.exploration_config)
+    if isinstance(exploration, NoiseConfig):
+        _set_noise(policy, exploration)
     return policy
 
 
@@ -142,7 +150,7 @@ def unfit_keys(config: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSp
 
 def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: ObsSpec) -> Distribution:
     if find_spec("torch") is None:
-        raise ConfigError("custom_action_dist needs PyTorch, which is not installed; type: pip install 'shoal[torch]'")
+        raise ConfigError("custom_action_dist needs PyTorch, which is not here; type: pip install 'shoal-rl[torch]'")
     from shoal.models.torch_distributions import CustomDistribution
     from shoal.models.torch_network import set_threads
 
@@ -224,9 +232,9 @@ def _recurrence(network: Network, config: AlgorithmConfig, previous: PreviousSte
                 "and your model has none (get_initial_state); leave them out"
             )
         return None
-    if isinstance(config, DQNConfig):
+    if not config.takes_memory:
         raise ConfigError(
-            "config.model.custom_model: DQN learns from single transitions, and your model has memory "
-            "(get_initial_state); say run: PPO, or return []"
+            f"config.model.custom_model: {name_of(type(config))} learns from single transitions, and your model has "
+            "memory (get_initial_state); say run: PPO, or return []"
         )
     return Recurrence(network.step, network.initial_state, previous, config.model.max_seq_len)

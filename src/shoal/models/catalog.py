@@ -6,9 +6,14 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.config.changing import unchecked
+from shoal.config.experiment import default_model
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs.importing import load_named
 from shoal.errors import ConfigError
+
+MODEL_DEFAULTS = default_model()
+"""Every key of `model` with its default; DQN has some others, which `shoal.DQN.get_default_config()` tells."""
 
 # By the key that names them in a model's config.
 _registered: dict[str, dict[str, type[Any]]] = {"custom_model": {}, "custom_action_dist": {}}
@@ -75,7 +80,8 @@ def with_registered_model(config: AlgorithmConfig) -> AlgorithmConfig:
 def _with(config: AlgorithmConfig, classes: dict[str, type[Any]]) -> AlgorithmConfig:
     if not classes:
         return config
-    return config.model_copy(update={"model": config.model.model_copy(update=classes)})
+    # The same network by another word, which a checked configuration may have been asked for already.
+    return unchecked(config, model=unchecked(config.model, **classes))
 
 
 def _register(key: str, name: str, made: type[Any]) -> None:

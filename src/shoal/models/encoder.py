@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.data.batch import Parts
 from shoal.data.filters import MeanStdFilter
-from shoal.envs.observations import Kind, ObsSpec
+from shoal.envs.observations import Kind, ObsLeaf, ObsSpec
 from shoal.envs.spaces import Path, Space
 from shoal.models.network import Inputs
 
@@ -44,64 +44,20 @@ class Encoder:
     def __init__(self, spec: ObsSpec, observation_filter: MeanStdFilter | None = None) -> None:
         self.spec = spec
         self.filter = observation_filter
-        size = spec.vector_size
-        self.measured = np.zeros(size, bool)  # which columns the filter applies to
-        scale, shift = np.ones(size, np.float32), np.zeros(size, np.float32)
-        plain: list[int] = []
-        columns_of: dict[Path, slice] = {}
-        for leaf in spec.leaves:
-            columns = leaf.columns
-            if leaf.kind != "vector" or columns is None:
-                continue
-            if leaf.choices is not None and not isinstance(leaf.space, spaces.MultiBinary):
-                continue
-            columns_of[leaf.path] = slice(len(plain), len(plain) + columns.stop - columns.start)
-            plain.extend(range(columns.start, columns.stop))
-            if leaf.choices is None:
-                self.measured[columns] = True
-                assert isinstance(leaf.space, spaces.Box)
-                if np.issubdtype(leaf.space.dtype or np.float32, np.integer) and leaf.space.is_bounded():
-                    low = leaf.space.low.reshape(-1).astype(np.float64)
-                    width = np.maximum(leaf.space.high.reshape(-1).astype(np.float64) - low, 1)
-                    scale[columns], shift[columns] = 1 / width, -low / width
-        self._plain = np.array(plain, np.int64)
-        self._all_plain = len(plain) == size
-        self._scale = scale if (scale != 1).any() or shift.any() else None
-        self._shift = shift
+        self.measured = np.zeros(spec.vector_size, bool)  # which columns the filter applies to
+        self._columns: dict[Path, slice] = {}  # of the leaves of the vector, among the features
+        self._plain = self._keep_plain()
+        self._all_plain = len(self._plain) == spec.vector_size
+        self._scale, self._shift = _scaling(spec.leaves, spec.vector_size)
+        self.size = len(self._plain)
         self._choices: list[tuple[int, int, int]] = []  # column in the vector, number of values, number of features
-        self.size = len(plain)
-        for leaf in spec.leaves:
-            if leaf.choices is None or leaf.columns is None or isinstance(leaf.space, spaces.MultiBinary):
-                continue
-            begin = self.size
-            for column, count in enumerate(leaf.choices.tolist(), start=leaf.columns.start):
-                self._choices.append((column, count, count if count <= MOST_ONE_HOT_CHOICES else _num_digits(count)))
-                self.size += self._choices[-1][2]
-            columns_of[leaf.path] = slice(begin, self.size)
-        self._tables = {n: np.eye(n, dtype=np.float32) for _, n, width in self._choices if width == n}
-
-        changes: dict[int, Change] = {}
+        self._tables: dict[int, NDArray[np.float32]] = {}  # the indicators of each number of values
+        self._add_choices()
         self.shapes = list(spec.shapes)  # of the inputs
-        if size:
+        if spec.vector_size:
             self.shapes[0] = (self.size,)
-        for leaf in spec.leaves:
-            change = _image_change(leaf.space) if leaf.kind == "image" else None
-            if leaf.items is not None:
-                item = Encoder(leaf.items.spec)
-                self.shapes[leaf.part] = (leaf.items.max_len, 1 + item.size)
-                change = item.encode_items if item.changes_anything else None
-            if change is not None:
-                changes[leaf.part] = change
-        first = 1 if size else 0
-        self._changes = [changes.get(part) for part in range(first, len(spec.kinds))] if changes else []
-        self.places = tuple(
-            Place(
-                leaf.path, leaf.kind, leaf.part, columns_of[leaf.path], _place_shape(leaf.space, columns_of[leaf.path])
-            )
-            if leaf.kind == "vector"
-            else Place(leaf.path, leaf.kind, leaf.part, leaf.columns, leaf.shape)
-            for leaf in spec.leaves
-        )
+        self._changes = self._change_others()
+        self.places = tuple(self._place(leaf) for leaf in spec.leaves)
 
     @property
     def changes_anything(self) -> bool:
@@ -149,6 +105,78 @@ class Encoder:
     def measurements(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """What the filter learns from: the vector part after scaling, before filtering."""
         return raw if self._scale is None else raw * self._scale + self._shift
+
+    def _keep_plain(self) -> NDArray[np.int64]:
+        """The columns of the vector that stay one feature each, and which of them are measurements."""
+        plain: list[int] = []
+        for leaf in self.spec.leaves:
+            columns = leaf.columns
+            if leaf.kind != "vector" or columns is None or _is_choice(leaf):
+                continue
+            self._columns[leaf.path] = slice(len(plain), len(plain) + columns.stop - columns.start)
+            plain.extend(range(columns.start, columns.stop))
+            if leaf.choices is None:
+                self.measured[columns] = True
+        return np.array(plain, np.int64)
+
+    def _add_choices(self) -> None:
+        """Give features to the discrete numbers: indicators, or the binary digits of many values."""
+        for leaf in self.spec.leaves:
+            if leaf.choices is None or leaf.columns is None or not _is_choice(leaf):
+                continue
+            begin = self.size
+            for column, count in enumerate(leaf.choices.tolist(), start=leaf.columns.start):
+                width = count
+                if count > MOST_ONE_HOT_CHOICES:
+                    width = _num_digits(count)
+                else:
+                    self._tables[count] = np.eye(count, dtype=np.float32)
+                self._choices.append((column, count, width))
+                self.size += width
+            self._columns[leaf.path] = slice(begin, self.size)
+
+    def _change_others(self) -> list[Change | None]:
+        """What is done to each part beside the vector; nothing at all if that is so for every part."""
+        changes: dict[int, Change] = {}
+        for leaf in self.spec.leaves:
+            change = _image_change(leaf.space) if leaf.kind == "image" else None
+            if leaf.items is not None:
+                item = Encoder(leaf.items.spec)
+                self.shapes[leaf.part] = (leaf.items.max_len, 1 + item.size)
+                change = item.encode_items if item.changes_anything else None
+            if change is not None:
+                changes[leaf.part] = change
+        if not changes:
+            return []
+        first = 1 if self.spec.vector_size else 0
+        return [changes.get(part) for part in range(first, len(self.spec.kinds))]
+
+    def _place(self, leaf: ObsLeaf) -> Place:
+        """Where a leaf is among the inputs."""
+        if leaf.kind != "vector":
+            return Place(leaf.path, leaf.kind, leaf.part, leaf.columns, leaf.shape)
+        columns = self._columns[leaf.path]
+        return Place(leaf.path, leaf.kind, leaf.part, columns, _place_shape(leaf.space, columns))
+
+
+def _is_choice(leaf: ObsLeaf) -> bool:
+    """Whether the numbers of a leaf stand for one of several values each; binary ones are features as they are."""
+    return leaf.choices is not None and not isinstance(leaf.space, spaces.MultiBinary)
+
+
+def _scaling(leaves: Sequence[ObsLeaf], size: int) -> tuple[NDArray[np.float32] | None, NDArray[np.float32]]:
+    """Factor and shift that bring bounded integers to [0, 1]; no factor where there are none."""
+    scale, shift = np.ones(size, np.float32), np.zeros(size, np.float32)
+    for leaf in leaves:
+        if leaf.kind != "vector" or leaf.columns is None or leaf.choices is not None:
+            continue
+        assert isinstance(leaf.space, spaces.Box)
+        if np.issubdtype(leaf.space.dtype or np.float32, np.integer) and leaf.space.is_bounded():
+            low = leaf.space.low.reshape(-1).astype(np.float64)
+            width = np.maximum(leaf.space.high.reshape(-1).astype(np.float64) - low, 1)
+            scale[leaf.columns], shift[leaf.columns] = 1 / width, -low / width
+    is_needed = (scale != 1).any() or shift.any()
+    return scale if is_needed else None, shift
 
 
 def _place_shape(space: Space, columns: slice) -> tuple[int, ...]:

@@ -120,12 +120,15 @@ class SoftQ(ByValue):
         return self._softmax.sample(values, noise)
 
 
-def acting_by_value(spec: ActionSpec, config: EpsilonGreedyConfig, num_envs: int, masked: bool = False) -> ByValue:
+def acting_by_value(
+    spec: ActionSpec, config: EpsilonGreedyConfig, num_envs: int, masked: bool = False, algorithm: str = "DQN"
+) -> ByValue:
     """The exploration that a configuration asks for, in a space of one discrete choice; others are refused."""
     leaf = spec.leaves[0]
     if len(spec.leaves) > 1 or leaf.kind != "categorical" or leaf.size > 1:
         raise ConfigError(
-            f"run: DQN chooses one of finitely many actions, and this action_space is {spec.space}; say run: PPO"
+            f"run: {algorithm} chooses one of finitely many actions, and this action_space is {spec.space}; "
+            "say run: PPO"
         )
     if config.type == "SoftQ":
         return SoftQ(leaf.choices[0], config.temperature)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.data.batch import Batch
 from shoal.data.filters import MeanStdFilter, Numbers
 from shoal.data.state import State
+from shoal.data.streams import Stream, generator
 from shoal.envs.observations import ObsLeaf, ObsSpec
 from shoal.envs.spaces import ActionSpec, path_name
 from shoal.errors import CheckpointError
@@ -25,12 +27,12 @@ MISSING_STATE = "this policy has memory: give it the state that its last answer 
 
 
 class Summary(str):
-    """A text that a prompt shows as it is."""
+    """A text that was printed already, so that a prompt does not show it once more."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return str(self)
+        return f"<summary of {len(self.splitlines())} lines>"
 
 
 class Model:
@@ -45,8 +47,10 @@ class Model:
         return self
 
     def summary(self) -> Summary:
-        """A table of layers, shapes and parameter counts."""
-        return Summary(self.network.summary())
+        """Print a table of layers, shapes and parameter counts, and give it as text."""
+        text = Summary(self.network.summary())
+        print(text)  # noqa: T201
+        return text
 
 
 class Policy:
@@ -66,8 +70,9 @@ class Policy:
         self.network, self.distribution, self.encoder = network, distribution, encoder
         self.ou: OrnsteinUhlenbeck | None = None  # of a sampler's noise; single calls know nothing of each other
         self.recurrence = recurrence  # None: without memory
-        self._rng = np.random.default_rng([seed, 3])
+        self._rng = generator(seed, Stream.SINGLE_ACTIONS)
         self._spaces = _spaces_tree(obs_spec, action_spec)
+        self._layers = [[name, list(view.shape)] for name, view in network.named_params().items()]
 
     @property
     def model(self) -> Model:
@@ -178,15 +183,12 @@ class Policy:
 
     def get_state(self) -> State:
         """Parameters, filter, the share of random actions, and the stream behind `compute_single_action`."""
-        values: dict[str, Any] = {"rng": self._rng.bit_generator.state, "spaces": self._spaces}
-        arrays: dict[str, NDArray[Any]] = {"params": self.network.params.copy()}
+        parts: dict[str, Any] = {"rng": self._rng.bit_generator.state, "spaces": self._spaces, "layers": self._layers}
         if isinstance(self.distribution, EpsilonGreedy):
-            values["epsilon"] = self.distribution.epsilon
+            parts["epsilon"] = self.distribution.epsilon
         if self.filter is not None:
-            state = self.filter.get_state()
-            values["filter"] = state.values
-            arrays |= {f"filter.{name}": array for name, array in state.arrays.items()}
-        return State(values, arrays)
+            parts["filter"] = self.filter.get_state()
+        return State.of(params=self.network.params.copy(), **parts)
 
     def check_state(self, state: State) -> None:
         """Refuse a state of other spaces, another network or another filter."""
@@ -198,6 +200,12 @@ class Policy:
             raise CheckpointError(
                 f"the checkpoint's network has {len(params)} parameters and this one {len(self.network.params)}: "
                 "environment or model differ from those it was trained with"
+            )
+        # The same length may be other layers: NumPy and PyTorch lay the same network out in another order.
+        layers = state.values.get("layers", self._layers)  # checkpoints of older versions do not tell
+        if layers != self._layers:
+            raise CheckpointError(
+                f"the checkpoint's network has other layers: {_first_difference(layers, self._layers)}"
             )
         if (self.filter is not None) != ("filter" in state.values):
             raise CheckpointError("observation_filter differs from the one the checkpoint was trained with")
@@ -211,8 +219,7 @@ class Policy:
         if isinstance(self.distribution, EpsilonGreedy) and "epsilon" in state.values:
             self.distribution.epsilon = float(state.values["epsilon"])
         if self.filter is not None:
-            arrays = {name: state.arrays[f"filter.{name}"] for name in ("mean", "m2")}
-            self.filter.set_state(State(state.values["filter"], arrays))
+            self.filter.set_state(state.part("filter"))
 
     def _with_state(
         self,
@@ -281,6 +288,14 @@ def _spaces_tree(obs_spec: ObsSpec, action_spec: ActionSpec) -> list[list[list[A
     observations = [_leaf_tree(leaf) for leaf in obs_spec.leaves]
     actions = [[path_name(leaf.path), leaf.kind, leaf.size, list(leaf.choices)] for leaf in action_spec.leaves]
     return [observations, actions]
+
+
+def _first_difference(theirs: list[list[Any]], mine: list[list[Any]]) -> str:
+    there, here = next((a, b) for a, b in zip_longest(theirs, mine, fillvalue=["nothing", []]) if a != b)
+    return (
+        f"{there[0]} {there[1]} where this one has {here[0]} {here[1]}; "
+        "make the trainer with the model and the framework (numpy or torch) that it was trained with"
+    )
 
 
 def _leaf_tree(leaf: ObsLeaf) -> list[Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.config.settings import AlgorithmConfig, OnPolicyConfig
+from shoal.config.layout import gpus_per_learner
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Batch, Step, concatenate
 from shoal.data.state import State
 from shoal.envs.spaces import Space
@@ -102,7 +103,7 @@ class RayLearners:
 
     def __init__(
         self,
-        config: OnPolicyConfig,
+        config: AlgorithmConfig,
         workers: RayWorkers,
         search_path: Sequence[str],
         make: MakeLearner,
@@ -175,7 +176,7 @@ class RayLearners:
     def _try_update(self, fragments: list[Fragment], timesteps_total: int) -> dict[str, float]:
         nodes = {f.seat.index: f.seat.place.node if f.seat.place else "" for f in fragments}
         shares = shared_out(nodes, self._nodes)
-        width = self._config.num_envs_per_worker
+        width = self._config.envs_per_worker
         first_column = {f.seat.index: width * k for k, f in enumerate(fragments)}
         batches = {f.seat.index: f.batch for f in fragments}
         policy = self._workers.policy
@@ -209,7 +210,7 @@ class RayLearners:
         config = self._config
         spaces = self._workers.observation_space, self._workers.action_space
         remote = self._ray.remote(
-            num_cpus=config.num_cpus_per_learner, num_gpus=config.num_gpus / config.num_learners, max_restarts=0
+            num_cpus=config.num_cpus_per_learner, num_gpus=gpus_per_learner(config), max_restarts=0
         )(RemoteLearner)
         wanted = nodes_for(list(self._workers.places().values()), config.num_learners)
         self._actors = [

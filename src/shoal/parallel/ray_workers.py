@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
+from shoal.config.changing import unchecked
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample, Summary, concatenate
 from shoal.data.state import State
@@ -74,12 +75,14 @@ class RayWorkers:
         self._seats: list[Seat] = []
         self._restarts = 0
         self._ahead: Round | None = None
+        self.steps_sampled = 0
         try:
             self._seats = [self._seat(index) for index in range(1, config.worker_count + 1)]
             answers = [self._one(seat.starting) for seat in self._seats]
             for seat, (place, _, _) in zip(self._seats, answers, strict=True):
                 seat.place, seat.starting = place, None
-            _, self.observation_space, self.action_space = answers[0]
+            first, self.observation_space, self.action_space = answers[0]
+            self.config = self._config = config = config.with_envs_per_worker(first.num_envs)
             own = config if config.num_learners == 1 else without_gpu(config)
             self.policy: Policy = build_policy(self.observation_space, self.action_space, own, maker.search_path)
         except BaseException:
@@ -205,6 +208,7 @@ class RayWorkers:
                     continue
                 assert answered == generation
                 seat.state, seat.deaths_in_a_row = state, 0
+                self.steps_sampled += summary.num_steps
                 fragments.append(Fragment(seat, summary, batch))
         return fragments
 
@@ -313,7 +317,7 @@ class RayWorkers:
 
 def without_gpu(config: AlgorithmConfig) -> AlgorithmConfig:
     """The configuration of a process that does not learn: the same network, on the CPU."""
-    return config.model_copy(update={"num_gpus": 0, "framework": "torch"}) if config.num_gpus else config
+    return unchecked(config, num_gpus=0, framework="torch") if config.num_gpus else config
 
 
 def _reason(error: Exception) -> str:

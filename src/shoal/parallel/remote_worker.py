@@ -24,6 +24,7 @@ class Place:
     host: str
     pid: int
     node: str
+    num_envs: int
 
 
 class RemoteWorker:
@@ -47,7 +48,8 @@ class RemoteWorker:
         self.worker = Worker(self._config, self._maker, self._worker_index)
         if state is not None:
             self.worker.set_state(state)
-        place = Place(socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id())
+        node, num_envs = ray.get_runtime_context().get_node_id(), self.worker.vector.num_envs
+        place = Place(socket.gethostname(), os.getpid(), node, num_envs)
         return place, self.worker.observation_space, self.worker.action_space
 
     def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, Summary, State], Batch]:

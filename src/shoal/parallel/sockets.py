@@ -6,7 +6,6 @@ thread sends and receives, log2 N times one after another; gloo's ring has 2 (N 
 
 from __future__ import annotations
 
-import hmac
 import select
 import socket
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.machine.proofs import PROOF_BYTES, is_proof, proof
 from shoal.parallel.group import Numbers
 
 Address = tuple[str, int]
@@ -23,7 +23,6 @@ Address = tuple[str, int]
 MEETING_TIMEOUT_S = 60.0
 GREETING_TIMEOUT_S = 5.0
 SUM_TIMEOUT_S = 1800.0  # a learner that dies is noticed by the driver, which ends the others
-PROOF_BYTES = 32
 
 
 def listen(host: str) -> socket.socket:
@@ -49,11 +48,11 @@ class SocketGroup:
             for partner in partners:
                 if partner < rank:
                     connection = socket.create_connection(addresses[partner], timeout=MEETING_TIMEOUT_S)
-                    connection.sendall(rank.to_bytes(4, "big") + _proof(secret, rank, partner))
+                    connection.sendall(rank.to_bytes(4, "big") + proof(secret, _call(rank, partner)))
                     self._sockets[partner] = connection
             self._accept(listener, {partner for partner in partners if partner > rank}, secret)
             for partner in partners:
-                if partner < rank and not _is_proof(self._sockets[partner], secret, partner, rank):
+                if partner < rank and not _proves(self._sockets[partner], secret, partner, rank):
                     raise ConnectionError(f"learner {partner} does not know the secret of this meeting")
         except BaseException:
             self.close()
@@ -127,13 +126,13 @@ class SocketGroup:
             connection.settimeout(GREETING_TIMEOUT_S)
             try:
                 rank = int.from_bytes(_read(connection, 4), "big")
-                welcome = _is_proof(connection, secret, rank, self.rank) and rank in awaited
+                welcome = _proves(connection, secret, rank, self.rank) and rank in awaited
             except OSError:
                 welcome = False
             if not welcome:
                 connection.close()
                 continue
-            connection.sendall(_proof(secret, self.rank, rank))
+            connection.sendall(proof(secret, _call(self.rank, rank)))
             self._sockets[rank] = connection
             awaited.remove(rank)
 
@@ -182,10 +181,10 @@ def _some(count: int) -> int:
     return count
 
 
-def _proof(secret: bytes, sender: int, receiver: int) -> bytes:
-    """What shows that the sender knows the secret, without telling it."""
-    return hmac.digest(secret, f"{sender} calls {receiver}".encode(), "sha256")
+def _call(sender: int, receiver: int) -> bytes:
+    """What a sender proves the secret by."""
+    return f"{sender} calls {receiver}".encode()
 
 
-def _is_proof(connection: socket.socket, secret: bytes, sender: int, receiver: int) -> bool:
-    return hmac.compare_digest(_read(connection, PROOF_BYTES), _proof(secret, sender, receiver))
+def _proves(connection: socket.socket, secret: bytes, sender: int, receiver: int) -> bool:
+    return is_proof(_read(connection, PROOF_BYTES), secret, _call(sender, receiver))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from shoal.config.settings import AlgorithmConfig, Config, OnPolicyConfig
+from shoal.config.settings import AlgorithmConfig, Config
 from shoal.envs.making import EnvMaker
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators, LocalEvaluators
 from shoal.parallel.group import Alone
 from shoal.parallel.learner import Learner, MakeLearner
+from shoal.parallel.room import check_network
 from shoal.parallel.workers import LocalWorkers, Workers
+
+# What a start is about to do, in plain words, for whoever shows it.
+progress = logging.getLogger("shoal.progress")
 
 
 def with_worker_count(config: Config) -> Config:
@@ -20,17 +25,24 @@ def with_worker_count(config: Config) -> Config:
         return config
     from shoal.parallel.ray_session import workers_that_fit
 
-    return config.model_copy(update={"num_workers": workers_that_fit(config)})
+    return config.with_worker_count(workers_that_fit(config))
 
 
 def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
     """Workers in this process (`num_workers: 0`), or Ray actors; their `stop` ends them."""
     if config.worker_count == 0:
+        check_network(config, is_private=False)
+        progress.info("making %s", _environments(config) or "the environments")
         return LocalWorkers(config, maker)
     from shoal.parallel.ray_session import connect
     from shoal.parallel.ray_workers import RayWorkers
 
-    return RayWorkers(config, maker, connect(config))
+    session = connect(config)
+    workers = _counted(config.worker_count, "worker")
+    environments = _environments(config)
+    each = f" of {environments}{' each' * (config.worker_count > 1)}" if environments else ""
+    progress.info("starting %s%s", workers, each)
+    return RayWorkers(config, maker, session)
 
 
 def start_learner(
@@ -44,7 +56,8 @@ def start_learner(
     from shoal.parallel.ray_workers import RayWorkers
 
     assert isinstance(workers, RayWorkers)
-    assert isinstance(config, OnPolicyConfig)
+    assert config.shares_batches
+    progress.info("starting %s", _counted(config.num_learners, "learner"))
     learners = RayLearners(config, workers, search_path, make, first)
     closing.callback(learners.stop)
     return learners
@@ -65,6 +78,16 @@ def start_evaluators(
     else:
         session = connect(config)
         closing.callback(session.stop)
+    progress.info("starting %s for evaluation", _counted(config.evaluation_num_workers, "worker"))
     evaluators = RayEvaluators(config, policy, search_path, session)
     closing.callback(evaluators.stop)
     return evaluators
+
+
+def _environments(config: AlgorithmConfig) -> str:
+    """How many environments a worker makes; empty where that may follow from a native vector environment."""
+    return "" if config.num_envs_per_worker == "auto" else _counted(config.envs_per_worker, "environment")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

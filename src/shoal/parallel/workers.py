@@ -30,11 +30,16 @@ class Workers(Protocol):
     """Samples with the learner's policy, wherever the environments are."""
 
     policy: Policy  # the learner's
+    config: AlgorithmConfig  # with the number of environments that there are
     task: Any  # which every environment gets at its next reset; None: none
 
     @property
     def health(self) -> Health:
         """How the workers are."""
+
+    @property
+    def steps_sampled(self) -> int:
+        """Steps so far, over all environments, as they come; any thread may ask."""
 
     def sample(self, steps: int) -> Sample:
         """At least `steps` steps of every environment with the policy's present weights, in their order.
@@ -77,9 +82,14 @@ class LocalWorkers:
 
     def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
         self.worker = Worker(config, maker)
-        self.policy = self.worker.policy
+        self.policy, self.config = self.worker.policy, self.worker.config
         self.task: Any = None
         self.health = Health(num_healthy_workers=0)
+
+    @property
+    def steps_sampled(self) -> int:
+        """See `Workers`."""
+        return self.worker.sampler.steps_sampled
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""

@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 
 from shoal.data.state import State
 from shoal.errors import CheckpointError
-from shoal.runs.durable import remove_folder, sync_folder, write_file
+from shoal.runs.durable import remove_folder, remove_tree, sync_folder, write_file
 from shoal.version import __version__
 
 logger = logging.getLogger("shoal.checkpoints")
@@ -90,7 +90,7 @@ def _put_in_place(temporary: Path, target: Path) -> None:
     """Rename the finished folder to its name, with an older checkpoint of that name kept aside until it is done."""
     aside = _aside(target)
     if target.exists():
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_tree(aside)
         os.rename(target, aside)
     try:
         os.rename(temporary, target)
@@ -99,7 +99,7 @@ def _put_in_place(temporary: Path, target: Path) -> None:
             os.rename(aside, target)
         raise
     sync_folder(target.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    remove_tree(aside)
 
 
 def _aside(target: Path) -> Path:
@@ -174,7 +174,7 @@ def tidy(run_folder: Path) -> None:
         if child.name.startswith(".old-checkpoint_") and not (place := child.with_name(child.name[5:])).exists():
             os.rename(child, place)
         elif child.name.startswith((".old-checkpoint_", ".tmp-checkpoint_")):
-            shutil.rmtree(child, ignore_errors=True)
+            remove_tree(child)
         elif child.name.startswith(".tmp-"):
             child.unlink(missing_ok=True)
 

@@ -8,25 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from shoal.config.episodes import comparison, task_value
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Episode
 from shoal.data.state import State
+from shoal.data.streams import Stream, generator
 from shoal.envs.context import EnvContext
 from shoal.envs.importing import load_named
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
 from shoal.envs.tasks import get_task, lacks_tasks, set_task
-from shoal.envs.telling import notice_once, own_words
+from shoal.envs.telling import notice_once, own_words, pass_on_interrupts
 from shoal.errors import CallbackError, ConfigError, ShoalError
 from shoal.runs.reporters import plain_json
 from shoal.runs.stopping import missing_metric, numbers
 
 OVER_EPISODES = ("episode_", "custom_metrics/")  # what results are called that are statistics over episodes
-STREAM = 6  # sets the chance of sample_tasks apart from other uses of the seed
 NOT_YET = ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean")
 
 
@@ -186,13 +185,14 @@ class Probe:
 
     def seed(self, iteration: int) -> None:
         """Give the environment a stream of chance, so that what `sample_tasks` gives follows from the run's seed."""
-        self.env.unwrapped.np_random = np.random.default_rng([self._seed, iteration, STREAM])
+        self.env.unwrapped.np_random = generator(self._seed, Stream.TASKS, iteration)
 
     def set(self, who: str, task: Any, refusal: type[ShoalError]) -> None:
         """Set the task that `who` names; what the environment refuses is an error of the given kind."""
         try:
             set_task(self.env, task)
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             raise refusal(f"{who}: set_task refuses {task!r}: {own_words(error)}") from error
         if (self.env.observation_space, self.env.action_space) != self._spaces:
             raise refusal(f"{who}: {task!r} changes the environment's spaces, which must stay the same")
@@ -237,5 +237,6 @@ def _task_of(env: gym.Env[Any, Any], key: str) -> Any:
     try:
         task = get_task(env)
         return None if task is None else task_value(task)
-    except Exception as error:
+    except BaseException as error:
+        pass_on_interrupts(error)
         raise ConfigError(f"{key}: get_task() gives no task: {own_words(error)}") from error

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: writing with fsync, replacing by rename."""
+"""Files that are whole or absent, and never somebody else's: fsync, rename, and no writing through links."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+from shoal.errors import CheckpointError
+
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a new file and return when it is on the disk."""
@@ -14,6 +16,21 @@ def write_file(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open a file for writing where it is, or make it; a symbolic link is refused, and what it leads to untouched.
+
+    Whoever can write the folder could otherwise have any file of the user's written, by a link of the right name.
+    """
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CheckpointError(
+                f"{path} is a symbolic link, and a run writes only to files of its own; remove it."
+            ) from None
+        raise
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -48,4 +65,12 @@ def remove_folder(folder: Path) -> None:
         os.rename(folder, doomed)
     except FileNotFoundError:
         return
-    shutil.rmtree(doomed, ignore_errors=True)
+    remove_tree(doomed)
+
+
+def remove_tree(place: Path) -> None:
+    """Remove a folder with all that is in it, as far as it can be; of a symbolic link only the link."""
+    if place.is_symlink():
+        place.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(place, ignore_errors=True)

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from shoal.config.changing import unchecked
 from shoal.config.settings import AlgorithmConfig, RandomizeConfig
 from shoal.data.metrics import custom_metrics, episode_statistics, mean_interval
+from shoal.data.streams import evaluation_seed
 from shoal.envs.cases import Case
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
@@ -21,7 +23,6 @@ from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators
 from shoal.sampling.episodes import Found, Share, check_same_form
 
-SEED_SHIFT = 1_000_003  # evaluation must not meet the episodes of training
 SHARES_PER_WORKER = 4  # of cases: who gets the short ones takes more of them
 
 
@@ -98,7 +99,7 @@ def evaluate_cases(
     A case says all that is different, so nothing else is drawn for its episode.
     """
     whole = _whole(agent, explore, seed)
-    whole = replace(whole, config=whole.config.model_copy(update={"randomize": RandomizeConfig()}))
+    whole = replace(whole, config=unchecked(whole.config, randomize=RandomizeConfig()))
     workers = agent.config.evaluation_num_workers
     size = ceil(len(cases) / (SHARES_PER_WORKER * workers)) if workers and watch.film is None else len(cases)
     shares = [
@@ -113,18 +114,18 @@ def evaluated(config: AlgorithmConfig, seed: int | None = None) -> AlgorithmConf
     """The configuration of evaluation's environments: that of training, but for what is said to be different."""
     own = config.evaluation_config
     if seed is None:
-        seed = own.seed if own.seed is not None else config.seed + SEED_SHIFT
+        seed = own.seed if own.seed is not None else evaluation_seed(config.seed)
     drawn = {name: sampler for name, sampler in config.randomize.env_config.items() if name not in own.env_config}
-    different = {
-        "seed": seed,
-        "horizon": config.horizon if own.horizon is None else own.horizon,
-        "env_config": {**config.env_config, **own.env_config},
-        "randomize": config.randomize.model_copy(update={"env_config": drawn}) if own.randomize else RandomizeConfig(),
-        "env_task_fn": None,  # it stays in the driver
-        "num_workers": 0,
-        "render_env": False,
-    }
-    return config.model_copy(update=different)
+    return unchecked(
+        config,
+        seed=seed,
+        horizon=config.horizon if own.horizon is None else own.horizon,
+        env_config={**config.env_config, **own.env_config},
+        randomize=unchecked(config.randomize, env_config=drawn) if own.randomize else RandomizeConfig(),
+        env_task_fn=None,  # it stays in the driver
+        num_workers=0,
+        render_env=False,
+    )
 
 
 def check_environment(config: AlgorithmConfig, maker: EnvMaker, policy: Policy) -> None:
@@ -190,13 +191,13 @@ def _shares(
     else:
         assert episodes is not None
         in_a_row = watch.film is not None and watch.film.episodes > 1
-        num_envs = 1 if in_a_row else min(workers * config.num_envs_per_worker, episodes)
+        num_envs = 1 if in_a_row else min(workers * config.envs_per_worker, episodes)
         widths, wanted = _spread(num_envs, min(workers, num_envs)), _spread(episodes, num_envs)
         parts = [(w, sum(wanted[end - w : end]), 0) for w, end in zip(widths, accumulate(widths), strict=True)]
     shares, at = [], 0
     for width, own_episodes, own_steps in parts:
         share = replace(whole, first_index=at, episodes=own_episodes, steps=own_steps, trace=watch.trace)
-        own_config = whole.config.model_copy(update={"num_envs_per_worker": width})
+        own_config = unchecked(whole.config, num_envs_per_worker=width)
         shares.append(replace(share, config=own_config, film=None if at else watch.film))
         at += width
     return shares

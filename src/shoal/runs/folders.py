@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import ConfigError
 from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of
+from shoal.runs.durable import write_file
+
+logger = logging.getLogger("shoal.runs")
 
 EXPERIMENT_FILE = "experiment.json"
 """The experiment as the program reads it; `config.yaml` beside it is the same for people."""
 
+SWEEP_FILE = "sweep.json"
+"""What makes a folder that of a sweep."""
+DEFAULT_RESULTS = "~/shoal_results"
+MOST_NAMES = 8  # that a message lists
+
 _RUN = re.compile(r".+_[0-9a-f]{5}_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)")
 
 
-def results_folder(results_dir: str, name: str) -> Path:
-    """The folder of an experiment's runs, with `~` and variables expanded."""
+def results_root(results_dir: str) -> Path:
+    """The folder of all experiments, with `~` and variables expanded."""
     expanded = os.path.expandvars(os.path.expanduser(results_dir))
     if unknown := re.search(r"\$(\w+|\{[^}]*\})", expanded):
         raise ConfigError(
@@ -26,9 +37,15 @@ def results_folder(results_dir: str, name: str) -> Path:
         )
     if expanded.startswith("~"):
         raise ConfigError(f"results_dir: there is no home folder for {expanded.split('/')[0]} (got {results_dir!r})")
+    return Path(os.path.abspath(expanded))
+
+
+def results_folder(results_dir: str, name: str) -> Path:
+    """The folder of an experiment's runs."""
+    root = results_root(results_dir)
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ConfigError(f"name: must be usable as the name of a folder, without '/' (got {name!r})")
-    return Path(os.path.abspath(expanded)) / name
+    return root / name
 
 
 def env_label(env: Any) -> str:
@@ -57,8 +74,14 @@ def make_dated_folder(parent: Path, name: str) -> Path:
                 break
             except FileExistsError:
                 continue
-        check_writable(folder)
+        try:
+            check_writable(folder)
+        except OSError:
+            folder.rmdir()
+            raise
     except OSError as error:
+        with suppress(OSError):  # other runs are in it
+            parent.rmdir()
         raise ConfigError(
             f"results_dir: {parent} cannot be written: {error.strerror or error}; give another place with --results-dir"
         ) from error
@@ -69,7 +92,7 @@ def check_writable(folder: Path) -> None:
     """Raise the OSError that the run would meet later."""
     probe = folder / f".tmp-probe-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        probe.write_bytes(b"x" * 4096)
+        write_file(probe, b"x" * 4096)
     finally:
         probe.unlink(missing_ok=True)
 
@@ -94,16 +117,79 @@ def _age_key(folder: Path) -> tuple[str, int]:
     return (match[1] if match else "", written_once.stat().st_mtime_ns if written_once.exists() else 0)
 
 
-def find_run(text: str | Path) -> Path:
-    """The run that a person means by a run folder, an experiment's folder (its newest run) or a checkpoint in one."""
-    path = Path(os.path.abspath(os.path.expanduser(text)))
-    folder = checkpoint_folder(path)
-    if folder is not None and is_run(folder.parent):
+def find_run(text: str | Path, results_dir: str = DEFAULT_RESULTS) -> Path:
+    """The run that a person means by a run folder, a checkpoint in one, an experiment's folder or name: its newest."""
+    place = find_named(text, results_dir)
+    folder = checkpoint_folder(place)
+    if folder is None and (place / SWEEP_FILE).is_file():
+        raise ConfigError(f"{place} is a sweep; give the folder of one of its trials, such as {place}/trials/00000.")
+    if folder is None:
+        return place
+    if is_run(folder.parent):
         return folder.parent
-    if is_run(path):
-        return path
-    if runs := runs_of(path):
-        return runs[0]
-    if not path.exists():
-        raise ConfigError(f"there is no run at {path}; give the folder that `shoal train` named at its end.")
-    raise ConfigError(f"{path} is no run and holds none (there is no {EXPERIMENT_FILE}); give the folder of a run.")
+    raise ConfigError(f"{folder} is a checkpoint without its run; give the folder of a run.")
+
+
+def find_named(text: str | Path, results_dir: str = DEFAULT_RESULTS, is_trained: bool = False) -> Path:
+    """The checkpoint, run or sweep that a person means by its folder, or by an experiment's folder or name: its newest.
+
+    A path is a path first, and then one below `results_dir`; the name of an experiment may be that of its environment.
+    With `is_trained`, runs of a name that have no checkpoint are passed over for an older one that has, and told.
+    """
+    given = Path(os.path.abspath(os.path.expanduser(text)))
+    places = [given]
+    if not str(text).startswith((".", "/", "~")):
+        root = results_root(results_dir)
+        places += [root / text, root / env_label(str(text))]
+    for place in places:
+        if checkpoint_folder(place) is not None or is_run(place) or (place / SWEEP_FILE).is_file():
+            return place
+        if found := _runs_and_sweeps(place):
+            return _newest_trained(found) if is_trained else found[0]
+    raise ConfigError(_not_found(str(text), given, results_dir))
+
+
+def _newest_trained(found: list[Path]) -> Path:
+    """The first with a policy to take; the very first if none has one."""
+    for count, place in enumerate(found):
+        if (place / SWEEP_FILE).is_file() or checkpoints_of(place):
+            if count:
+                more = f", nor have {count - 1} before it" if count > 1 else ""
+                logger.warning("The newest run, %s, has no checkpoint%s; %s is taken.", found[0], more, place.name)
+            return place
+    return found[0]
+
+
+def _runs_and_sweeps(parent: Path) -> list[Path]:
+    """The runs and sweeps in an experiment's folder, newest first."""
+    if not parent.is_dir():
+        return []
+    sweeps = [child for child in parent.iterdir() if (child / SWEEP_FILE).is_file()]
+    return sorted([*runs_of(parent), *sweeps], key=_age_key, reverse=True)
+
+
+def _experiments_of(root: Path) -> list[str]:
+    """The names of the experiments in a results folder that have runs or sweeps."""
+    children = sorted(root.iterdir()) if root.is_dir() else []
+    return [child.name for child in children if _runs_and_sweeps(child)]
+
+
+def _not_found(text: str, path: Path, results_dir: str) -> str:
+    """What is there, for who names no run."""
+    if path.is_dir() and (names := _experiments_of(path)):
+        return f"{path} holds several experiments: {_listed(names)}; give one of them, e.g. {path / names[0]}."
+    if path.exists():
+        return f"{path} is no run and holds none (there is no {EXPERIMENT_FILE}); give the folder of a run."
+    missing = f"there is no run at {path}"
+    if text.startswith((".", "/", "~")):
+        return f"{missing}; give the folder that `shoal train` named at its end."
+    names = _experiments_of(results_root(results_dir))
+    near = difflib.get_close_matches(text.lower(), {name.lower() for name in names}, n=3, cutoff=0.5)
+    close = [name for spelling in near for name in names if name.lower() == spelling]
+    hint = f"; did you mean {' or '.join(close)}?" if close else f"; there are {_listed(names)}." if names else "."
+    return f"{missing}, and none of that name in {results_dir}{hint}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

@@ -1,70 +1,104 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 during a run: the first ends it with everything saved, the second ends it at once."""
+"""Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP during a run: the first ends it with all saved, a second ends it at once."""
 
 from __future__ import annotations
 
+import logging
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-ECHO_S = 1.0  # schedulers and launchers tell every process of a job, and some of those pass it on
-RESUME_ME = 85  # the exit code of a run that was saved because its walltime is near, and wants to be started again
+from shoal.machine.signals import ECHO_S
+from shoal.machine.terminal import can_redraw
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+PRESS_S = 0.3  # of a key that was pressed once
+INSIST_S = 5.0  # time for what a cut call cleans up before the cut is repeated
+
+logger = logging.getLogger("shoal.runs")
+
+_set_handler = signal.signal  # Python's own, whatever stands in its place while a run trains
 
 
-def exit_code(number: int) -> int:
-    """What a program ends with after it has saved because of a signal."""
-    return RESUME_ME if number == signal.SIGUSR1 else 128 + number
+class Interrupted(KeyboardInterrupt):
+    """Raised inside a long call that a signal cuts short.
 
-
-class Interrupted(BaseException):
-    """Raised inside a long call that a signal cuts short; no Exception, so that environments' handlers let it pass."""
+    A KeyboardInterrupt, for that is what other people's code lets through: Ray's waiting calls make an error of all
+    else that a handler raises, and forget the class even of this one. `Interrupts.cutting` gives it back.
+    """
 
 
 class Interrupts:
     """Notes the first signal in `signal`; inside `cutting()` also raises `Interrupted`.
 
     `hold` tells what happens while the user's own loop body runs (`away()`): with it the signal is only noted, without
-    it Ctrl-C raises KeyboardInterrupt there as everywhere in Python.
+    it Ctrl-C raises KeyboardInterrupt there as everywhere in Python. `last_words` says what is saved, for a second
+    signal that ends the process at once. `when_late` is called once, in another thread, when the enclosed call has not
+    come out some seconds after the signal.
+
+    An environment that takes one of the signals, in whatever call, would leave the run deaf. So `signal.signal` is
+    replaced meanwhile: what it is given for these signals has no effect, and what the user's own loop body gives it
+    takes effect after the run. Without `is_guarded` that is left alone, for Ray Tune is told to end by its own handler.
     """
 
-    def __init__(self, hold: bool) -> None:
+    def __init__(self, hold: bool, is_guarded: bool = True) -> None:
         self.signal: int | None = None
+        self.last_words: Callable[[], str] = str
+        self.when_late: Callable[[int], None] | None = None
         self._heard_at = 0.0
         self._hold = hold
+        self._is_guarded = is_guarded
         self._cutting = False
+        self._is_insisted = False
+        self._is_repeated = False
         self._away = False
+        os.register_at_fork(after_in_child=self._leave_to_parent)
         self._previous: dict[int, Any] = {}
+        self._wanted: dict[int, Any] = {}  # what others believe to have set
+        self._after: dict[int, Any] = {}  # what the user's loop body has set, for the time after the run
+        self._replaced: Callable[..., Any] | None = None
+        self._ignored: frozenset[int] = frozenset()
+        self._done = threading.Event()
+        self._insisting: threading.Thread | None = None
 
     def install(self) -> None:
-        """Take the handlers, again if a library has replaced them since; only the main thread can."""
+        """Take the handlers, again if a library or an environment has replaced them; only the main thread can."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
-            if signal.getsignal(number) is signal.SIG_IGN:  # a shell script's background job must not hear its Ctrl-C
+            if number in self._ignored:
                 continue
-            present = signal.signal(number, self._handle)
+            present = _set_handler(number, self._handle)
             if present != self._handle:
                 self._previous.setdefault(number, present)
 
     @contextmanager
-    def cutting(self) -> Iterator[None]:
-        """Let a signal cut the enclosed call short."""
+    def cutting(self, insist: bool = False) -> Iterator[None]:
+        """Let a signal cut the enclosed call short; with `insist` again and again, should somebody's code swallow it.
+
+        Whatever the call raises after a signal is taken for its consequence: Ray, or an environment, may have made
+        another error of it.
+        """
         try:
-            self._cutting = True
+            self._cutting, self._is_insisted = True, insist
             if self.signal is not None:
                 raise Interrupted
             yield
-        except SystemExit:
-            # Ray takes SIGTERM for itself while it starts, and answers it by leaving the program.
-            if self.signal is not None or not self._has_lost(signal.SIGTERM):
+        except Interrupted:
+            raise
+        except BaseException as error:
+            if self.signal is None:
+                self.signal = self._signal_behind(error)
+            if self.signal is None:
                 raise
-            self.signal = signal.SIGTERM
+            if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+                logger.info("After the signal came %s: %s", type(error).__name__, error)
             raise Interrupted from None
         finally:
             self._cutting = False
@@ -78,36 +112,121 @@ class Interrupts:
         finally:
             self._away = False
 
+    def _signal_behind(self, error: BaseException) -> int | None:
+        """The signal that was answered with this error by a handler that took the place of ours.
+
+        It came past `signal.signal`: by a name that a module has imported, or from C.
+        """
+        if isinstance(error, SystemExit) and self._has_lost(signal.SIGTERM):
+            return signal.SIGTERM
+        if isinstance(error, KeyboardInterrupt) and self._has_lost(signal.SIGINT):
+            return signal.SIGINT
+        return None
+
+    def _guard(self) -> None:
+        """Put `_only_note` in the place of `signal.signal`."""
+        self._replaced = signal.signal
+        signal.signal = self._only_note  # type: ignore[assignment]
+
+    def _unguard(self) -> None:
+        """Put back what was there, unless somebody else has a hand in it; from now on ours is but a passage."""
+        replaced, self._replaced = self._replaced, None
+        if replaced is not None and signal.signal == self._only_note:
+            signal.signal = replaced
+
+    def _only_note(self, number: int, handler: Any) -> Any:
+        """Stand for `signal.signal`: a handler for one of our signals is remembered, and takes no effect."""
+        is_main = threading.current_thread() is threading.main_thread()
+        is_handler = callable(handler) or handler in (signal.SIG_IGN, signal.SIG_DFL)
+        if self._replaced is None or number not in self._previous or not is_main or not is_handler:
+            return _set_handler(number, handler)
+        before = self._wanted.pop(number, self._handle)
+        if handler == self._handle:
+            self._after.pop(number, None)
+            return before
+        self._wanted[number] = handler
+        if self._away:
+            self._after[number] = handler
+        return before
+
+    def _leave_to_parent(self) -> None:
+        """Give the handlers back in a forked child, such as one of an AsyncVectorEnv: it has no run to save."""
+        self._unguard()
+        for number in self._previous:
+            if signal.getsignal(number) == self._handle:
+                _set_handler(number, signal.SIG_DFL)
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_repeated:
+            self._is_repeated = False
+            if self._cutting:
+                raise Interrupted
+            return
         if self.signal is not None:
-            if number == self.signal != signal.SIGINT and monotonic() - self._heard_at < ECHO_S:
-                return
-            _end_now(number)
+            if not self._is_echo(number):
+                self._end_now(number)
+            return
         self.signal, self._heard_at = number, monotonic()
         if self._cutting:
             raise Interrupted
         if self._away and not self._hold and number == signal.SIGINT:
             raise KeyboardInterrupt
 
+    def _is_echo(self, number: int) -> bool:
+        """Whether a further signal says no more than the first: a walltime and a lost terminal never do."""
+        if number in (signal.SIGUSR1, signal.SIGHUP):
+            return True
+        return monotonic() - self._heard_at < (PRESS_S if number == self.signal == signal.SIGINT else ECHO_S)
+
+    def _insist(self, main: int) -> None:
+        """Raise again what a bare `except:` of somebody's has swallowed; runs in a thread of its own."""
+        while not self._done.wait(INSIST_S / 2):
+            number = self.signal
+            if number is None or not (self._cutting and self._is_insisted):
+                continue
+            if monotonic() - self._heard_at <= INSIST_S:
+                continue
+            if self.when_late is not None:
+                late, self.when_late = self.when_late, None
+                late(number)
+            if not self._has_lost(number):
+                self._is_repeated = True
+                signal.pthread_kill(main, number)
+
     def _has_lost(self, number: int) -> bool:
         """Whether a library has replaced the handler that was taken."""
         return number in self._previous and signal.getsignal(number) != self._handle
 
+    def _end_now(self, number: int) -> None:
+        """End the process at once; nothing on the disk is half-written that a reader would believe."""
+        with suppress(Exception):
+            if can_redraw():
+                os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # a live view hides the cursor
+        with suppress(Exception):
+            words = f"Stopped at once by {signal.Signals(number).name}{self.last_words()}\n"
+            if select.select([], [2], [], 0)[1]:  # somebody who reads nothing must not hold this up
+                os.write(2, words.encode())
+        os._exit(128 + number)
+
     def __enter__(self) -> Interrupts:
-        self.install()
+        if threading.current_thread() is threading.main_thread():
+            # Of a shell script's background job, or under nohup: it must not hear what is not for it.
+            self._ignored = frozenset(n for n in SIGNALS if signal.getsignal(n) is signal.SIG_IGN)
+            self.install()
+            if self._is_guarded:
+                self._guard()
+            main = threading.get_ident()
+            self._insisting = threading.Thread(target=self._insist, args=(main,), name="shoal-signals", daemon=True)
+            self._insisting.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._previous.items():
+        self._done.set()
+        if self._insisting is not None:
+            self._insisting.join()
+        self._unguard()
+        for number, handler in {**self._previous, **self._after}.items():
             # None stands for a handler that was not set from Python, which Python cannot put back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _end_now(number: int) -> None:
-    """End the process without a word; nothing on the disk is half-written that a reader would believe."""
-    with suppress(OSError, ValueError):
-        if sys.stdout.isatty():
-            os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # a live view hides the cursor
-    os._exit(128 + number)
+            _set_handler(number, signal.SIG_DFL if handler is None else handler)

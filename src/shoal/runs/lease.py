@@ -18,13 +18,31 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from shoal.errors import ShoalError
+from shoal.errors import CheckpointError, ShoalError
+from shoal.runs.durable import open_own
 
 logger = logging.getLogger("shoal.lease")
 
 LEASE = ".lease"
 HEARTBEAT_S = 10.0
 LOST_AFTER_S = 60.0
+
+
+class FolderGone(CheckpointError):
+    """The folder is no longer at its place, or emptied.
+
+    `moved_to` is where it is now, if that can be told; `is_there` says that it is where it was, without its files.
+    """
+
+    def __init__(self, folder: Path, moved_to: Path | None, is_there: bool) -> None:
+        if moved_to is not None:
+            what = f"{folder} was moved to {moved_to} while the run was training, so it ends."
+        elif is_there:
+            what = f"Files of {folder} were deleted while the run was training, so it ends."
+        else:
+            what = f"{folder} is gone (moved or deleted?), so the run ends."
+        super().__init__(what)
+        self.moved_to, self.is_there = moved_to, is_there
 
 
 @dataclass(frozen=True)
@@ -57,32 +75,56 @@ class Lease:
         self._done = threading.Event()
         with _guard(folder):
             _take(self._path, self._owner)
+        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # knows where it is moved
         self._heart = threading.Thread(target=self._beat, name="shoal-lease", daemon=True)
         self._heart.start()
 
     def confirm(self) -> None:
-        """Raise if the lease was taken over (this process was asleep, or its disk away, for too long)."""
+        """Raise if the folder is gone, or was taken over (this process was asleep, or its disk away, for too long)."""
         try:
             owner = _read(self._path)
         except OSError:  # a disk that is away tells nothing; whatever is written next fails by itself
             return
         if owner is None or owner.nonce != self._owner.nonce:
-            taker = owner or "another process"
-            raise ShoalError(f"{self._path.parent} was taken over by {taker}; start again with --new.")
+            moved_to = self._moved_to()
+            if moved_to is not None or owner is None:
+                raise FolderGone(self._path.parent, moved_to, self._is_at(self._path.parent))
+            raise ShoalError(f"{self._path.parent} was taken over by {owner}; start again with --new.")
 
     def release(self) -> None:
         """Give the folder back; harmless if it is no longer ours."""
         self._done.set()
         self._heart.join()
-        with suppress(OSError), _guard(self._path.parent):
-            owner = _read(self._path)
+        path = (self._moved_to() or self._path.parent) / LEASE
+        os.close(self._descriptor)
+        if not path.exists():  # a lock must not be made where the folder was
+            return
+        with suppress(OSError, ShoalError), _guard(path.parent):
+            owner = _read(path)
             if owner is not None and owner.nonce == self._owner.nonce:
-                self._path.unlink()
+                path.unlink()
+
+    def _moved_to(self) -> Path | None:
+        """Where the folder is now, with our lease in it, if that is another place; only Linux tells."""
+        with suppress(OSError):
+            place = Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))
+            owner = _read(place / LEASE)
+            is_ours = owner is not None and owner.nonce == self._owner.nonce
+            if is_ours and not self._is_at(self._path.parent):
+                return place
+        return None
+
+    def _is_at(self, place: Path) -> bool:
+        """Whether the folder that was taken is the one at a place."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), place.stat())
+        except OSError:
+            return False
 
     def _beat(self) -> None:
         while not self._done.wait(HEARTBEAT_S):
             with suppress(OSError):  # a disk that is away may come back; `confirm` tells if somebody took over
-                os.utime(self._path)
+                os.utime(self._path, follow_symlinks=False)
 
     def __enter__(self) -> Lease:
         return self
@@ -143,7 +185,7 @@ def _guard(folder: Path) -> Iterator[None]:
 
     Where it has none, O_EXCL and the check in `_put_away` still leave one winner.
     """
-    with open(folder / ".lease.lock", "w") as file:
+    with open(open_own(folder / ".lease.lock", os.O_RDWR), "r+") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -174,7 +216,7 @@ def _age_s(path: Path) -> float:
     """Seconds since the last heartbeat, by the clock that stamps files in this folder: hosts' clocks differ."""
     probe = path.with_name(f".tmp-clock-{os.getpid()}-{os.urandom(4).hex()}")
     try:
-        probe.touch()
+        probe.touch(exist_ok=False)
         return probe.stat().st_mtime - path.stat().st_mtime
     except OSError:
         return 0.0

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
+
+from shoal.runs.durable import open_own
 
 BURST = 20
 PERIOD_S = 60.0
@@ -40,7 +44,12 @@ class RateLimit(logging.Filter):
         return count < self._burst
 
 
-class _LogFile(logging.FileHandler):
+class LogFile(logging.FileHandler):
+    """A log that is opened when there is something to write, never through a link, and that may be lost."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(open_own(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+
     def handleError(self, record: logging.LogRecord) -> None:
         """Stay quiet: a full disk is told by the reporters, and logging's own traceback would be the flood."""
 
@@ -49,7 +58,9 @@ class _LogFile(logging.FileHandler):
 def log_to(path: Path, level: str) -> Iterator[None]:
     """Write shoal's messages to `path` meanwhile; those of `level` and above also to stderr if nobody else listens."""
     log = logging.getLogger("shoal")
-    handler = _LogFile(path, encoding="utf-8", delay=True)
+    with suppress(OSError):  # of a full disk; it may have room later, for `handler` opens the file again
+        os.close(open_own(path, os.O_WRONLY))
+    handler = LogFile(path, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(RateLimit())
     handlers: list[logging.Handler] = [handler]

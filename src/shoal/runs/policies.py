@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shoal.config.foreign_names import missing_method
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.space_trees import space_from
@@ -15,9 +15,8 @@ from shoal.models import policy
 from shoal.models.build import build_policy
 from shoal.parallel.ray_workers import without_gpu
 from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint
-from shoal.runs.folders import find_run
+from shoal.runs.folders import DEFAULT_RESULTS, find_named, find_run
 from shoal.runs.resuming import experiment_of, stored_tree
-from shoal.runs.trainer import part_of
 
 DEFAULT_SCORE = "episode_reward_mean"
 
@@ -25,9 +24,17 @@ DEFAULT_SCORE = "episode_reward_mean"
 class Policy(policy.Policy):
     """A policy as a program uses it: `Policy.load(path).compute_single_action(obs)`."""
 
+    if not TYPE_CHECKING:  # a checker shall go on to report names that are not there
+
+        def __getattr__(self, name: str) -> Any:
+            found = missing_method("Policy", "Policy", name)
+            if found is not None:
+                raise found
+            return object.__getattribute__(self, name)  # which raises again what it has raised before
+
     @classmethod
     def load(cls, path: str | Path, best: bool = False) -> Policy:
-        """The policy of a checkpoint, or of a run's newest or best one.
+        """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
         """
@@ -50,16 +57,16 @@ class Policy(policy.Policy):
             )
         loaded = build_policy(observations, actions, without_gpu(experiment.config), search_path, kind=cls)
         assert isinstance(loaded, cls)
-        loaded.set_state(part_of(checkpoint.state, "policy"))
+        loaded.set_state(checkpoint.state.part("policy"))
         return loaded
 
 
-def find_checkpoint(path: str | Path, best: bool = False) -> Checkpoint:
-    """The checkpoint that a person means by its own folder, a run, or an experiment: its newest, or its best."""
-    given = Path(os.path.abspath(os.path.expanduser(path)))
+def find_checkpoint(path: str | Path, best: bool = False, results_dir: str = DEFAULT_RESULTS) -> Checkpoint:
+    """The checkpoint that a person means by its folder, a run, or an experiment's folder or name: newest or best."""
+    place = find_named(path, results_dir, is_trained=True)
     if not best:
-        return read_checkpoint(given if checkpoint_folder(given) is not None else find_run(given))
-    run = find_run(given)
+        return read_checkpoint(place if checkpoint_folder(place) is not None else find_run(place))
+    run = find_run(place)
     score = score_of(stored_tree(run) or {})
     found = best_checkpoint(run, score)
     if found is None:

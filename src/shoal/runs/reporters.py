@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.runs.durable import replace_file
+from shoal.runs.durable import open_own, replace_file
 from shoal.runs.events import event_file_name, opening, scalars
 from shoal.runs.stopping import flat, numbers
 
@@ -50,7 +50,7 @@ class _Appended:
     """A file that only grows by whole pieces: what does not fit is taken back and kept for the next time."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_own(path, os.O_WRONLY)
         self._end = os.lseek(self._descriptor, 0, os.SEEK_END)
         self._waiting = b""
 

@@ -1,16 +1,19 @@
-"""Which run the same command continues."""
+"""Which run the same command continues, and what may change in a run that goes on."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.config.experiment import Experiment, as_tree, experiment_from
+from shoal.config.experiment import Experiment, apply_overrides, as_tree, experiment_from
+from shoal.errors import ConfigError
 from shoal.runs.checkpoints import checkpoints_of, newest_good, newest_summary
 from shoal.runs.folders import EXPERIMENT_FILE, runs_of
+from shoal.runs.lease import holder
 from shoal.runs.stopping import stop_reason
 
 FREE_KEYS = (
@@ -27,6 +30,27 @@ FREE_KEYS = (
     "config.render_env",
 )
 """What may differ between a run and the command that continues it."""
+FREE_SWEEP_KEYS = ("max_concurrent_trials", *(key for key in FREE_KEYS if key != "stop"))
+"""What may differ between a sweep and the command that continues it; its trials are compared where they stop."""
+
+CHANGEABLE = (
+    *(key for key in FREE_KEYS if key not in ("name", "results_dir", "search_path")),
+    "config.lr_schedule",
+    "config.entropy_coeff_schedule",
+    "config.clip_param_schedule",
+    "config.evaluation_interval",
+    "config.evaluation_duration",
+    "config.evaluation_duration_unit",
+    "config.evaluation_config",
+    "config.max_env_failures",
+    "config.max_worker_restarts",
+    "config.ignore_worker_failures",
+    "config.recreate_failed_workers",
+)
+"""What may change in a run that goes on, beside the keys that its algorithm calls mutable.
+
+No array, environment, process or random stream of it depends on these.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,17 +62,23 @@ class Choice:
     note: str | None = None
 
 
-def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float]) -> Choice:
-    """The newest unfinished run of the same experiment, else a finished one, else none."""
-    asked = settings(tree)
+def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float], source: Path | None = None) -> Choice:
+    """The newest unfinished run of the same experiment, else a finished one, else none.
+
+    `source` is where a run that begins with the policy of another takes it from: a checkpoint, or a folder of several.
+    """
+    asked = settings({key: value for key, value in tree.items() if key != "restore"})
     finished: Choice | None = None
     other: Choice | None = None
     for folder in runs_of(parent):
         stored = stored_tree(folder)
         if stored is None:
             continue
+        restored = stored.pop("restore", None)
         if settings(stored) != asked:
             other = other or _other(folder, stored, asked)
+            continue
+        if (restored is None) != (source is None) or (source is not None and not _is_in(restored, source)):
             continue
         summary = newest_summary(folder)
         if summary is None and not checkpoints_of(folder) and _has_results(folder):
@@ -61,6 +91,11 @@ def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float]) -> 
             return Choice(folder)
         finished = finished or Choice(folder, done)
     return finished or other or Choice()
+
+
+def _is_in(checkpoint: str, source: Path) -> bool:
+    """Whether a checkpoint is the source, or one of the run or of the experiment that the source is."""
+    return source in (Path(checkpoint), *Path(checkpoint).parents)
 
 
 def experiment_of(tree: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
@@ -90,21 +125,56 @@ def _has_results(folder: Path) -> bool:
 
 
 def settings(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes two experiments the same, by dotted key, in JSON's types."""
+    """What makes two experiments the same, by dotted key, in JSON's types; what is null is as what is not there."""
+    found = flat(json.loads(json.dumps(tree)), FREE_KEYS)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def flat(tree: Mapping[str, Any], but: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
+    """The values of a tree by their dotted keys, but for some keys and what stands inside them."""
     found: dict[str, Any] = {}
-
-    def collect(branch: Mapping[str, Any], prefix: str) -> None:
-        for name, value in branch.items():
-            key = f"{prefix}{name}"
-            if key in FREE_KEYS:
-                continue
-            if isinstance(value, Mapping) and value:
-                collect(value, f"{key}.")
-            else:
-                found[key] = value
-
-    collect(json.loads(json.dumps(tree)), "")
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if key in but:
+            continue
+        if isinstance(value, Mapping) and value:
+            found.update(flat(value, but, f"{key}."))
+        else:
+            found[key] = value
     return found
+
+
+def with_changes(folder: Path, tree: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The tree of a run that goes on with other values at dotted keys, and `key: old -> new` for each that differs."""
+    if not changes:
+        return dict(tree), []
+    body = {key: value for key, value in json.loads(json.dumps(tree)).items() if key != "search_path"}
+    problems = apply_overrides(body, changes.items())
+    if problems:
+        raise ConfigError(problems)
+    experiment = experiment_of(tree)[0]
+    before = flat(as_tree(experiment))
+    after = flat(as_tree(experiment_from(body)))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    free = (*CHANGEABLE, *(f"config.{key}" for key in type(experiment.config).mutable))
+    refused = [key for key in keys if not f"{key}.".startswith(tuple(f"{one}." for one in free))]
+    if refused:
+        sets = " ".join(f"--set {shlex.quote(f'{key}={typed_value(after.get(key))}')}" for key in refused)
+        where = shlex.quote(str(folder))
+        raise ConfigError(
+            f"{', '.join(refused)}: cannot change in a run that goes on, whose arrays, environments and random streams "
+            "depend on it; begin a new run with its policy: "
+            f"shoal train -f {where}/config.yaml --restore {where} {sets}"
+        )
+    told = [f"{key}: {typed_value(before.get(key))} -> {typed_value(after.get(key))}" for key in keys]
+    return {**body, "search_path": tree.get("search_path", [])}, told
+
+
+def typed_value(value: Any) -> str:
+    """A value as a person types it after `--set KEY=`."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
@@ -122,4 +192,6 @@ def _other(folder: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]) ->
         return Choice()
     keys = differences(settings(stored), asked)
     shown = "; ".join(keys[:5]) + (f"; and {len(keys) - 5} more" if len(keys) > 5 else "")
-    return Choice(note=f"A new run is started, for {folder.name} is unfinished but has other settings ({shown}).")
+    owner = holder(folder)
+    busy = f", and {owner} is at it" if owner else ""
+    return Choice(note=f"A new run is started, for {folder.name} is unfinished but has other settings ({shown}){busy}.")

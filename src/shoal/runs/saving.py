@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.config.experiment import Experiment
 from shoal.data.state import State
-from shoal.errors import CheckpointError
+from shoal.errors import CheckpointError, ConfigError
+from shoal.models.build import needs_torch
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
 from shoal.runs.folders import make_run_folder, results_folder
-from shoal.runs.resuming import tree_of
+from shoal.runs.resuming import experiment_of, tree_of
 
 if TYPE_CHECKING:
     from shoal.runs.trainer import Trainer
@@ -41,14 +43,30 @@ def _experiment(trainer: Trainer) -> Experiment:
 
 def restore(trainer: Trainer, path: str | Path) -> None:
     """Put a trainer into the state that a checkpoint holds."""
-    trainer.set_state(read_checkpoint(Path(path)).state)
+    trainer.set_state(_read(trainer, path))
 
 
 def read_policy(trainer: Trainer, path: str | Path) -> State:
     """The policy's part of a checkpoint, which must be of the same algorithm."""
-    from shoal.runs.trainer import part_of
-
-    state = read_checkpoint(Path(path)).state
+    state = _read(trainer, path)
     if state.values["algorithm"] != trainer.algorithm:
         raise CheckpointError(f"{path} is a checkpoint of {state.values['algorithm']}, this is {trainer.algorithm}")
-    return part_of(state, "policy")
+    return state.part("policy")
+
+
+def _read(trainer: Trainer, path: str | Path) -> State:
+    """The state of a checkpoint whose network is of the library that the trainer's is of, as far as that is known."""
+    checkpoint = read_checkpoint(Path(path))
+    if "layers" in checkpoint.state.values["policy"]:  # then the policy compares them one by one
+        return checkpoint.state
+    with suppress(ConfigError):  # an experiment that is not understood tells nothing
+        theirs, _ = experiment_of(checkpoint.experiment_tree)
+        space = trainer.get_policy().obs_spec.space
+        there, here = (needs_torch(space, config) is not None for config in (theirs.config, trainer.config))
+        if there != here:
+            names = ("torch", "numpy") if there else ("numpy", "torch")
+            raise CheckpointError(
+                f"{path} has a network of {names[0]}, this trainer has one of {names[1]}; "
+                f"make the trainer with framework: {names[0]}"
+            )
+    return checkpoint.state

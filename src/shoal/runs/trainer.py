@@ -10,16 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from threadpoolctl import ThreadpoolController
 
-from shoal.algorithms import dqn, ppo, trpo
-from shoal.config.dqn import DQNConfig
-from shoal.config.experiment import algorithm_config, config_tree
-from shoal.config.ppo import PPOConfig
-from shoal.config.settings import AlgorithmConfig, NoiseConfig
-from shoal.config.trpo import TRPOConfig
+from shoal.config.algorithms import ALGORITHMS, BUILT_IN, load
+from shoal.config.changing import changed, unchecked
+from shoal.config.experiment import algorithm_config, as_said, config_tree, default_config
+from shoal.config.foreign_names import POLICY_NAMES, keyword_problems, missing_method, policy_problem
+from shoal.config.settings import AlgorithmConfig, NoiseConfig, key_paths
 from shoal.data.batch import Incident, Step
 from shoal.data.metrics import EpisodeWindow
 from shoal.data.returns import scheduled
@@ -31,6 +30,7 @@ from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
+from shoal.parallel.learner import Learner
 from shoal.parallel.start import start_evaluators, start_learner, start_workers, with_worker_count
 from shoal.parallel.workers import Workers
 from shoal.runs.curriculum import Curriculum
@@ -44,24 +44,42 @@ log = logging.getLogger("shoal")
 MOST_INCIDENTS_SHOWN = 5
 
 
-class Trainer:
-    """Trains one policy; `shoal.PPO` and its siblings are trainers with an algorithm."""
+class TrainerType(type):
+    """The type of trainers, which knows what other libraries' classes have: `PPO.load`."""
+
+    if not TYPE_CHECKING:  # a checker shall go on to report names that are not there
+
+        def __getattr__(cls, name: str) -> NoReturn:
+            raise missing_method("Trainer", cls.__name__, name) or AttributeError(
+                f"type object {cls.__name__!r} has no attribute {name!r}"
+            )
+
+
+class Trainer(metaclass=TrainerType):
+    """Trains one policy; `shoal.PPO` and its siblings are trainers with an algorithm.
+
+    Without a name, a mapping is the configuration and everything else the environment: `PPO("CartPole-v1")`,
+    `PPO("CartPole-v1", {"lr": 1e-4})`, `PPO({"env": "CartPole-v1"})`, `PPO(config={"lr": 1e-4}, env="CartPole-v1")`.
+    """
 
     algorithm: ClassVar[str]
 
     def __init__(
         self,
+        *given: Any,
         config: Mapping[str, Any] | AlgorithmConfig | None = None,
         env: Any = None,
         search_path: Sequence[str | Path] = (),
+        **unknown: Any,
     ) -> None:
-        self.config = with_worker_count(self._config(config, env))
+        self._refuse(given, env, unknown)
+        self.config = with_worker_count(self._config(*_sorted_out(given, config, env)))
         self.search_path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
-        self.env_maker = env_maker(self.config.env, self.search_path)
+        self.env_maker = env_maker(self.config.env, self.search_path, self.config.wrappers)
         check_pictures(self.config, self.env_maker)
         self._thread_pools = ThreadpoolController()
         # The function stays here: it need not be fit for a journey to other processes.
-        config = with_registered_model(self.config).model_copy(update={"env_task_fn": None})
+        config = unchecked(with_registered_model(self.config), env_task_fn=None)
         self._closing = ExitStack()
         self._is_stopped = False
         self.callbacks = load_callbacks(self.config.callbacks, self.env_maker.search_path)
@@ -70,6 +88,8 @@ class Trainer:
         try:
             self.workers: Workers = start_workers(config, self.env_maker)
             self._closing.callback(self.workers.stop)
+            config = self.workers.config
+            self.config = self.config.with_envs_per_worker(config.envs_per_worker).with_whole_fragments()
             self.learner = start_learner(config, self.workers, self.env_maker.search_path, make_learner, self._closing)
             check_environment(config, self.env_maker, self.workers.policy)
             self.evaluators = start_evaluators(
@@ -87,6 +107,14 @@ class Trainer:
         self._evaluating: Callable[[], tuple[dict[str, Any], Found]] | None = None
         policy = self.get_policy()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            found = missing_method("Trainer", type(self).__name__, name)
+            if found is not None:
+                raise found
+            return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     def train(self) -> dict[str, Any]:
         """One iteration: sample, learn, report; and where one is due, an evaluation."""
@@ -207,6 +235,11 @@ class Trainer:
             observations, state, prev_action=prev_action, prev_reward=prev_reward, explore=explore
         )
 
+    @classmethod
+    def get_default_config(cls) -> dict[str, Any]:
+        """Every key with its default, to be changed and given to a trainer."""
+        return default_config(cls.algorithm).copy()
+
     def get_policy(self) -> Policy:
         """The policy that learns."""
         return self.workers.policy
@@ -222,40 +255,38 @@ class Trainer:
 
     def get_state(self) -> State:
         """Everything that the next iteration depends on."""
-        arrays: dict[str, Any] = {}
-        values: dict[str, Any] = {
-            "algorithm": self.algorithm,
-            "spaces": self._spaces,
-            "training_iteration": self.iteration,
-            "timesteps_total": self.timesteps_total,
-            "time_total_s": self.time_total_s,
-            "env_failures_total": self.env_failures_total,
-            "episodes": self._window.get_state().values,
-            "curriculum": self.curriculum.get_state().values,
-        }
-        parts = {"policy": self.get_policy().get_state(), "learner": self.learner.get_state()}
-        parts |= {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
-        for name, state in parts.items():
-            values[name] = state.values
-            arrays |= {f"{name}/{key}": array for key, array in state.arrays.items()}
-        return State(values, arrays)
+        workers = {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
+        return State.of(
+            "/",
+            algorithm=self.algorithm,
+            spaces=self._spaces,
+            training_iteration=self.iteration,
+            timesteps_total=self.timesteps_total,
+            time_total_s=self.time_total_s,
+            env_failures_total=self.env_failures_total,
+            episodes=self._window.get_state(),
+            curriculum=self.curriculum.get_state(),
+            policy=self.get_policy().get_state(),
+            learner=self.learner.get_state(),
+            **workers,
+        )
 
     def set_state(self, state: State) -> None:
         """Take over a saved state; what does not fit is refused before anything changes."""
         values = state.values
         if values["algorithm"] != self.algorithm:
             raise CheckpointError(f"the checkpoint is of {values['algorithm']}, this is {self.algorithm}")
-        self.get_policy().set_state(part_of(state, "policy"))
-        self.learner.set_state(part_of(state, "learner"))
+        self.get_policy().set_state(state.part("policy"))
+        self.learner.set_state(state.part("learner"))
         self.iteration = int(values["training_iteration"])
         self.timesteps_total = int(values["timesteps_total"])
         self.time_total_s = float(values["time_total_s"])
         self.env_failures_total = int(values["env_failures_total"])
-        self._window.set_state(State(values["episodes"]))
-        self.curriculum.set_state(State(values["curriculum"]))
-        workers = [part_of(state, name) for name in values if name.startswith("worker")]
+        self._window.set_state(state.part("episodes"))
+        self.curriculum.set_state(state.part("curriculum"))
+        workers = state.parts("worker")
         saved = [len(worker.values["history_lengths"]) for worker in workers]
-        if saved != [self.config.num_envs_per_worker] * max(self.config.worker_count, 1):
+        if saved != [self.config.envs_per_worker] * max(self.config.worker_count, 1):
             log.warning(
                 "the checkpoint has %d environments in %d workers, this trainer %d in %d: its episodes are left",
                 sum(saved),
@@ -275,15 +306,19 @@ class Trainer:
         """
         if state.values["algorithm"] != self.algorithm:
             raise CheckpointError(f"the checkpoint is of {state.values['algorithm']}, this is {self.algorithm}")
-        self.get_policy().set_state(part_of(state, "policy"))
-        self.learner.set_state(part_of(state, "learner"))
-        self.curriculum.set_state(State(state.values["curriculum"]))
+        self.get_policy().set_state(state.part("policy"))
+        self.learner.set_state(state.part("learner"))
+        self.curriculum.set_state(state.part("curriculum"))
         self._window.set_state(State({**state.values["episodes"], "total": self._window.total}))
 
     def stop(self) -> None:
         """End workers and learners and close the environments; may be called twice."""
         self._is_stopped = True
         self._closing.close()
+
+    def __repr__(self) -> str:
+        state = ", stopped" if self._is_stopped else ""
+        return f"<{type(self).__name__} on {self.env_maker.name}, iteration {self.iteration}{state}>"
 
     def __enter__(self) -> Trainer:
         return self
@@ -293,10 +328,20 @@ class Trainer:
     ) -> None:
         self.stop()
 
+    def _refuse(self, given: Sequence[Any], env: Any, unknown: Mapping[str, Any]) -> None:
+        """Refuse what the trainers of other libraries take, with the line to write."""
+        problems = keyword_problems(unknown, key_paths(ALGORITHMS[self.algorithm])) if unknown else []
+        for value in given:
+            if isinstance(value, str) and value in POLICY_NAMES:
+                others = [other for other in (*given, env) if other is not None and other != value]
+                problems.insert(0, policy_problem(value, self.algorithm, others[0] if others else None))
+        if problems:
+            raise ConfigError(problems)
+
     def _config(self, config: Mapping[str, Any] | AlgorithmConfig | None, env: Any) -> AlgorithmConfig:
         if isinstance(config, AlgorithmConfig):
-            return config if env is None else config.model_copy(update={"env": env})
-        tree = dict(config or {})
+            return config if env is None else changed(config, env=env)
+        tree = as_said(self.algorithm, config or {})
         if env is not None:
             if tree.get("env") not in (None, env):
                 raise ConfigError(f"env: given twice, as {env!r} and in the config as {tree['env']!r}")
@@ -365,42 +410,58 @@ class Trainer:
             raise EnvError(f"{describe(incidents[-1])}\n{count}")
 
 
-class PPO(Trainer):
-    """Proximal policy optimisation."""
+class Trainers(dict[str, type[Trainer]]):
+    """The trainer of each algorithm; that of an installed package's is made when it is first asked for."""
 
-    algorithm = "PPO"
-
-
-class TRPO(Trainer):
-    """Trust region policy optimisation."""
-
-    algorithm = "TRPO"
+    def __missing__(self, name: str) -> type[Trainer]:
+        if name not in ALGORITHMS:
+            raise KeyError(name)
+        self[name] = made = _trainer(name)
+        return made
 
 
-class DQN(Trainer):
-    """Deep Q-learning."""
-
-    algorithm = "DQN"
-
-
-TRAINERS: dict[str, type[Trainer]] = {"PPO": PPO, "TRPO": TRPO, "DQN": DQN}
+def _trainer(name: str) -> type[Trainer]:
+    doc = f"Trains one policy by {name}; `shoal config show --run {name}` prints its keys."
+    return type(name, (Trainer,), {"algorithm": name, "__module__": __name__, "__qualname__": name, "__doc__": doc})
 
 
-def part_of(state: State, name: str) -> State:
-    """The state of one part of a trainer."""
-    prefix = f"{name}/"
-    arrays = {key.removeprefix(prefix): array for key, array in state.arrays.items() if key.startswith(prefix)}
-    return State(state.values[name], arrays)
+TRAINERS = Trainers({name: _trainer(name) for name in BUILT_IN})
 
 
-def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> ppo.PPO | trpo.TRPO | dqn.DQN:
+def __getattr__(name: str) -> type[Trainer]:
+    """`PPO` and its siblings: a trainer for each algorithm."""
+    if not name.startswith("_"):
+        try:
+            return TRAINERS[name]
+        except KeyError:
+            pass
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _sorted_out(
+    given: Sequence[Any], config: Mapping[str, Any] | AlgorithmConfig | None, env: Any
+) -> tuple[Mapping[str, Any] | AlgorithmConfig | None, Any]:
+    """Configuration and environment, also where they were given without their names."""
+    for value in given:
+        if isinstance(value, Mapping | AlgorithmConfig):
+            if config is not None:
+                raise ConfigError("config: given twice; leave one of them out")
+            config = value
+        elif value is not None:
+            if env is not None:
+                raise ConfigError(f"env: given twice, as {value!r} and as {env!r}; leave one of them out")
+            env = value
+    return config, env
+
+
+def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> Learner:
     """The learner that a configuration is for."""
-    if isinstance(config, TRPOConfig):
-        return trpo.TRPO(config, policy, group)
-    if isinstance(config, DQNConfig):
-        return dqn.DQN(config, policy, group)
-    assert isinstance(config, PPOConfig)
-    return ppo.PPO(config, policy, group)
+    try:
+        kind = load(config.learner)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"run: the learner {config.learner} cannot be imported ({error}); repair it") from error
+    learner: Learner = kind(config, policy, group)
+    return learner
 
 
 def _timers(elapsed: float, spent: Mapping[str, float]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 
+from shoal.config.changing import unchecked
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Episode
 from shoal.envs.cases import Case
@@ -182,7 +183,7 @@ def _looked_at(share: Share, policy: Policy, recorder: Recorder) -> Share:
 def _case(share: Share, place: int, policy: Policy, recorder: Recorder) -> Episode:
     """The episode of one case; if the environment fails in it, that is its result."""
     worker = Worker(
-        share.config.model_copy(update={"num_envs_per_worker": 1, "max_env_failures": 0}),
+        unchecked(share.config, num_envs_per_worker=1, max_env_failures=0),
         watched(share.maker, recorder, share.cases[place]),
         policy=policy,
         index_offset=share.index_offset,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.data.batch import Batch, Parts, Sample
 from shoal.data.state import State
+from shoal.data.streams import Stream, generator
 from shoal.envs.vector import Steps, Vector
 from shoal.errors import EnvError
 from shoal.models.policy import Policy
@@ -56,7 +57,7 @@ class Sampler:
         self.policy, self.vector = policy, vector
         self.num_envs = vector.num_envs
         self._indices = range(first_index, first_index + self.num_envs)
-        self._noise = [np.random.default_rng([seed, index, 1]) for index in self._indices]
+        self._noise = [generator(seed, Stream.ACTIONS, index) for index in self._indices]
         self._last_noise = self._first_noise()
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
         self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
@@ -64,6 +65,7 @@ class Sampler:
         self._carrier = None if policy.recurrence is None else Carrier(policy.recurrence, self.num_envs)
         self._buffers: Buffers | None = None
         self._started = False
+        self.steps_sampled = 0  # for who looks on from another thread
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
@@ -119,6 +121,7 @@ class Sampler:
                 for part in buffers.obs:
                     part[t + 1][~active] = part[t][~active]
             t += 1
+            self.steps_sampled += self.num_envs
             if t < steps:
                 continue
             if not complete_episodes:

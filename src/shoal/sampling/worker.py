@@ -15,6 +15,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample
 from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
+from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.filming import made_to_show
 from shoal.envs.making import AnyEnv, EnvMaker, strip
@@ -25,6 +26,7 @@ from shoal.errors import ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
+from shoal.sampling.crowd import Crowd
 from shoal.sampling.hooked import HookedVector
 from shoal.sampling.sampler import Sampler
 
@@ -58,16 +60,21 @@ class Worker:
         self._randomizer = Randomizer.of(config, maker.search_path)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
-        by_worker = max(worker_index - 1, 0) * config.num_envs_per_worker
-        self._first_index = by_worker if first_index is None else first_index
+        self._first_index = self._place_of_first() if first_index is None else first_index
         drawn = Drawn() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
         env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
-        if isinstance(env, VectorEnv):
-            self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
-        else:
-            self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.policy = policy or build_policy(self.observation_space, self.action_space, config, maker.search_path)
-        self.vector = self._vector(env)
+        try:
+            if isinstance(env, VectorEnv):
+                env = self._counted(env, first_index is None)
+                self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+            else:
+                self.observation_space, self.action_space = env.observation_space, env.action_space
+            config = self.config
+            self.policy = policy or build_policy(self.observation_space, self.action_space, config, maker.search_path)
+            self.vector = self._vector(env)
+        except BaseException:
+            close_quietly(env)  # it may own processes, which would outlive the sentence that refuses it
+            raise
         self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
 
     def get_policy(self) -> Policy:
@@ -118,13 +125,9 @@ class Worker:
                 )
             if config.batch_mode == "complete_episodes":
                 raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
-            if config.num_envs_per_worker != first.num_envs and not self._any_size:
-                raise ConfigError(
-                    f"config.num_envs_per_worker: the vector environment has {first.num_envs} environments; "
-                    f"say num_envs_per_worker: {first.num_envs} (got {config.num_envs_per_worker})"
-                )
             return NativeVector(first, policy.obs_spec, policy.action_spec, config.seed, self._first_index)
         waiting: list[gym.Env[Any, Any]] = [first]
+        crowd = Crowd(config.envs_per_worker)
 
         def make(row: int, drawn: Mapping[str, Any] | None = None) -> tuple[gym.Env[Any, Any], int | None]:
             env = waiting.pop() if waiting else self._make(row, drawn)
@@ -133,6 +136,7 @@ class Worker:
                 raise ConfigError(f"config.randomize.env_config: with {dict(drawn)} the environment has other spaces")
             bare, limit = strip(env)
             limits = [n for n in (limit, config.horizon) if n is not None]
+            crowd.one_more()
             return bare, min(limits, default=None)
 
         build: Callable[..., Vector] = PythonVector
@@ -140,7 +144,7 @@ class Worker:
             build = functools.partial(HookedVector, self.callbacks, self)
         return build(
             make,
-            config.num_envs_per_worker,
+            config.envs_per_worker,
             policy.obs_spec,
             policy.action_spec,
             seed=config.seed,
@@ -149,6 +153,32 @@ class Worker:
             max_failures=config.max_env_failures,
             randomizer=self._randomizer,
         )
+
+    def _counted(self, env: VectorEnv[Any, Any, Any], follows: bool) -> VectorEnv[Any, Any, Any]:
+        """A native vector environment whose number of environments is that of the config, which follows it if it may.
+
+        With another number the first environment here is another one of all: then the vector is made anew (`follows`).
+        """
+        asked, count = self.config.num_envs_per_worker, env.num_envs
+        if self._any_size or asked == count:
+            return env
+        if asked != "auto":
+            raise ConfigError(
+                f"config.num_envs_per_worker: the vector environment has {count} environments (got {asked}); "
+                f"leave num_envs_per_worker out, or make it with {asked}"
+            )
+        self.config = self.config.with_envs_per_worker(count)
+        if not follows or self._place_of_first() == self._first_index:
+            return env
+        self._first_index = self._place_of_first()
+        env.close()
+        again = self._make(0)
+        assert isinstance(again, VectorEnv)
+        return again
+
+    def _place_of_first(self) -> int:
+        """Which of all environments the first one here is."""
+        return max(self.worker_index - 1, 0) * self.config.envs_per_worker
 
     def _checked(self, drawn: Drawn, tells: bool) -> AnyEnv:
         """The first environment, after a look at its first steps; evaluation has nothing new to tell of these."""

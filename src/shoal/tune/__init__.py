@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shoal.tune.words import (
+from shoal.tune.search_functions import (
     choice,
     grid_search,
     lograndint,
@@ -23,11 +23,19 @@ from shoal.tune.words import (
 )
 
 if TYPE_CHECKING:
-    from shoal.tune.analysis import Analysis
-    from shoal.tune.calling import run
-    from shoal.tune.reporting import report
+    from shoal.envs.registry import register_env
+    from shoal.reports.analysis import Analysis
+    from shoal.tune import schedulers, suggest
+    from shoal.tune.api import run
+    from shoal.tune.report_function import report
 
-_HOMES = {"Analysis": "analysis", "report": "reporting", "run": "calling"}
+_HOMES = {
+    "Analysis": "reports.analysis",
+    "register_env": "envs.registry",
+    "report": "tune.report_function",
+    "run": "tune.api",
+}
+_MODULES = ("schedulers", "suggest")
 
 __all__ = [
     "Analysis",
@@ -40,17 +48,24 @@ __all__ = [
     "qrandint",
     "quniform",
     "randint",
+    "register_env",
     "report",
     "run",
     "sample_from",
+    "schedulers",
+    "suggest",
     "uniform",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"shoal.tune.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'shoal.tune' has no attribute {name!r}")
-    return getattr(import_module(f"shoal.tune.{_HOMES[name]}"), name)
+        from shoal.config.foreign_names import missing
+
+        raise missing("shoal.tune", name, __all__)
+    return getattr(import_module(f"shoal.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,10 @@
-"""A trial that is a function of the user's own, and `report`, by which it tells how well it does."""
+"""A trial that is a function of the user's own, run in a thread between its reports."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import threading
 import traceback
@@ -14,14 +15,15 @@ from typing import Any, ClassVar
 from ray.tune import PlacementGroupFactory
 from ray.tune.result import RESULT_DUPLICATE
 
+from shoal.config.layout import Bundle
 from shoal.config.sweep import tree_with
 from shoal.errors import ShoalError
+from shoal.reports.records import RESULTS_FILE
+from shoal.runs.durable import open_own
 from shoal.runs.reporters import plain_json
 from shoal.runs.stopping import numbers, stop_reason
-from shoal.tune.metrics import check_finite, check_metric
-from shoal.tune.placing import Bundle
-from shoal.tune.records import RESULTS_FILE
-from shoal.tune.reporting import Stopped, reporting
+from shoal.tune.metric_checks import check_finite, check_metric
+from shoal.tune.report_function import Stopped, reporting
 from shoal.tune.trial import TuneTrial
 
 
@@ -44,7 +46,8 @@ class FunctionTrial(TuneTrial):
         self.iteration_count = 0
         if self.done is None and self.refusal is None:
             self.last = {}
-            self.file = open(self.folder / RESULTS_FILE, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+            descriptor = open_own(self.folder / RESULTS_FILE, os.O_WRONLY | os.O_TRUNC)
+            self.file = open(descriptor, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial."""
@@ -119,7 +122,7 @@ class Call:
             return
         try:
             with (
-                open(self._log, "a", encoding="utf-8", buffering=1) as log,
+                open(open_own(self._log, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8", buffering=1) as log,
                 contextlib.redirect_stdout(log),
                 reporting(self._report),
             ):

@@ -1,50 +1,59 @@
-"""Ray Tune's schedulers, made from a sweep."""
+"""Schedulers by the names of Ray Tune: each gives the mapping that stands for it in a file.
+
+>>> ASHAScheduler(grace_period=4000)
+{'type': 'asha', 'grace_period': 4000}
+"""
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from shoal.config.search_spaces import LISTED, Setting, extremes, fitted
-from shoal.config.sweep import Sweep, mutated
-from shoal.config.sweep_checks import MUTATIONS
-from shoal.config.sweep_options import SCHEDULERS
-from shoal.tune.importing import ray_class
-from shoal.tune.spaces import ray_domain
-
-if TYPE_CHECKING:
-    from ray.tune.schedulers import TrialScheduler
+from shoal.tune.search_functions import Option, checked_options
 
 
-def make_scheduler(sweep: Sweep) -> TrialScheduler:
-    """The sweep's scheduler, as Ray wants it."""
-    kind = sweep.scheduler.type
-    options = dict(sweep.scheduler.options)
-    if kind != "fifo":
-        options |= {"metric": sweep.metric, "mode": sweep.mode}
-    if kind == "asha":
-        # A trial that reaches the end is ended by its own criterion, and then it is finished, not stopped early.
-        options["stop_last_trials"] = False
-    if kind in MUTATIONS:
-        changed = mutated(sweep)
-        options[MUTATIONS[kind]] = {setting.path: _mutation(setting, kind) for setting in changed}
-        # Ray multiplies by its factors without a look at the bounds.
-        options["custom_explore_fn"] = functools.partial(within_bounds, changed)
-        options["log_config"] = False
-        options["require_attrs"] = False
-    if "perturbation_factors" in options:
-        options["perturbation_factors"] = tuple(options["perturbation_factors"])
-    made: TrialScheduler = ray_class(SCHEDULERS[kind])(**options)
-    return made
+def ASHAScheduler(**options: Any) -> Option:
+    """Stops bad trials early, without waiting for others; the one to begin with."""
+    return checked_options("scheduler", "asha", options)
 
 
-def within_bounds(settings: tuple[Setting, ...], config: dict[str, Any]) -> dict[str, Any]:
-    """The config with every changed setting as near to its new value as its range has one."""
-    return {**config, **{s.path: fitted(s, config[s.path]) for s in settings if s.path in config}}
+def AsyncHyperBandScheduler(**options: Any) -> Option:
+    """The same by its longer name."""
+    return checked_options("scheduler", "asha", options)
 
 
-def _mutation(setting: Setting, kind: str) -> Any:
-    if kind == "pb2":
-        return [float(end) for end in extremes(setting)]
-    # Ray takes `tune.choice` for a range of numbers; a list is what it shifts along.
-    return list(setting.args) if setting.kind in LISTED else ray_domain(setting)
+def FIFOScheduler(**options: Any) -> Option:
+    """Lets every trial train to its end."""
+    return checked_options("scheduler", "fifo", options)
+
+
+def HyperBandScheduler(**options: Any) -> Option:
+    """Stops bad trials early, in rounds that wait for each other."""
+    return checked_options("scheduler", "hyperband", options)
+
+
+def MedianStoppingRule(**options: Any) -> Option:
+    """Stops a trial whose best is worse than the median of the others' means."""
+    return checked_options("scheduler", "median", options)
+
+
+def PopulationBasedTraining(**options: Any) -> Option:
+    """Lets bad trials take over good ones, and change their settings, while they train."""
+    return checked_options("scheduler", "pbt", options)
+
+
+def PB2(**options: Any) -> Option:
+    """The same, but a Gaussian process chooses the new settings."""
+    return checked_options("scheduler", "pb2", options)
+
+
+def HyperBandForBOHB(**options: Any) -> Option:
+    """HyperBand for `shoal.tune.suggest.TuneBOHB`."""
+    return checked_options("scheduler", "bohb", options)
+
+
+if not TYPE_CHECKING:  # a type checker is to find unknown names itself
+
+    def __getattr__(name: str) -> NoReturn:
+        from shoal.config.foreign_names import missing
+
+        raise missing(__name__, name, globals())

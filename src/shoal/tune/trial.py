@@ -19,14 +19,7 @@ from ray.tune import PlacementGroupFactory, Trainable
 
 from shoal.config.sweep import Sweep, experiment_with
 from shoal.errors import CheckpointError, ConfigError, ShoalError
-from shoal.runs.checkpoints import newest_summary
-from shoal.runs.durable import remove_folder, replace_file
-from shoal.runs.lease import LOST_AFTER_S, check_free
-from shoal.runs.run import Result, Run, checked
-from shoal.runs.stopping import numbers, stop_reason
-from shoal.tune.metrics import MissingMetric, check_finite, check_metric, may_come_later
-from shoal.tune.placing import bundles_of
-from shoal.tune.records import (
+from shoal.reports.records import (
     SWEEP_FILE,
     Exploit,
     Failure,
@@ -39,7 +32,14 @@ from shoal.tune.records import (
     write_done,
     write_failure,
 )
-from shoal.tune.spaces import settings_of
+from shoal.runs.checkpoints import newest_summary
+from shoal.runs.durable import remove_folder, replace_file
+from shoal.runs.lease import LOST_AFTER_S, check_free
+from shoal.runs.run import Result, Run, checked
+from shoal.runs.stopping import numbers, stop_reason
+from shoal.tune.metric_checks import MissingMetric, check_finite, check_metric, may_come_later
+from shoal.tune.ray_spaces import settings_of
+from shoal.tune.trial_resources import bundles_of
 
 POINTER = "shoal.json"
 EXPLOITS = "exploits.json"

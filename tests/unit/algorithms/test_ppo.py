@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from shoal.algorithms.on_policy import clipped_rewards, explained_variance
-from shoal.algorithms.ppo import PPO
+from shoal.algorithms.ppo import PPOLearner
 from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch
 from shoal.data.state import State
@@ -50,14 +50,14 @@ def config_of(**changes) -> PPOConfig:
     return PPOConfig(**{**standard, "model": {"fcnet_hiddens": [8, 8]}, "seed": 3, **changes})
 
 
-def learner_and_batch(kind=Walk, iterations=1, **changes) -> tuple[PPO, Batch]:
+def learner_and_batch(kind=Walk, iterations=1, **changes) -> tuple[PPOLearner, Batch]:
     """A learner, after `iterations - 1` updates, and the batch that its policy sampled last."""
     config = config_of(**changes)
     policy = build_policy(kind.observation_space, kind.action_space, config)
     rng = np.random.default_rng(0)
     policy.network.params[:] += 0.2 * rng.standard_normal(len(policy.network.params)).astype(np.float32)
     vector = PythonVector(lambda _: (kind(), None), N, policy.obs_spec, policy.action_spec, seed=3)
-    sampler, learner = Sampler(policy, vector, 3), PPO(config, policy)
+    sampler, learner = Sampler(policy, vector, 3), PPOLearner(config, policy)
     for _ in range(iterations - 1):
         learner.update(sampler.sample(T).batch, 0)
     return learner, copied(sampler.sample(T).batch)
@@ -76,7 +76,7 @@ def double(array):
 class Textbook:
     """The PPO paper's algorithm with classic RLlib's KL penalty and value clipping, in the plainest torch."""
 
-    def __init__(self, learner: PPO) -> None:
+    def __init__(self, learner: PPOLearner) -> None:
         self.learner, self.c = learner, learner.config
         network = learner.policy.network
         self.shapes = [(name, view.shape) for name, view in network.named_params().items()]
@@ -177,9 +177,9 @@ class Textbook:
             np.testing.assert_allclose(view, self.params[name].detach(), rtol=1e-3, atol=2e-5, err_msg=name)
 
 
-def minibatches_of(learner: PPO, batch: Batch) -> list:
+def minibatches_of(learner: PPOLearner, batch: Batch) -> list:
     """The rows of each minibatch that the learner's next update will use, in order."""
-    again = PPO(learner.config, learner.policy).minibatches
+    again = PPOLearner(learner.config, learner.policy).minibatches
     again.passes = learner.minibatches.passes
     epochs = again.of(batch.valid, Alone())
     return [epoch.rows[part] for _, epoch in zip(range(learner.config.num_sgd_iter), epochs) for part, _ in epoch]
@@ -280,13 +280,13 @@ def test_invalid_rows_have_no_influence(observation_filter) -> None:
 
 def test_a_gradient_that_is_not_finite_is_refused_and_the_policy_stays() -> None:
     learner, batch = learner_and_batch(num_sgd_iter=2)
-    before, steps = learner.policy.network.params.copy(), learner.optimizer.steps
+    before, steps = learner.policy.network.params.copy(), learner.optimizer.adam.steps
     wild = replace(batch, rewards=np.full_like(batch.rewards, 3e38))
     with np.errstate(all="ignore"):
         stats = learner.update(wild, 0)
     np.testing.assert_array_equal(learner.policy.network.params, before)
-    assert learner.optimizer.steps == steps
-    assert not learner.optimizer.m.any()
+    assert learner.optimizer.adam.steps == steps
+    assert not learner.optimizer.adam.m.any()
     assert stats["refused_minibatches"] == 8
     assert learner.update(batch, 0)["refused_minibatches"] == 0
     assert np.isfinite(learner.policy.network.params).all()

@@ -13,9 +13,9 @@ from gymnasium.vector import SyncVectorEnv
 
 from shoal.algorithms.minibatches import Minibatches
 from shoal.algorithms.on_policy import outputs_of, values_and_advantages, values_of
-from shoal.algorithms.ppo import PPO
+from shoal.algorithms.ppo import PPOLearner
 from shoal.algorithms.seen import seen_at_ends, seen_by
-from shoal.algorithms.trpo import TRPO
+from shoal.algorithms.trpo import TRPOLearner
 from shoal.config.ppo import PPOConfig
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch, concatenate
@@ -232,7 +232,7 @@ def test_learners_that_share_a_batch_learn_what_one_learns(in_threads, memory) -
         def work(group, share):
             batch, (config, policy) = share
             before = policy.network.params.copy()
-            stats = PPO(config, policy, group).update(batch, 0)
+            stats = PPOLearner(config, policy, group).update(batch, 0)
             return policy.network.params - before, stats
 
         return in_threads(work, list(zip(shares, made, strict=True)))
@@ -248,7 +248,7 @@ def test_learners_that_share_a_batch_learn_what_one_learns(in_threads, memory) -
 def test_the_ratio_is_one_on_the_first_minibatch() -> None:
     made, policy, sampler = policy_and_sampler("lstm", Failing, num_sgd_iter=1, sgd_minibatch_size=T * N)
     sampler.sample(T)
-    stats = PPO(made, policy, Alone()).update(sampler.sample(T).batch, 0)
+    stats = PPOLearner(made, policy, Alone()).update(sampler.sample(T).batch, 0)
     assert stats["kl"] == pytest.approx(0, abs=1e-6)
     assert stats["clip_fraction"] == 0
 
@@ -263,5 +263,5 @@ def test_a_thinned_fisher_matrix_is_that_of_every_nth_sequence() -> None:
     whole = outputs_of(policy, seen.chunks())
     kept = np.isin(seen.order, thinned.order)
     np.testing.assert_allclose(outputs_of(policy, thinned.chunks()), whole[kept], atol=1e-5)
-    stats = TRPO(made, policy).update(batch, 0)
+    stats = TRPOLearner(made, policy).update(batch, 0)
     assert 0 < stats["kl"] <= made.max_kl

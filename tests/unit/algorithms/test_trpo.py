@@ -18,7 +18,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from shoal.algorithms import trpo
 from shoal.algorithms.seen import seen_by
-from shoal.algorithms.trpo import TRPO, TrustRegion, conjugate_gradient
+from shoal.algorithms.trpo import TRPOLearner, TrustRegion, conjugate_gradient
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch
 from shoal.data.state import State
@@ -96,11 +96,11 @@ def moved_policy(config: TRPOConfig, action_space=ACTIONS["discrete"], kind=Walk
     return policy
 
 
-def learner_and_batch(action_space=ACTIONS["discrete"], kind=Walk, **changes) -> tuple[TRPO, Batch]:
+def learner_and_batch(action_space=ACTIONS["discrete"], kind=Walk, **changes) -> tuple[TRPOLearner, Batch]:
     config = config_of(**changes)
     policy = moved_policy(config, action_space, kind)
     vector = PythonVector(lambda _: (kind(action_space), None), N, policy.obs_spec, policy.action_spec, seed=3)
-    return TRPO(config, policy), copied(Sampler(policy, vector, 3).sample(T).batch)
+    return TRPOLearner(config, policy), copied(Sampler(policy, vector, 3).sample(T).batch)
 
 
 def copied(batch: Batch) -> Batch:
@@ -125,7 +125,7 @@ def columns(batch: Batch, first: int, end: int) -> Batch:
     )
 
 
-def region_of(learner: TRPO, batch: Batch, subsample: int = 1, group=None) -> TrustRegion:
+def region_of(learner: TRPOLearner, batch: Batch, subsample: int = 1, group=None) -> TrustRegion:
     advantages = np.random.default_rng(5).standard_normal(batch.rewards.shape).astype(np.float32)
     seen = seen_by(learner.policy, batch)
     return TrustRegion(learner.policy, group or Alone(), batch, seen, advantages, subsample)
@@ -135,11 +135,11 @@ def encoded(policy, batch):
     return seen_by(policy, batch).take(np.arange(batch.valid.size))
 
 
-def outputs_now(learner: TRPO, batch: Batch) -> np.ndarray:
+def outputs_now(learner: TRPOLearner, batch: Batch) -> np.ndarray:
     return learner.policy.network.act(encoded(learner.policy, batch)).copy()
 
 
-def kl_between(learner: TRPO, batch: Batch, old: np.ndarray, new: np.ndarray) -> float:
+def kl_between(learner: TRPOLearner, batch: Batch, old: np.ndarray, new: np.ndarray) -> float:
     actions = batch.actions.reshape(T * N, -1)
     kl = learner.policy.distribution.evaluate(new, actions, old).kl
     return float(kl[batch.valid.reshape(-1)].mean(dtype=np.float64))
@@ -352,7 +352,7 @@ def test_learners_with_parts_of_a_batch_make_the_step_of_one(in_threads, action_
 
     def work(group, share):
         rank, first, end = share
-        learner = TRPO(alone.config, policies[rank], group)
+        learner = TRPOLearner(alone.config, policies[rank], group)
         return [learner.update(columns(b, first, end), 0) for b in (batch, holes)]
 
     found = in_threads(work, [(rank, cuts[rank], cuts[rank + 1]) for rank in range(len(cuts) - 1)])
@@ -408,7 +408,7 @@ def test_a_step_that_is_not_finite_is_refused_and_the_policy_stays(caplog) -> No
         "the policy's step is not finite: it is left out, and the policy stays as it was"
     ]
     np.testing.assert_array_equal(learner.policy.network.params, before)
-    assert not learner.optimizer.m.any()
+    assert not learner.optimizer.adam.m.any()
     assert (stats["refused_steps"], stats["step_fraction"], stats["kl"]) == (1, 0, 0)
     assert stats["refused_minibatches"] == 8
     caplog.clear()
@@ -524,7 +524,7 @@ def test_a_model_whose_values_have_nothing_of_their_own_is_refused_with_a_way_ou
     config = config_of(model={"custom_model": OneHead})
     policy = build_policy(Walk.observation_space, ACTIONS["discrete"], config)
     with pytest.raises(ConfigError, match="give it a value layer of its own, or say use_critic: false, use_gae: false"):
-        TRPO(config, policy)
+        TRPOLearner(config, policy)
     learner, batch = learner_and_batch(model={"custom_model": OneHead}, **NO_CRITIC)
     assert learner.update(batch, 0)["step_fraction"] > 0
 
@@ -555,12 +555,12 @@ def test_the_filter_learns_only_after_the_update() -> None:
 
 
 def test_statistics_are_all_there_and_finite() -> None:
-    from shoal.config.stopping import RESULT_NAMES
+    from shoal.config.stopping import result_names
 
     learner, batch = learner_and_batch()
     stats = learner.update(batch, 0)
     assert all(isinstance(value, float) and np.isfinite(value) for value in stats.values())
-    assert {f"learner/{name}" for name in stats} <= set(RESULT_NAMES)
+    assert {f"learner/{name}" for name in stats} <= set(result_names())
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cluster.allocation import Allocation, Host, allocation
-from shoal.errors import ClusterError
+from shoal.errors import ClusterError, ConfigError
 
 # After the manual of sbatch.
 SLURM = {
@@ -134,5 +134,5 @@ def test_the_scheduler_can_be_told(tmp_path: Path) -> None:
     assert allocation(both, "none") is None
     with pytest.raises(ClusterError, match="This is no lsf job: LSB_JOBID and LSB_MCPU_HOSTS, or LSB_JOBID and "):
         allocation(both, "lsf")
-    with pytest.raises(ClusterError, match="There is no scheduler 'slrum'; say --scheduler with one of slurm, cobalt"):
+    with pytest.raises(ConfigError, match="there is no scheduler 'slrum'; use --scheduler with one of slurm, lsf"):
         allocation(both, "slrum")

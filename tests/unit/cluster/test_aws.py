@@ -24,7 +24,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AwsCluster:
     """Three machines, with a home of their owner's and a wheel of this version."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
-    wheel = tmp_path / f"shoal-{__version__}-py3-none-any.whl"
+    wheel = tmp_path / f"shoal_rl-{__version__}-py3-none-any.whl"
     wheel.touch()
     return AwsCluster(
         nodes=3,
@@ -174,7 +174,7 @@ def test_a_shoal_from_a_package_index_is_installed_by_its_version(
 ) -> None:
     monkeypatch.setattr(aws, "installed_from", lambda: None)
     text = cluster_file(replace(small, wheel=None))
-    assert f"--python ~/.shoal/venv shoal=={__version__} 'ray[tune]==" in text
+    assert f"--python ~/.shoal/venv shoal-rl=={__version__} 'ray[tune]==" in text
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_shoal_from_a_package_index_is_installed_by_its_version(
         ({"folder": Path("/no/such/folder")}, "--folder: there is no /no/such/folder"),
         ({"folder": Path("/")}, "--folder: must be a path"),
         ({"folder": Path('/"')}, "--folder: must be a path without spaces and quotes"),
-        ({"wheel": Path("/dist/shoal-0.0.1-py3-none-any.whl")}, f"--wheel: must be a wheel of shoal {__version__}"),
+        ({"wheel": Path("/dist/shoal_rl-0.0.1-py3-none-any.whl")}, f"--wheel: must be one of shoal {__version__}"),
     ],
 )
 def test_what_would_go_wrong_is_refused(small: AwsCluster, changes: dict[str, Any], problem: str) -> None:

@@ -7,7 +7,7 @@ import base64
 import io
 import json
 import tarfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from shoal.cluster.exits import HEAD_FAILED, NODE_FAILED, TIMED_OUT, LaunchError
 from shoal.cluster.head import Head, HeadPlan
 from shoal.cluster.job_folder import Notice
 from shoal.cluster.wire import Message, Peer, call
+from shoal.errors import ConfigError
 
 VERSIONS = {"python": "3.11", "ray": "2.60.0", "shoal": "1"}
 Behave = Callable[[Peer, Message], bool]
@@ -75,8 +76,15 @@ async def agent(
     """Say hello; answer until told otherwise."""
     peer = await call("127.0.0.1", notice.port, notice.secret, 10.0)
     words = {"rank": rank, "host": host, "boot": "b", "pid": 1, "reached": "10.0.0.1", "is_joining": False}
-    limits = {"cpus": [0, 1], "cgroup_cpus": None, "scheduler_cpus": None, "num_gpus": 0, "versions": VERSIONS}
-    peer.send("hello", **{**words, **limits, **more})
+    limits = {
+        "cpus": [0, 1],
+        "num_cpus": None,
+        "cgroup_cpus": None,
+        "scheduler_cpus": None,
+        "num_gpus": 0,
+        "versions": VERSIONS,
+    }
+    peer.send("hello", **{"versions": VERSIONS, **words, **limits, **more})
 
     async def answer() -> None:
         while (message := await peer.receive()) is not None:
@@ -129,6 +137,50 @@ def test_several_ranks_on_a_host_make_one_node_with_all_their_cores(tmp_path: Pa
     assert all(messages[-1]["kind"] == "stop" for messages in heard)
     assert (tmp_path / "logs" / "n2" / "raylet.out").read_text() == "said\n"
     assert not (tmp_path / "raylet.out").exists()
+
+
+def test_more_ranks_than_cpus_get_a_cpu_each_and_it_is_said(tmp_path: Path) -> None:
+    async def body(head: Head, notice: Notice) -> None:
+        for rank in range(4):
+            await agent(notice, rank, "n1" if rank < 3 else "n2")
+        await head.bring_up()
+        assert sorted((host.name, host.num_cpus) for host in head.up) == [("n1", 3), ("n2", 2)]
+
+    (line,) = with_head(plan_of(tmp_path, 4), body)
+    assert line.startswith("n1 has more ranks than CPUs, so Ray offers one CPU for each rank (3 on n1, which has 2)")
+
+
+def test_the_user_says_how_many_cpus_ray_offers_on_each_host(tmp_path: Path) -> None:
+    async def body(head: Head, notice: Notice) -> None:
+        await agent(notice, 0, "n1")
+        await agent(notice, 1, "n2", cpus=list(range(8)))
+        await head.bring_up()
+        await agent(notice, None, "n3", is_joining=True, num_cpus=7)  # whoever joins says it for the own hosts
+        while len(head.up) < 3:
+            await asyncio.sleep(0.01)
+        assert [host.num_cpus for host in head.up] == [5, 5, 7]
+
+    told = with_head(plan_of(tmp_path, 2, num_cpus=5), body)
+    assert told[0] == "n1 has fewer CPUs than --num-cpus, so Ray offers more than there are (5 on n1, which has 2)"
+
+
+def test_a_check_sees_what_all_hosts_offer_before_any_ray_is_started(tmp_path: Path) -> None:
+    heard: list[Message] = []
+    offered: list[Any] = []
+
+    async def check(hosts: Sequence[Any]) -> None:
+        offered.extend(hosts)
+        raise ConfigError("no room")
+
+    async def body(head: Head, notice: Notice) -> None:
+        await agent(notice, 0, "n1", heard=heard)
+        await agent(notice, 1, "n2", heard=heard, num_gpus=4)
+        with pytest.raises(ConfigError, match="no room"):
+            await head.bring_up(check)
+
+    with_head(plan_of(tmp_path, 2), body)
+    assert offered == [{"CPU": 2, "GPU": 0}, {"CPU": 2, "GPU": 4}]
+    assert "serve" not in [message["kind"] for message in heard]
 
 
 def test_two_hundred_agents(tmp_path: Path) -> None:

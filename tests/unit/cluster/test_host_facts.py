@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cluster.host_facts import cgroup_folders, facts, mount_of, parsed_mounts, tasks
+from shoal.cluster.host_facts import facts, mount_of, parsed_mounts, tasks
 
 MOUNTINFO = r"""
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -120,20 +120,3 @@ def test_the_file_system_of_a_path(path: str, expected: tuple[str, list[str]]) -
 
 def test_without_a_list_of_mounts_the_file_system_is_unknown() -> None:
     assert mount_of("/tmp", []) == ("unknown", [])
-
-
-@pytest.mark.parametrize(
-    ("listed", "made", "expected"),
-    [
-        ("0::/job/step", "job/step", ["job/step", "job", "."]),
-        ("4:memory:/\n3:pids,cpu:/slurm/job", "pids/slurm/job", ["pids/slurm/job", "pids/slurm", "pids"]),
-        ("3:pids:/not/mounted/here", "pids", ["pids"]),
-        ("4:memory:/", "pids", []),
-    ],
-    ids=["version 2", "version 1", "container", "another controller"],
-)
-def test_the_control_groups_of_a_process(tmp_path: Path, listed: str, made: str, expected: list[str]) -> None:
-    root, of = tmp_path / "cgroup", tmp_path / "listed"
-    (root / made).mkdir(parents=True)
-    of.write_text(listed + "\n")
-    assert [str(folder.relative_to(root)) for folder in cgroup_folders("pids", root, of)] == expected

@@ -12,7 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.cluster.host_lists import Host, expand, host_file, host_names, lsf_pairs, pbs_node_file, sge_host_file
+from shoal.cluster.host_lists import (
+    Host,
+    expand,
+    host_file,
+    host_names,
+    hosts_and_slots,
+    hosts_of_lines,
+    hosts_with_slots,
+)
 from shoal.errors import ClusterError
 
 LETTERS = st.text("abcxyz", min_size=1, max_size=4)
@@ -140,20 +148,20 @@ def test_a_host_file_is_refused_with_the_line(text: str, problem: str) -> None:
 
 @given(st.lists(st.sampled_from(["n1", "n2.site.org", "n3"]), min_size=1))
 def test_repeats_in_a_node_file_add_up_in_the_order_of_first_appearance(lines: list[str]) -> None:
-    hosts = pbs_node_file("\n".join(lines) + "\n")
+    hosts = hosts_of_lines("\n".join(lines) + "\n", "PBS_NODEFILE")
     assert hosts == [Host(name, lines.count(name)) for name in dict.fromkeys(lines)]
 
 
 def test_pairs_of_lsf() -> None:
-    assert lsf_pairs("h1 16 h2 8 h1 4") == [Host("h1", 20), Host("h2", 8)]
+    assert hosts_and_slots("h1 16 h2 8 h1 4", "LSB_MCPU_HOSTS") == [Host("h1", 20), Host("h2", 8)]
     with pytest.raises(ClusterError, match="LSB_MCPU_HOSTS: 'h2' has no number of slots"):
-        lsf_pairs("h1 16 h2")
+        hosts_and_slots("h1 16 h2", "LSB_MCPU_HOSTS")
     with pytest.raises(ClusterError, match="'x' is no number of CPUs"):
-        lsf_pairs("h1 x")
+        hosts_and_slots("h1 x", "LSB_MCPU_HOSTS")
 
 
 def test_host_file_of_grid_engine() -> None:
     text = "n1.site 4 all.q@n1.site UNDEFINED\nn2.site 2 all.q@n2.site <NULL>\nn1.site 1 big.q@n1.site UNDEFINED\n"
-    assert sge_host_file(text) == [Host("n1.site", 5), Host("n2.site", 2)]
+    assert hosts_with_slots(text, "PE_HOSTFILE") == [Host("n1.site", 5), Host("n2.site", 2)]
     with pytest.raises(ClusterError, match="PE_HOSTFILE, line 2: 'n2' has no number of slots"):
-        sge_host_file("n1 4\nn2\n")
+        hosts_with_slots("n1 4\nn2\n", "PE_HOSTFILE")

@@ -1,4 +1,4 @@
-"""The job's folder and the private one: for this user alone, whole or not there."""
+"""The job's folder: for this user alone, whole or not there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from shoal.cluster.job_folder import Notice, make_job_folder, note_event, notice_of, publish, published, withdraw
-from shoal.cluster.private_folder import MOST_BYTES, PrivateFolder, file_system, sweep
 from shoal.errors import ClusterError
 
 NOTICE = Notice(("10.0.0.1", "127.0.0.1"), 4711, "a secret")
@@ -66,32 +65,3 @@ def test_events_are_lines_of_json(tmp_path: Path) -> None:
     note_event(tmp_path, "node up", host="n2")
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [(line["event"], line["host"]) for line in lines] == [("node lost", "n2"), ("node up", "n2")]
-
-
-def test_a_private_folder_is_short_and_private(tmp_path: Path) -> None:
-    folder = PrivateFolder({"TMPDIR": str(tmp_path / ("x" * 60))})
-    assert folder.path.parent == Path("/tmp")
-    assert len(str(folder.ray)) <= MOST_BYTES
-    assert folder.ray.parent == folder.path, "whom Ray lets into its own folder is kept out of ours"
-    assert mode(folder.path) == 0o700
-    assert mode(folder.write("token", "t")) == 0o600
-    folder.remove()
-    assert not folder.path.exists()
-
-
-def test_only_what_nobody_holds_is_swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("shoal.cluster.private_folder._place", lambda _: str(tmp_path))
-    alive, dead = PrivateFolder({}), PrivateFolder({})
-    import os
-
-    os.close(dead.lock)
-    (tmp_path / "shl-strange").mkdir()
-    sweep(tmp_path)
-    assert alive.path.exists()
-    assert not dead.path.exists()
-    assert (tmp_path / "shl-strange").exists()
-    alive.remove()
-
-
-def test_the_file_system_of_a_path() -> None:
-    assert file_system(Path("/proc/self")) == "proc"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cluster.ranks import Rank, hydra_control_port, rank_of
+from shoal.cluster.ranks import Rank, rank_of
 from shoal.errors import ClusterError
+from shoal.machine.launchers import hydra_control_port
 
 WHO = (
     "import json, os; from shoal.cluster.ranks import rank_of; "

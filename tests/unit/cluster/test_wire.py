@@ -11,6 +11,7 @@ import pytest
 from shoal.cluster import wire
 from shoal.cluster.wire import Peer, accepted, call
 from shoal.errors import ClusterError
+from shoal.machine.proofs import proof
 
 SECRET = "of the job"
 
@@ -75,7 +76,7 @@ def test_an_answer_cannot_be_sent_back_as_ones_own() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         greeting = await reader.readexactly(len(wire.GREETING) + wire.NONCE_BYTES)
         nonce = greeting[len(wire.GREETING) :]
-        writer.write(nonce + wire._proof(SECRET, b"head", nonce, nonce))
+        writer.write(nonce + proof(SECRET.encode(), b"head", nonce, nonce))
         assert await seen.get() is None
         writer.close()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shoal.config.model import ModelConfig
+from shoal.config.reference import config_rows
 
 
 def shoal(*args: str, debug: bool = False) -> subprocess.CompletedProcess[str]:
@@ -60,6 +61,34 @@ def test_config_show_one_key(key: str) -> None:
 def test_config_show_a_key_with_keys_inside() -> None:
     assert len(shoal("config", "show", "model").stdout.splitlines()) == 1 + len(ModelConfig.model_fields)
     assert "stop.timesteps_total" in shoal("config", "show", "stop").stdout
+
+
+def test_config_show_is_grouped_and_fits_80_columns() -> None:
+    for run in ("PPO", "trpo", "DQN"):
+        lines = shoal("config", "show", "--run", run).stdout.splitlines()
+        assert max(map(len, lines)) <= 80
+        titles = [line for line in lines if line and not line.startswith(" ")]
+        assert titles[:4] == ["Experiment", "config: Environments", "config: Processes", titles[3]]
+        assert f"config: {run.upper()} itself" in titles
+        keys = {line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")}
+        assert {row.key for row in config_rows(run.upper())} <= keys
+        at = lines.index("  lr = 0.001  (number > 0)")
+        assert "config: Learning" in lines[:at]
+        assert lines[at + 1].startswith("      Learning rate")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_config_show_pages_on_a_terminal_alone(tmp_path: Path, is_terminal: bool) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text(f"#!/bin/sh\ncat > {tmp_path}/paged\n")
+    pager.chmod(0o700)
+    command = f"{sys.executable} -m shoal.cli.main config show"
+    # `script` gives the command a terminal.
+    words = ["script", "-qec", command, "/dev/null"] if is_terminal else ["sh", "-c", command]
+    environment = {**os.environ, "PAGER": str(pager), "TERM": "xterm"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    assert (tmp_path / "paged").exists() == is_terminal
+    assert ("checkpoint_freq" in done.stdout) != is_terminal
 
 
 @pytest.mark.parametrize(

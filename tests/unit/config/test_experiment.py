@@ -216,8 +216,11 @@ def test_overrides_of_the_wrong_form(text: str, fragment: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
-        ("lr=1e-3", "lr: unknown key; did you mean config.lr?"),
-        ("model.fcnet_hiddens=[3]", "model.fcnet_hiddens: unknown key; did you mean config.model.fcnet_hiddens?"),
+        ("lr=fast", "config.lr: must be a number (got 'fast')"),
+        (
+            "type=adam",
+            "type: several keys have that name; write config.optimizer.type or config.exploration_config.type",
+        ),
         ("learning_rate=3", "did you mean config.lr?"),
         ("config.lr.x=3", "config.lr.x: config.lr has no keys of its own (got 0.5)"),
         ("config.lrr=3", "config.lrr: unknown key; did you mean config.lr?"),

@@ -6,12 +6,12 @@ import pytest
 
 from shoal.config.experiment import ALGORITHMS, Experiment, experiment_from
 from shoal.config.settings import key_paths
-from shoal.config.stopping import RESULT_NAMES
+from shoal.config.stopping import result_names
 from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS, SWEEP_KEYS
 from shoal.errors import ConfigError
 
 KEYS = {path for algorithm in ALGORITHMS.values() for path in key_paths(algorithm)}
-KNOWN = {*EXPERIMENT_KEYS, *SWEEP_KEYS, *KEYS, *(f"stop.{name}" for name in RESULT_NAMES)}
+KNOWN = {*EXPERIMENT_KEYS, *SWEEP_KEYS, *KEYS, *(f"stop.{name}" for name in result_names())}
 
 
 def test_the_keys_of_an_experiment_are_known() -> None:
@@ -45,7 +45,7 @@ def test_a_word_of_another_algorithm_is_refused_with_that_of_this_one(word: str)
 
 @pytest.mark.parametrize("word", FOREIGN_RESULTS)
 def test_a_foreign_stop_criterion_is_refused_with_the_right_one(word: str) -> None:
-    assert FOREIGN_RESULTS[word] in RESULT_NAMES
+    assert FOREIGN_RESULTS[word] in result_names()
     with pytest.raises(ConfigError, match=f"did you mean {FOREIGN_RESULTS[word]}"):
         experiment_from({"env": "X-v0", "stop": {word: 1}})
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.data.batch import Batch
-from shoal.data.memory import available_memory
 from shoal.data.replay import Priorities, Replay, Transitions, bytes_per_transition, transitions_of
 from shoal.data.state import State
 
@@ -185,20 +184,3 @@ def test_rows_that_are_no_transitions_are_left_out() -> None:
     assert found.returns.tolist() == [1, 1.5, 1.5, 1.5, 1, 1]
     assert found.discounts.tolist() == [0.5, 0.25, 0.25, 0.25, 0.5, 0.5]
     assert found.next_obs[0][:, 0].tolist() == [100, 5, 101, 102, 101, 102]
-
-
-def test_available_memory_is_what_the_narrowest_limit_leaves(tmp_path, monkeypatch) -> None:
-    import psutil
-
-    from shoal.data import memory
-
-    assert 0 < available_memory() <= psutil.virtual_memory().total
-    (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("400000\n")
-    (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 50000\n")
-    assert memory._left(tmp_path, "memory.max", "memory.current", "inactive_file") == 650_000
-    (tmp_path / "memory.max").write_text("max\n")
-    with pytest.raises(ValueError):
-        memory._left(tmp_path, "memory.max", "memory.current", "inactive_file")
-    monkeypatch.setattr(memory, "_left_in_groups", lambda _: iter([123, memory.UNLIMITED]))
-    assert available_memory() == 123

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +33,12 @@ class Probe(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        if isinstance(self._reset, Exception):
+        if isinstance(self._reset, BaseException):
             raise self._reset
         return self._reset
 
     def step(self, action):
-        if isinstance(self._step, Exception):
+        if isinstance(self._step, BaseException):
             raise self._step
         return self._step
 
@@ -53,6 +55,53 @@ def test_a_sound_environment_has_no_findings() -> None:
     assert report.warnings == ()
     assert not report.legacy
     assert not report.env.closed
+
+
+class Exiting(gymnasium.Env):
+    """Leaves the program when it is asked for its space."""
+
+    action_space = spaces.Discrete(2)
+
+    @property
+    def observation_space(self):
+        raise SystemExit(3)
+
+    def reset(self, *, seed=None, options=None): ...
+
+    def step(self, action): ...
+
+
+@pytest.fixture
+def handled() -> Iterator[None]:
+    """SIGINT is answered by a handler of our own, as it is during a run."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("handled")
+@pytest.mark.parametrize("leaving", [SystemExit(0), SystemExit(3), KeyboardInterrupt("mine")])
+def test_a_simulator_that_leaves_the_program_has_failed(leaving: BaseException) -> None:
+    named = type(leaving).__name__
+    with pytest.raises(EnvError, match=rf"its first reset\(\) failed: {named}: .*test_checking.py:") as refused:
+        check(reset=leaving)
+    assert refused.value.exit_code == 2
+    (warning,) = check(step=leaving).warnings
+    assert f"raised {named}" in warning
+
+
+def test_a_space_that_cannot_be_read_is_a_failure() -> None:
+    with pytest.raises(EnvError, match="reading its spaces failed: SystemExit: 3"):
+        env_maker(Exiting).make(EnvContext())
+
+
+def test_a_signal_is_no_failure_of_the_simulator() -> None:
+    class Signalled(KeyboardInterrupt):
+        """As a run's own handlers raise it."""
+
+    for interrupt in (KeyboardInterrupt(), Signalled()):
+        with pytest.raises(type(interrupt)):
+            check(reset=interrupt)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "CartPole-v0", "Acrobot-v1", "Pendulum-v1", "FrozenLake-v1"])

@@ -10,40 +10,45 @@ from shoal.envs.registry import register_env, registered, registered_names
 from shoal.errors import ConfigError
 
 
-def test_indices_are_items_and_attributes() -> None:
+def test_the_items_are_the_users_alone_and_the_indices_are_attributes() -> None:
     ctx = EnvContext({"Scalar": 0.5}, worker_index=2, vector_index=1, env_index=9, num_workers=4)
-    assert ctx == {"Scalar": 0.5, "worker_index": 2, "vector_index": 1, "env_index": 9, "num_workers": 4}
+    assert ctx == {"Scalar": 0.5}
+    assert {**ctx} == {"Scalar": 0.5}
     assert (ctx.worker_index, ctx.vector_index, ctx.env_index, ctx.num_workers) == (2, 1, 9, 4)
-    assert ctx.user_config == {"Scalar": 0.5}
+    assert EnvContext() == {}
 
 
-def test_without_config_it_holds_the_indices_alone() -> None:
-    assert EnvContext().user_config == {}
-    assert EnvContext()["env_index"] == 0
+@pytest.mark.parametrize("name", ["worker_index", "vector_index", "env_index", "num_workers"])
+def test_an_index_as_an_item_says_that_it_is_an_attribute(name) -> None:
+    with pytest.raises(KeyError, match=rf"{name} is an attribute of the config; type config\.{name}"):
+        EnvContext({"a": 1})[name]
+    with pytest.raises(KeyError, match=r"^'b'$"):
+        EnvContext({"a": 1})["b"]
+
+
+def test_an_entry_of_ones_own_may_have_the_name_of_an_index() -> None:
+    ctx = EnvContext({"num_workers": 3}, num_workers=8)
+    assert (ctx["num_workers"], ctx.num_workers) == (3, 8)
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda ctx: pickle.loads(pickle.dumps(ctx))])
 def test_copies_are_whole(again) -> None:
     ctx = again(EnvContext({"a": 1}, env_index=3))
     assert isinstance(ctx, EnvContext)
-    assert ctx.env_index == ctx["env_index"] == 3
-    assert ctx.user_config == {"a": 1}
+    assert ctx.env_index == 3
+    assert ctx == {"a": 1}
 
 
 def test_a_context_can_be_made_from_another() -> None:
     ctx = EnvContext(EnvContext({"a": 1}, env_index=3), env_index=4)
-    assert ctx.env_index == ctx["env_index"] == 4
+    assert ctx.env_index == 4
+    assert ctx == {"a": 1}
 
 
 def test_popping_an_item_leaves_the_users_dict_alone() -> None:
     config = {"a": 1}
     EnvContext(config).pop("a")
     assert config == {"a": 1}
-
-
-def test_names_of_the_indices_are_taken() -> None:
-    with pytest.raises(ConfigError, match=r"env_config\.worker_index: shoal sets"):
-        EnvContext({"worker_index": 1})
 
 
 def test_registering_again_replaces() -> None:

@@ -106,7 +106,7 @@ def test_the_notice_comes_once(caplog: pytest.LogCaptureFixture) -> None:
     notice_once.cache_clear()
     with caplog.at_level(logging.WARNING, "shoal"):
         for _ in range(3):
-            LegacyGymEnv(old_gym.Drawing())
+            LegacyGymEnv(old_gym.Drawing()).reset()
     assert [record.name for record in caplog.records] == ["shoal"]
     assert "Drawing speaks the interface of old Gym" in caplog.text
 

@@ -112,7 +112,7 @@ def test_modules_and_files(folder: Path, source: str, name: str) -> None:
     assert (maker.name, maker.source) == (name, source)
     env: Any = maker.make(EnvContext({"a": 1}, env_index=4))
     assert env.word == "hello"
-    assert env.config.user_config == {"a": 1}
+    assert env.config == {"a": 1}
     assert env.config.env_index == 4
     assert sys.path == before
 
@@ -201,11 +201,14 @@ def test_how_constructors_are_called() -> None:
         def __init__(self, config=None):
             self.config = config
 
-    assert make(Config, {"a": 1}).config["env_index"] == 5
+    assert make(Config, {"a": 1}).config.env_index == 5
 
     class Anything(Plain):
         def __init__(self, **kwargs):
             self.kwargs = kwargs
+
+    assert make(lambda config: Anything(**config), {"a": 1}).kwargs == {"a": 1}, "everybody's idiom"
+    assert make(Keywords, {"env_index": 7}).env_index == 7, "what the user says goes before what shoal would"
 
     assert make(Anything, {"a": 1}).kwargs == {"a": 1}
     assert isinstance(make(Plain), Plain)
@@ -292,6 +295,8 @@ def test_a_constructor_that_raises(folder: Path) -> None:
         make("custom_env.Failing", search_path=[folder])
     assert caught.value.exit_code == 2
     assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(EnvError, match=r"env_index is an attribute of the config; type config\.env_index' \(.*:\d+\)$"):
+        make(lambda config: config["env_index"])
     with pytest.raises(EnvError, match=r"KeyError: 'Scalar' \(.*\); does env_config lack 'Scalar'\?"):
         make(lambda config: config["Scalar"])
 
@@ -418,7 +423,7 @@ def test_without_the_atari_extra(env_id: str, monkeypatch: pytest.MonkeyPatch) -
     others = {key: spec for key, spec in gymnasium.registry.items() if "ale_py" not in str(spec.entry_point)}
     monkeypatch.setattr(gymnasium, "registry", others)
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(ConfigError, match=r"pip install 'shoal\[atari\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'shoal-rl\[atari\]'"):
         env_maker(env_id)
 
 

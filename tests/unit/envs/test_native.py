@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import shoal
+from shoal.config.experiment import algorithm_config
+from shoal.envs.making import env_maker
 from shoal.envs.native import NativeVector
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import PythonVector, Steps
-from shoal.errors import EnvError
+from shoal.errors import ConfigError, EnvError
+from shoal.sampling.worker import Worker
 
 MODES = list(AutoresetMode)
 N = 3
@@ -239,3 +250,120 @@ def test_actions_arrive_as_their_space_has_them(space) -> None:
     vector = NativeVector(SyncVectorEnv([lambda k=k: Strict(k) for k in range(N)]), obs_spec, action_spec, seed=1)
     vector.reset(obs_spec.allocate(N))
     vector.step(np.ones((N, action_spec.size), action_spec.dtype), None, empty_steps(obs_spec))
+
+
+def vector_of(count: int, closed: list[int] | None = None, indices: list[int] | None = None):
+    """A function that makes a vector of so many, which notes when it is closed and which place it was given."""
+
+    class Noted(SyncVectorEnv):
+        def close_extras(self, **keywords):
+            if closed is not None:
+                closed.append(self.num_envs)
+
+    def make(config):
+        if indices is not None:
+            indices.append(config.env_index)
+        return Noted([lambda k=k: Clock(k) for k in range(count)])
+
+    return make
+
+
+def test_num_envs_per_worker_follows_the_vector() -> None:
+    with shoal.PPO(env=vector_of(3), config={"train_batch_size": 60}) as trainer:
+        assert (trainer.config.num_envs_per_worker, trainer.config.num_envs) == (3, 3)
+        trainer.train()
+        assert trainer.evaluate()["episodes_this_iter"] == 10
+        state = trainer.get_state()
+    with shoal.PPO(env=vector_of(3), config={"train_batch_size": 60, "num_envs_per_worker": 3}) as again:
+        again.set_state(state)
+        assert again.iteration == 1
+    with shoal.PPO(env=lambda config: Clock(3), config={"train_batch_size": 80}) as trainer:
+        assert trainer.config.num_envs_per_worker == 8, "of other environments there are as many as ever"
+
+
+def test_a_worker_of_many_has_the_place_that_its_vector_gives_it() -> None:
+    closed: list[int] = []
+    indices: list[int] = []
+    config = algorithm_config("PPO", {"env": "X-v0", "num_workers": 4})
+    worker = Worker(config, env_maker(vector_of(5, closed, indices)), worker_index=3)
+    worker.stop()
+    assert (worker.config.num_envs_per_worker, indices) == (5, [16, 10])
+    assert closed == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            {"num_envs_per_worker": 4},
+            r"the vector environment has 3 environments \(got 4\); leave num_envs_per_worker out",
+        ),
+        ({"horizon": 5}, r"config\.horizon: a native vector environment"),
+        ({"rollout_fragment_length": 4, "train_batch_size": 32}, r"4 steps of 3 environments make 12, which does not"),
+    ],
+)
+def test_refused_vectors_are_closed(config, sentence) -> None:
+    closed: list[int] = []
+    with pytest.raises(ConfigError, match=sentence):
+        shoal.PPO(env=vector_of(3, closed), config={"train_batch_size": 60, **config})
+    assert closed == [3]
+
+
+ASYNC = """
+import gymnasium, os
+from gymnasium.vector import AsyncVectorEnv
+
+class Slow(gymnasium.Wrapper):
+    def step(self, action):
+        with open("stepped", "a") as file:
+            file.write("x")
+        os.read(os.open("gate", os.O_RDONLY), 1)
+        return self.env.step(action)
+
+def make(config):
+    wrap = Slow if os.path.exists("gate") else gymnasium.Wrapper
+    return AsyncVectorEnv([lambda: wrap(gymnasium.make("CartPole-v1")) for _ in range(3)])
+"""
+
+
+def train(folder, *words):
+    command = [sys.executable, "-m", "shoal", "train", "vectors.py:make", "--results-dir", "runs", *words]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def test_the_processes_of_a_refused_vector_end_without_a_word(tmp_path) -> None:
+    (tmp_path / "vectors.py").write_text(ASYNC)
+    run = train(tmp_path, "--set", "config.num_envs_per_worker=5", "--quiet")
+    output = run.communicate(timeout=120)[0]
+    assert run.returncode == 2
+    assert "has 3 environments (got 5)" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("steps", "number"), [(0, signal.SIGTERM), (2, signal.SIGINT)], ids=["the first look", "training"]
+)
+def test_a_signal_within_a_step_ends_the_processes_too(tmp_path, steps, number) -> None:
+    (tmp_path / "vectors.py").write_text(ASYNC)
+    os.mkfifo(tmp_path / "gate")
+    gate = os.open(tmp_path / "gate", os.O_RDWR)
+    run = train(tmp_path, "--quiet")
+    try:
+        # As many environments as there are letters take a step for each word.
+        os.write(gate, b"go!" * steps)
+        deadline = time.monotonic() + 120
+        stepped = tmp_path / "stepped"
+        while not stepped.exists() or stepped.stat().st_size < 3 * (steps + 1):
+            assert run.poll() is None, run.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(run.pid, number)
+        output = run.communicate(timeout=120)[0]
+    finally:
+        os.close(gate)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+    assert run.returncode == 128 + number, output
+    assert "Traceback" not in output

@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
+import shoal
 from shoal import Repeated
 from shoal.envs.checking import check_first_steps
 from shoal.envs.native import NativeVector
@@ -161,3 +162,35 @@ def test_the_first_look_looks_at_the_items() -> None:
         check_first_steps(TooLong)
     with pytest.raises(EnvError, match=r"an item: the observation has shape \(3,\)"):
         check_first_steps(Wrong)
+
+
+@pytest.mark.parametrize("item", [BOX, spaces.Discrete(5), UNIT, spaces.Tuple([BOX, spaces.Discrete(2)])], ids=str)
+def test_a_stack_may_be_empty_and_is_trained_on(item) -> None:
+    space = spaces.Sequence(item, stack=True)
+    spec = ObsSpec(space, max_len=6)
+    blank = spec.get(spec.allocate(1), 0)
+    assert space.contains(blank)
+    spec.put(blank, spec.allocate(1), 0)
+    assert not spec.allocate(1)[0].any()
+
+    class Crowd(gym.Env):
+        observation_space = space
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.left = 5
+            return self.look(), {}
+
+        def step(self, action):
+            self.left -= 1
+            return self.look(), 1.0, self.left == 0, False, {}
+
+        def look(self):
+            rows = spec.allocate(1)
+            rows[0][0, : self.left, 0] = 1
+            return spec.get(rows, 0)
+
+    config = {"model": {"sequence_max_len": 6}, "train_batch_size": 32, "num_envs_per_worker": 2}
+    with shoal.PPO(env=Crowd, config={**config, "max_env_failures": 0}) as trainer:
+        assert trainer.train()["episode_len_mean"] == 5

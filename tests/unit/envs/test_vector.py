@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from shoal.data.streams import reset_seed
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
-from shoal.envs.vector import MOST_FAILURES_IN_A_ROW, PythonVector, Steps, describe, reset_seed
+from shoal.envs.vector import MOST_FAILURES_IN_A_ROW, PythonVector, Steps, describe
 from shoal.errors import EnvError
 
 ACTION = np.array([[1]])

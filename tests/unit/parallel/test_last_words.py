@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shoal.parallel.ray_session import last_words
+from pathlib import Path
+
+from shoal.parallel.ray_logs import errors_in, last_words
 
 
 def test_of_a_crash_the_line_before_it_and_its_place_are_told() -> None:
@@ -24,3 +26,14 @@ def test_of_a_crash_the_line_before_it_and_its_place_are_told() -> None:
 def test_of_another_end_the_last_lines_are_told() -> None:
     assert last_words(["a", "b", "c", "STOP: negative density"]) == "b | c | STOP: negative density"
     assert last_words([]) == ""
+
+
+def test_what_a_daemon_calls_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "raylet.out"
+    log.write_text(
+        "[2026-11-17 02:13:37,766 I 6646 6646] (raylet) grpc_server.cc:144: NodeManager server started.\n"
+        "[2026-11-17 02:23:19,519 C 32487 32487] (raylet) node_manager.cc:3582:  An unexpected system state. "
+        "You have likely discovered a bug in Ray. Check failed: status.has_value() Timed out waiting for file /tmp/x\n"
+        "*** StackTrace Information ***\n"
+    )
+    assert errors_in(log) == ["status.has_value() Timed out waiting for file /tmp/x"]

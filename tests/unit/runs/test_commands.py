@@ -70,7 +70,7 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
         (["CartPole-v1", "--stop", "timesteps_total="], "write NAME=LIMIT"),
         (["CartPole-v1", "--stop", "seed=1", "--stop", "seed=2"], "given twice"),
         (["CartPole-v1", "--stop", "timestep_total=5"], "did you mean timesteps_total?"),
-        (["CartPole-v1", "--set", "lr=5"], "config.lr"),
+        (["CartPole-v1", "--set", "lr=-5"], "config.lr"),
         (["CartPole-v1", "--set", "config.lr"], "write KEY=VALUE"),
         (["CartPole-v1", "--run", "PPP"], "did you mean PPO?"),
         (["CartPole-v1", "--num-workers", "3", "--num-cpus", "2"], "need 4 (got 2); give more, or --num-workers 1"),
@@ -148,7 +148,7 @@ def test_the_evaluation_table_has_a_line_for_each_number() -> None:
 def test_ray_address_is_kept_for_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "")
     seen: list[str] = []
-    monkeypatch.setattr("shoal.cli.train.follow", lambda *_: seen.append(os.environ["RAY_ADDRESS"]))
+    monkeypatch.setattr("shoal.cli.run_view.follow", lambda *_: seen.append(os.environ["RAY_ADDRESS"]))
     result = shoal(
         *("train", "CartPole-v1", "--num-workers", "1", "--ray-address", "host:6379", "--results-dir", str(tmp_path))
     )

@@ -86,7 +86,6 @@ def test_a_checkpoint_remembers_where_its_module_is(tmp_path: Path, monkeypatch:
     ("config", "words"),
     [
         ({"kl_target": 0.02}, "config.kl_target: nothing reads it"),
-        ({"use_gae": False, "lambda_": 0.5}, "config.lambda_: nothing reads it"),
         ({"model": {"conv_filters": [[16, 3, 1]]}}, "config.model.conv_filters: nothing reads it"),
         ({"model": {"post_fcnet_hiddens": [16]}}, "config.model.post_fcnet_hiddens: nothing reads it"),
     ],

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +34,8 @@ class Counter:
     stopped = 0
 
     def __init__(self, config: Any, search_path: Any = ()) -> None:
-        self.search_path = search_path
+        self.config, self.search_path = config, search_path
+        self.workers = SimpleNamespace(steps_sampled=0)
         self.interval = config.evaluation_interval
         self.iteration = 0
 
@@ -313,6 +318,117 @@ def test_a_run_that_was_taken_over_writes_no_more(tmp_path: Path, monkeypatch: p
     assert rows(opened.folder) == [1, 2, 3, 4]
 
 
+def test_a_run_whose_folder_is_moved_is_saved_where_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = Run.open(experiment(tmp_path))
+    old, new = opened.folder, tmp_path / "new"
+    monkeypatch.setattr(Counter, "at", {5: lambda: old.rename(new) and None})
+    with pytest.raises(CheckpointError, match=f"was moved to {new} .*saved in {new}/checkpoint_000005"):
+        iterations(opened.results())
+    assert (opened.folder, opened.last_checkpoint) == (new, new / "checkpoint_000005")
+    assert numbers_of(new) == [5, 3]
+    assert not old.exists()
+    assert holder(new) is None
+    assert "moved" not in "".join(record.getMessage() for record in caplog.records if record.levelno > logging.INFO)
+    monkeypatch.setattr(Counter, "at", {})
+    assert iterations(Run.resume(new).results()) == [6, 7]
+
+
+@pytest.mark.parametrize("what", ["all", "files", "other"])
+def test_a_run_whose_folder_is_deleted_leaves_its_last_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    opened = Run.open(experiment(tmp_path))
+    folder = opened.folder
+
+    def delete() -> None:
+        if what == "files":  # as `rm -rf` does that meets a folder being written
+            (folder / ".lease").unlink()
+            return
+        shutil.rmtree(folder)
+        if what == "other":
+            folder.mkdir()
+
+    monkeypatch.setattr(Counter, "at", {5: delete})
+    with pytest.raises(CheckpointError, match="deleted") as raised:
+        iterations(opened.results())
+    if what == "other":  # it is not ours
+        assert "could not be saved: File exists" in str(raised.value)
+        assert opened.last_checkpoint is None
+        assert not list(folder.iterdir())
+        return
+    assert str(raised.value).endswith(f"saved in {folder}/checkpoint_000005.")
+    monkeypatch.setattr(Counter, "at", {})
+    assert iterations(Run.resume(folder).results()) == [6, 7]
+
+
+def test_what_hangs_in_spite_of_a_signal_is_saved_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from shoal.runs import interrupts
+
+    monkeypatch.setattr(interrupts, "INSIST_S", 0.1)
+    opened = Run.open(experiment(tmp_path))
+
+    def swallow() -> None:
+        with suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        deadline = time.monotonic() + 60
+        while "does not end" not in caplog.text and time.monotonic() < deadline:
+            with suppress(BaseException):
+                time.sleep(0.05)
+        assert numbers_of(opened.folder) == [4, 3]
+        time.sleep(60)
+
+    monkeypatch.setattr(Counter, "at", {5: swallow})
+    assert iterations(opened.results()) == [1, 2, 3, 4]
+    assert opened.outcome is not None
+    assert opened.outcome.sentence == "interrupted by SIGTERM"
+    assert opened._saved_words() == f"; the last checkpoint is {opened.folder}/checkpoint_000004."
+    (told,) = (line for line in caplog.text.splitlines() if "does not end" in line)
+    assert "SIGTERM came, but training iteration 5" in told
+    assert "checkpoint_000004 is saved; Ctrl-C or SIGTERM ends the process at once." in told
+
+
+def test_a_disk_that_stays_full_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from shoal.runs import run as module
+
+    def full(*_: Any) -> Path:
+        raise CheckpointError("No space left on device.")
+
+    clock = [1000.0]
+    monkeypatch.setattr(module, "write_checkpoint", full)
+    monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(Counter, "at", {20: lambda: clock.insert(0, 1700.0)})
+    opened = Run.open(experiment(tmp_path, checkpoint_freq=1, stop={"training_iteration": 30}))
+    with pytest.raises(CheckpointError):
+        iterations(opened.results())
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert ["10 min" in told[0], "20 min" in told[1], len(told)] == [True, True, 2]
+
+
+def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shoal.runs import folders
+    from shoal.runs import run as module
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "replace_file", full)
+        with pytest.raises(CheckpointError, match="No space left"):
+            iterations(Run.open(experiment(tmp_path)).results())
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(folders, "write_file", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        Run.open(experiment(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_same_experiment_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = Run.open(experiment(tmp_path))
     iterations(first.results())
@@ -430,9 +546,10 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_run
-from shoal.runs import run as module, trainer
+from shoal.runs import interrupts, run as module, trainer
 trainer.TRAINERS["PPO"] = test_run.Counter
 test_run.Counter.at = {5: test_run.send(signal.SIGINT)}
+interrupts.PRESS_S = 0.0
 sync = module.write_checkpoint.__globals__["sync_folder"]
 def impatient(folder):
     if "000004" in folder.name:
@@ -446,8 +563,9 @@ test_run.iterations(module.Run.open(test_run.experiment(Path(sys.argv[1]))).resu
 def test_the_second_signal_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SECOND_SIGNAL, str(tmp_path), str(Path(__file__).parent)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (130, "")
     (folder,) = (tmp_path / "default").iterdir()
+    words = f"Stopped at once by SIGINT; the last checkpoint is {folder}/checkpoint_000003.\n"
+    assert (ended.returncode, ended.stderr) == (130, words)
     assert read_checkpoint(folder).state.values == {"iteration": 3}
     again = Run.open(experiment(tmp_path))
     assert iterations(again.results()) == [4, 5, 6, 7]

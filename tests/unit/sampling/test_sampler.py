@@ -12,8 +12,9 @@ from gymnasium.vector import SyncVectorEnv
 
 from shoal.config.ppo import PPOConfig
 from shoal.data.state import State
+from shoal.data.streams import reset_seed
 from shoal.envs.native import NativeVector
-from shoal.envs.vector import PythonVector, reset_seed
+from shoal.envs.vector import PythonVector
 from shoal.models.build import build_policy
 from shoal.sampling.sampler import Sampler
 

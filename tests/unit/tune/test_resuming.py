@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.config.sweep import sweep_from
+from shoal.config.experiment import as_tree
+from shoal.config.overrides import Override
+from shoal.config.sweep import Sweep, experiment_with, sweep_from
+from shoal.runs.resuming import FREE_KEYS, settings
 
 
-def sweep(**words: Any) -> Any:
+def sweep(overrides: Sequence[Override] = (), **words: Any) -> Sweep:
     config = {"env": "CartPole-v1", "lr": shoal.tune.loguniform(1e-5, 1e-1)}
-    return sweep_from({"name": "test", "config": config, "stop": {"training_iteration": 1}, **words})
+    return sweep_from({"name": "test", "config": config, "stop": {"training_iteration": 1}, **words}, overrides)
 
 
 def test_a_copy_that_was_taken_over_is_not_taken_over_again(tmp_path: Path) -> None:
@@ -39,7 +43,7 @@ def test_a_copy_that_was_taken_over_is_not_taken_over_again(tmp_path: Path) -> N
 
 
 def test_a_sweep_that_cannot_go_on_is_not_removed(tmp_path: Path) -> None:
-    from shoal.tune.sweeping import SweepRun
+    from shoal.tune.sweep_run import SweepRun
 
     folder = tmp_path / "test" / "sweep_00000_2026-01-01_00-00-00"
     (folder / "trials" / "00000" / "checkpoint_000099").mkdir(parents=True)
@@ -55,8 +59,57 @@ def test_how_many_run_at_once_is_up_to_the_command_that_goes_on(search: str) -> 
     pytest.importorskip("ray.tune")
     if search != "random":
         pytest.importorskip(search)
-    from shoal.tune.searchers import make_search
+    from shoal.tune.ray_searchers import make_search
 
     before, after = (make_search(sweep(search_alg=search), count) for count in (5, 2))
     after.set_state(before.get_state())
     assert after.max_concurrent == 2  # type: ignore[union-attr]
+
+
+def opened(what: Sweep, function: str | None = None) -> Path:
+    """The folder that a command with this sweep works in, with the sweep written down as when it starts."""
+    from shoal.reports.records import write_sweep
+    from shoal.tune.sweep_run import SweepRun
+
+    run = SweepRun.open(what)
+    write_sweep(run.folder, what, (), function)
+    return run.folder
+
+
+FREE = [
+    ("checkpoint_freq", 7),
+    ("checkpoint_at_end", False),
+    ("keep_checkpoints_num", 2),
+    ("checkpoint_score_attr", "episode_reward_mean"),
+    ("config.log_level", "DEBUG"),
+    ("config.record_env", True),
+    ("config.render_env", True),
+]
+
+
+def test_each_key_that_is_free_in_a_run_is_tried_below() -> None:
+    assert {key for key, _ in FREE} == set(FREE_KEYS) - {"name", "results_dir", "search_path", "stop"}
+
+
+@pytest.mark.parametrize(("key", "value"), FREE)
+def test_what_is_free_in_a_run_that_goes_on_is_free_in_a_sweep(tmp_path: Path, key: str, value: Any) -> None:
+    before = sweep(results_dir=str(tmp_path))
+    after = sweep([(key, value)], results_dir=str(tmp_path))
+    runs = [settings(as_tree(experiment_with(each, {"config.lr": 1e-3}, None))) for each in (before, after)]
+    assert runs[0] == runs[1]
+    assert opened(before) == opened(after)
+
+
+@pytest.mark.parametrize(("key", "value"), [("config.gamma", 0.8), ("stop", {"training_iteration": 2}), ("seeds", 2)])
+def test_another_description_is_another_sweep(tmp_path: Path, key: str, value: Any) -> None:
+    before = sweep(results_dir=str(tmp_path))
+    after = sweep([(key, value)], results_dir=str(tmp_path))
+    assert opened(before) != opened(after)
+
+
+def test_no_key_of_a_functions_config_is_free(tmp_path: Path) -> None:
+    """Only the user knows what they do."""
+    trees = [{"config": {"log_level": level, "x": shoal.tune.choice([1, 2])}} for level in (1, 2)]
+    first, other = (sweep_from({**tree, "results_dir": str(tmp_path)}, check_experiment=False) for tree in trees)
+    assert opened(first, "hill") == opened(first, "hill")
+    assert opened(first, "hill") != opened(other, "hill")

@@ -11,9 +11,11 @@ import pytest
 from fake_sweeps import GAMMA, LR, NET, fill, sweep
 
 from shoal.cli.tune_view import Board, PlainTuneView, board_lines, open_tune_view, tell_end
+from shoal.reports.answer_files import write_answer
+from shoal.reports.importance import importances
+from shoal.reports.labels import counted
+from shoal.reports.records import Event, TrialRecord, read_trials
 from shoal.runs.run import Outcome
-from shoal.tune.answering import write_answer
-from shoal.tune.records import Event, TrialRecord, read_trials
 
 
 def record(index: int, status: str = "running", score: float | None = None, **settings: float) -> TrialRecord:
@@ -106,3 +108,14 @@ def test_the_view_knows_the_trials_of_a_sweep_that_goes_on(tmp_path: Path, capsy
     run.done = "3 trials have ended"
     with open_tune_view(run, quiet=True):
         assert capsys.readouterr().out == ""
+
+
+def test_one_trial_is_not_said_to_be_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = sweep(LR, num_samples=1)
+    with open_tune_view(SimpleNamespace(folder=tmp_path, sweep=alone, done=None), quiet=True):
+        assert capsys.readouterr().out == f"cartpole: 1 trial in {tmp_path}\n"
+    assert Board(alone, [record(0)]).counts() == "1 of 1 trial: 1 running"
+    assert Board(alone).counts() == "0 of 1 trial"
+    told = [counted(count, "trial", ("has", "have")) for count in (0, 1, 2)]
+    assert told == ["0 trials have", "1 trial has", "2 trials have"]
+    assert importances(["a"], [{"a": 1}], [0.0]).note == "1 configuration is too few to tell; 10 are needed"

@@ -1,4 +1,4 @@
-#!/bin/bash
+#!/bin/bash --login
 #COBALT --jobname ppo
 #COBALT -n 3
 #COBALT -t 20
@@ -13,9 +13,20 @@ submitted_from=$PWD
 log=$PWD/ppo-$job_id.log
 exec >>"$log" 2>&1
 
-# The preamble of the job's description.
+# The preamble of the job's description. Where a line of it fails, that is said, and the job ends.
+trap 'echo "The job ended in its preamble, with exit code $?." >&2; exit 1' EXIT
+trap 'code=$? at=$LINENO
+  [ ${#BASH_SOURCE[@]} -eq 1 ] || code=0 # the lines of a file that it sources may fail
+  if [ "$code" -ne 0 ]; then
+    trap - EXIT
+    line=$(sed -n "${at}p" "$0")
+    echo "Line $((at - preamble)) of the preamble failed with exit code $code: $line" >&2
+    exit 1
+  fi' ERR
+preamble=$LINENO
 module load python/3.11
 source ~/venvs/rl/bin/activate
+trap - ERR EXIT
 
 # Where the preamble brings no shoal, the one that wrote this script is used.
 PATH="$PATH":/opt/rl/bin
@@ -29,15 +40,15 @@ set +e -m
 shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
   -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
 launch=$!
+
+# The walltime ends soon: save, and end with 85. Cancelled: save, and end.
+trap 'told=yes; kill -USR1 "$launch" 2>/dev/null' USR1
+trap 'told=yes; stopped=yes; trap "" TERM INT; kill -TERM "$launch" 2>/dev/null' TERM INT
 # Cobalt does not warn this shell alone before the walltime ends, so it warns itself.
 (sleep $((1080 - SECONDS)); kill -USR1 $$) </dev/null >/dev/null 2>&1 &
 timer=$!
 disown "$timer"
 set +m
-
-# The walltime ends soon: save, and end with 85. Cancelled: save, and end.
-trap 'told=yes; kill -USR1 "$launch" 2>/dev/null' USR1
-trap 'told=yes; stopped=yes; trap "" TERM INT; kill -TERM "$launch" 2>/dev/null' TERM INT
 told=yes stopped=
 while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
   told=

@@ -1,0 +1,111 @@
+"""How a gradient becomes a step: Adam on one flat vector, and the guard that every learner steps through."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import isfinite, sqrt
+
+import numpy as np
+
+from shoal.config.settings import AlgorithmConfig
+from shoal.data.state import State
+from shoal.models.network import Array, Network
+from shoal.parallel.group import Alone, Group
+
+log = logging.getLogger("shoal")
+
+
+class Optimizer:
+    """Steps a network's parameters by the gradients of all learners: clipped, and by none that is not finite.
+
+    What no single refusal can save, because earlier steps were too long, is taken back as a whole (see `guarded`).
+    """
+
+    def __init__(self, network: Network, config: AlgorithmConfig, group: Group | None = None) -> None:
+        self.network, self.group = network, group or Alone()
+        self.grad_clip = config.grad_clip
+        self.adam = Adam(len(network.params), config.optimizer.betas, config.optimizer.eps)
+        self.refused = 0  # gradients that were not finite, since `guarded` was last entered
+        self._lr = 0.0
+
+    @contextmanager
+    def guarded(self, is_sound: Callable[[], bool], *beside: Array, what: str = "learning") -> Iterator[None]:
+        """Take back every step made inside, if any was refused and the network is no longer sound.
+
+        Arrays that belong to the parameters and change with them, such as a target network, go `beside` them.
+        """
+        self.refused = 0
+        params = self.network.params
+        before = [array.copy() for array in (params, *beside)]
+        adam = self.adam.get_state()
+        yield
+        if self.refused and not is_sound():
+            # Too long a step has thrown the weights out of all bounds: no later gradient could bring them back.
+            for array, kept in zip((params, *beside), before, strict=True):
+                array[:] = kept
+            self.network.sync()
+            self.adam.set_state(adam)
+            log.warning("%s went out of bounds (lr %g): the weights from before it are kept", what, self._lr)
+
+    def step(self, gradient: Array, lr: float) -> float | None:
+        """Sum the learners' gradients `[P]` and step; returns the norm before clipping, or None if it was refused."""
+        self._lr = lr
+        gradient = self.group.sum(gradient)
+        norm = sqrt(np.dot(gradient, gradient))
+        if not isfinite(norm):
+            self.refused += 1
+            return None
+        if self.grad_clip is not None and norm > self.grad_clip:
+            gradient *= self.grad_clip / (norm + 1e-6)
+        self.adam.step(self.network.params, gradient, lr)
+        self.network.sync()
+        return norm
+
+    def get_state(self) -> State:
+        """Adam's moments and step count."""
+        return self.adam.get_state()
+
+    def set_state(self, state: State) -> None:
+        """Take over moments and step count."""
+        self.adam.set_state(state)
+
+
+class Adam:
+    """Kingma & Ba 2015; a step allocates nothing."""
+
+    def __init__(self, size: int, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5) -> None:
+        self.betas, self.eps = betas, eps
+        self.steps = 0
+        self.m = np.zeros(size, np.float32)
+        self.v = np.zeros(size, np.float32)
+        self._room = np.empty(size, np.float32)
+
+    def step(self, params: Array, gradient: Array, lr: float) -> None:
+        """Move `params` against the gradient."""
+        self.steps += 1
+        beta1, beta2 = self.betas
+        room = self._room
+        self.m *= beta1
+        self.m += np.multiply(gradient, 1 - beta1, out=room)
+        np.multiply(gradient, gradient, out=room)
+        room *= 1 - beta2
+        self.v *= beta2
+        self.v += room
+        np.sqrt(self.v, out=room)
+        room *= 1 / sqrt(1 - beta2**self.steps)
+        room += self.eps
+        np.divide(self.m, room, out=room)
+        room *= lr / (1 - beta1**self.steps)
+        params -= room
+
+    def get_state(self) -> State:
+        """Moments and step count."""
+        return State.of(steps=self.steps, m=self.m.copy(), v=self.v.copy())
+
+    def set_state(self, state: State) -> None:
+        """Take over moments and step count."""
+        self.steps = int(state.values["steps"])
+        self.m[:] = state.arrays["m"]
+        self.v[:] = state.arrays["v"]

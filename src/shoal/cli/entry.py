@@ -1,0 +1,51 @@
+"""Where the `shoal` command begins and ends: what signals mean while nobody else has an answer to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from shoal.machine.signals import RESUME_ME
+
+TYPE_CHECKING = False  # for until the handlers are set, a signal is lost: `typing` is most of what there is to import
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+
+def main() -> None:
+    """Run the command; Ctrl-C before it can answer by itself, and after its end, makes no traceback.
+
+    SIGUSR1 says that the walltime is near: whoever hears it before anything was begun wants to be started again.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # a shell script's background job must not hear Ctrl-C
+            signal.signal(number, _leave)
+    from shoal.cli.main import main as command
+
+    signal.signal(signal.SIGINT, before)
+    try:
+        command(prog_name="shoal")
+    except SystemExit as end:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is settled
+        if "ray" in sys.modules and isinstance(end.code, int):
+            _end_without_teardown(end.code)
+        raise
+
+
+def _end_without_teardown(code: int) -> NoReturn:
+    """End with this code: the threads of a Ray whose start was cut short can crash Python's teardown, and lose it."""
+    import atexit
+    from contextlib import suppress
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    os._exit(130 if number == signal.SIGINT else RESUME_ME)

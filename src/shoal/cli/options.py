@@ -1,0 +1,198 @@
+"""Commands that know the options of other tools: a foreign one is refused with what to type instead, value and all."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from shoal.cli.completing import keys, results
+
+FOLDER = "Where runs of that NAME are looked for; default: ~/shoal_results."
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+TAKEN = {"--name-env": "--env"}
+"""Options of other tools that mean exactly what one of ours does, and are taken for it."""
+
+OFF = ("0", "false", "no", "none", "off", "cpu")
+_SENTENCE = re.compile(r"write (?P<key>\w+): (?P<value>\w+) in config(, and (?P<more>\w+): (?P<other>\w+))?")
+_FILE_WORDS = ("config", "config_file", "config_path", "yaml")
+_VALUE = re.compile(r"[-+]?[\d.][\d._eE+-]*[smhd]?|true|false|null|auto")
+_RUN_WORDS = ("resume", "run", "run_folder", "path", "model", "name")
+
+
+def stop_option(text: str) -> Callable[[T], T]:
+    """`--stop NAME=LIMIT`, which completes names of results."""
+    return click.option("--stop", multiple=True, metavar="NAME=LIMIT", shell_complete=results, help=text)
+
+
+def set_option(text: str) -> Callable[[T], T]:
+    """`--set KEY=VALUE`, which completes keys."""
+    return click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", shell_complete=keys, help=text)
+
+
+def where_option() -> Callable[[T], T]:
+    """`--results-dir FOLDER`, for commands that look for a run by its name."""
+    return click.option("--results-dir", metavar="FOLDER", help=FOLDER)
+
+
+class Command(click.Command):
+    """A command whose unknown options are answered with the word to use."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take underscores for dashes, and name what to type in place of an option that does not exist."""
+        known = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        words = [_own_word(word, known) for word in (_joined(args) if ctx.resilient_parsing else args)]
+        if not ctx.resilient_parsing:
+            _check_pairs(words, ctx)
+        try:
+            return super().parse_args(ctx, list(words))
+        except click.NoSuchOption as error:
+            arguments = [parameter for parameter in self.params if isinstance(parameter, click.Argument)]
+            problems = []
+            for name, value in _unknown(error.option_name, words, known):
+                instead = _instead(name, value, known, bool(arguments), ctx.command_path)
+                problems.append(f"There is no option {name}; {instead}")
+            raise click.UsageError("\nError: ".join(problems), ctx) from None
+
+
+def _check_pairs(words: list[str], ctx: click.Context) -> None:
+    """Refuse `--stop timesteps_total 1000`, whose number would be taken for an argument of the command."""
+    for option, name, value in zip(words, words[1:], words[2:]):
+        if option in ("--stop", "--set") and re.fullmatch(r"[\w./]+", name) and _VALUE.fullmatch(value):
+            raise click.UsageError(f"{option} takes one word; write {option} {name}={value}", ctx)
+
+
+def _joined(args: list[str]) -> list[str]:
+    """The words of a line that is being completed, in which bash has cut `config.lr=1e-3` into three."""
+    words: list[str] = []
+    for word in args:
+        if words and (word == "=" or words[-1].endswith("=")):
+            words[-1] += word
+        else:
+            words.append(word)
+    return words
+
+
+def _own_word(word: str, known: set[str]) -> str:
+    """An option as we spell it, if it is one of ours in other clothes."""
+    name, equals, value = word.partition("=")
+    dashed = name.replace("_", "-")
+    own = TAKEN.get(dashed, dashed)
+    return f"{own}{equals}{value}" if word.startswith("--") and own in known else word
+
+
+def _unknown(first: str, words: list[str], known: set[str]) -> list[tuple[str, str | None]]:
+    """Every unknown option as it was typed, each with its value; `first` is one of them."""
+    found: dict[str, str | None] = {}
+    for word, after in zip(words, [*words[1:], "-"], strict=True):
+        name, equals, value = word.partition("=")
+        if not re.match(r"--\w", name) or name in known or name == "--help":
+            continue
+        is_value = not after.startswith("-") or re.fullmatch(r"-[\d.]\S*", after)
+        found[name] = value if equals else after if is_value else None
+    return list(found.items()) if first in found else [(first, None)]
+
+
+def _instead(name: str, value: str | None, known: set[str], has_argument: bool, command: str) -> str:
+    """What to type for an option that does not exist, as the end of a sentence."""
+    from shoal.config.vocabulary import FOREIGN, FOREIGN_RESULTS, SWEEP_KEYS, nearest
+
+    word = name.lstrip("-").lower().replace("-", "_")
+    if word in _RUN_WORDS and has_argument and "--set" not in known:
+        return f"write {command} {_quoted(value or 'RUN')}"
+    if word == "resume" and "--restore" in known:
+        run = _quoted(value or "RUN")
+        return f"write shoal resume {run} to continue that run, or --restore {run} to begin a new one with its policy"
+    if word in FOREIGN_RESULTS and "--stop" in known and word not in FOREIGN:
+        return f"write --stop {FOREIGN_RESULTS[word]}={_quoted(value or 'LIMIT')}"
+    if word in _FILE_WORDS and "--file" in known:
+        return f"write --file {_quoted(value or 'FILE.yml')}"
+    meant = FOREIGN.get(word) or _key(word)
+    if meant in SWEEP_KEYS and "--num-samples" not in known and "--set" in known:
+        return "that is for a sweep: type shoal tune FILE.yml"
+    if meant is not None and (typed := _typed(meant, value, known)):
+        return typed
+    close = nearest(name, known, 0.7)
+    return f"did you mean {close}?" if close else f"type {command} --help for those that there are"
+
+
+def _typed(meant: str, value: str | None, known: set[str]) -> str | None:
+    """The options that say the same as a key or a sentence of the table of foreign words; None if none can here."""
+    if " " not in meant:
+        option = _option(meant, value, known)
+        return f"write {option}" if option else None
+    if value is not None and value.lower() in OFF:
+        return f"leave it out, for {value} is what happens without it"
+    sentence = _SENTENCE.match(meant)
+    if sentence is None:
+        return meant
+    pairs = [(sentence["key"], sentence["value"]), (sentence["more"], sentence["other"])]
+    options = [_option(f"config.{key}", text, known) for key, text in pairs if key]
+    return f"write {' '.join(filter(None, options))}" if all(options) else None
+
+
+def _option(key: str, value: str | None, known: set[str]) -> str | None:
+    """The option that sets a key, with the user's value."""
+    own = "--" + key.rpartition(".")[2].replace("_", "-")
+    if own in known and not key.startswith("stop."):
+        return f"{own} {_quoted(_algorithm(value) if key == 'run' else value or 'VALUE')}"
+    if key.startswith("stop."):
+        return f"--stop {key.removeprefix('stop.')}={_quoted(value or 'LIMIT')}" if "--stop" in known else None
+    return f"--set {key}={_quoted(_written(key, value))}" if "--set" in known else None
+
+
+def _key(word: str) -> str | None:
+    """The key that an option names, of any algorithm and of a sweep: its own name is enough if no other has it."""
+    from shoal.config.algorithms import ALGORITHMS
+    from shoal.config.overrides import full_path
+    from shoal.config.settings import key_paths
+    from shoal.config.vocabulary import EXPERIMENT_KEYS, SWEEP_KEYS
+    from shoal.errors import ConfigError
+
+    inside = {path: None for algorithm in ALGORITHMS.values() for path in key_paths(algorithm)}
+    keys = [*EXPERIMENT_KEYS, *SWEEP_KEYS, *inside]
+    try:
+        found = full_path(word, keys)
+    except ConfigError:
+        return None
+    return found if found in keys else None
+
+
+def _written(key: str, value: str | None) -> str:
+    """The value as the key wants it: `244,81` is a list, and a switch without a value is true."""
+    default = _default(key)
+    if value is None:
+        return "true" if isinstance(default, bool) else "VALUE"
+    is_list = isinstance(default, tuple | list) or "," in value
+    return f"[{value}]" if is_list and not value.startswith(("[", "{")) else value
+
+
+def _default(key: str) -> Any:
+    """The default of a key in the first algorithm that has one; None if none has."""
+    from shoal.config.algorithms import ALGORITHMS
+
+    default: Any = None
+    for algorithm in ALGORITHMS.values():
+        default = algorithm()
+        for name in key.split(".")[1:]:
+            default = getattr(default, name, None)
+        if default is not None:
+            break
+    return default
+
+
+def _algorithm(value: str | None) -> str:
+    """The algorithm that a class of another library is named after."""
+    from shoal.config.algorithms import ALGORITHMS
+
+    text = value or "ALGORITHM"
+    return next((name for name in ALGORITHMS if name.lower() in text.lower()), text)
+
+
+def _quoted(value: str) -> str:
+    return value if re.fullmatch(r"[\w.,:/=@%+-]+", value) else shlex.quote(value)

@@ -1,0 +1,80 @@
+"""What is said of a thing that takes long: how much of it is done, and when the rest is due."""
+
+from __future__ import annotations
+
+import math
+
+from shoal.runs.activity import Activity
+
+FIRST_TOLD_S = (10.0, 60.0)
+TOLD_EVERY_S = 600.0
+LONG_S = 120.0  # an iteration of which somebody will want to know how to make it shorter
+
+
+class Waits:
+    """When a thing that takes long is told of: after 10 s, after a minute, and then every 10 minutes."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._told_s = 0.0
+
+    def is_time(self, since: float, now: float) -> bool:
+        """Whether a line is due about what began at `since`."""
+        if since != self._since:
+            self._since, self._told_s = since, 0.0
+        elapsed = now - since
+        due = next((moment for moment in FIRST_TOLD_S if moment > self._told_s), self._told_s + TOLD_EVERY_S)
+        if elapsed < due:
+            return False
+        self._told_s = elapsed
+        return True
+
+
+def activity_phrases(activity: Activity, phase: str, now: float) -> list[str]:
+    """`iteration 1: 340 of 2,048 steps in 5 min 40 s, 1.0 steps/s`, `its result is due in 28 min 28 s`, and more.
+
+    `phase` is what was said last of a run that is starting.
+    """
+    elapsed = now - activity.since
+    so_far = f"({duration(elapsed)} so far)"
+    if activity.kind == "starting":
+        return [f"{phase or 'starting'} {so_far}"]
+    head = f"iteration {activity.iteration}:"
+    if activity.kind == "evaluating":
+        return [f"{head} evaluating {so_far}"]
+    steps, due = activity.sampled(), activity.due
+    if steps >= due:
+        return [f"{head} {steps:,} steps are sampled, the agent learns from them {so_far}"]
+    if activity.workers:
+        who = f"{activity.workers} worker{'s' * (activity.workers != 1)}"
+        return [f"{head} {steps:,} of {due:,} steps have come from {who} {so_far}"]
+    if steps == 0:
+        return [f"{head} the first of {due:,} steps is not done yet {so_far}"]
+    speed = steps / max(elapsed, 1e-3)
+    phrases = [
+        f"{head} {steps:,} of {due:,} steps in {duration(elapsed)}, {rate(speed)} steps/s",
+        f"its result is due in {duration((due - steps) / speed)}",
+    ]
+    if due / speed > LONG_S:
+        phrases.append(f"a smaller config.{activity.size_key} gives results sooner")
+    return phrases
+
+
+def rate(value: float) -> str:
+    """`0.3`, `830`, `2.3k`, `23k`, `1.2M`."""
+    if 0 < value < 9.95:
+        return f"{value:.1f}"
+    for limit, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.{1 if value < 9.95 * limit else 0}f}{unit}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """`5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    whole = math.ceil(min(seconds, 1e12))
+    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
+    return f"{whole} s"

@@ -1,0 +1,97 @@
+"""Grid Engine, in all its kinds."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from shoal.cluster.host_lists import Host, hosts_with_slots
+from shoal.cluster.scheduler import (
+    COUNT_FILE,
+    Commands,
+    Environ,
+    HostVariables,
+    Scheduler,
+    Script,
+    Start,
+    Words,
+    clock,
+    given,
+    variable_file,
+)
+from shoal.cluster.start_commands import in_this_folder
+
+if TYPE_CHECKING:
+    from shoal.cluster.jobs import Job
+
+
+def _hosts_of_file(environ: Environ) -> list[Host]:
+    return hosts_with_slots(variable_file(environ, "PE_HOSTFILE"), f"PE_HOSTFILE={environ['PE_HOSTFILE']}")
+
+
+def _this_host(environ: Environ) -> list[Host]:
+    slots = environ.get("NSLOTS", "")
+    return [Host(socket.gethostname(), int(slots) if slots.isdecimal() else 1)]
+
+
+def _qrsh(hosts: Sequence[str], words: Words, environ: Environ) -> list[Words]:
+    return [["qrsh", "-inherit", "-nostdin", "-noshell", "-V", host, *in_this_folder(words, environ)] for host in hosts]
+
+
+def _directives(job: Job) -> list[str]:
+    return [
+        "-S /bin/bash",
+        f"-N {job.name}",
+        "-cwd",
+        f"-pe {job.parallel_environment} {job.nodes * (job.cpus_per_node or 1)}",
+        f"-l h_rt={clock(job.walltime)}",
+        *given("-P {}", job.account),
+        *given("-q {}", job.partition),
+        "-j y",
+        f"-o {job.log.replace('%j', '$JOB_ID')}",
+        "-notify",  # USR2 a while before the end of a deleted job
+        f"-r {'y' if job.requeue else 'n'}",
+    ]
+
+
+_SITE_OWN = "Grid Engine's name for it is another at every site; write the site's into extra_directives, as"
+
+GRID_ENGINE = Scheduler(
+    name="sge",
+    title="Grid Engine",
+    job_variable="JOB_ID",
+    part_variables=("SGE_TASK_ID",),
+    host_variables=(
+        HostVariables(("PE_HOSTFILE",), _hosts_of_file),
+        HostVariables(("SGE_ROOT", "QUEUE"), _this_host),
+    ),
+    starts=(Start("qrsh", _qrsh),),
+    script=Script(
+        word="#$",
+        submit="qsub job.sh",
+        directives=_directives,
+        opening="job_id=$JOB_ID\nlog=@LOG@",
+        requeues="requeues a job that ends with 99",
+        again=f'echo "$job_id" >>{COUNT_FILE} && exit 99',
+        requeue_code=99,
+        requeues_unasked=True,
+        chooses_shell=True,
+        stops="TERM INT USR2",  # USR2 is what -notify announces the end by
+        needed={"parallel_environment": "Grid Engine needs one, and `qconf -spl` lists this site's"},
+        refused={
+            "gpus_per_node": f'{_SITE_OWN} "-l gpu=1"',
+            "memory_per_node": f'{_SITE_OWN} "-l mem_free=4G", which is for each slot',
+        },
+    ),
+    commands=Commands(
+        submit=("qsub", "-terse"),
+        job_id=r"^(\d+)$",
+        cancel="qdel",
+        questions=(lambda ids: ["qstat", "-u", getpass.getuser()],),
+        answer=r"^\s*(\d+)\s+\S+\s+\S+\s+\S+\s+(\w+)",
+    ),
+    marks=("SGE_ROOT",),
+    help_says=r"GE \d|Grid Engine|-explain",
+)

@@ -1,0 +1,170 @@
+"""Slurm: sbatch, srun, squeue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from shoal.cluster.host_lists import Host, expand
+from shoal.cluster.scheduler import (
+    Commands,
+    Environ,
+    HostVariables,
+    Scheduler,
+    Script,
+    Start,
+    Words,
+    clock,
+    given,
+    memory,
+)
+from shoal.errors import ClusterError
+
+if TYPE_CHECKING:
+    from shoal.cluster.jobs import Job
+
+# What sbatch, salloc and an outer srun leave for the next srun, and what would keep CPUs or GPUs from our step or tasks
+# from their hosts: CPUs for each task imply --exact, and some cannot be together with --ntasks-per-node.
+_DISTURBING = (
+    "SLURM_CPUS_PER_GPU",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_DISTRIBUTION",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPU_BIND",
+    "SLURM_NTASKS_PER_CORE",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_NTASKS_PER_TRES",
+    "SLURM_STEP_GRES",
+    "SLURM_TRES_BIND",
+    "SLURM_TRES_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+)
+
+
+def _hosts(environ: Environ) -> list[Host]:
+    if environ.get("SLURM_HET_SIZE"):
+        # Each of its parts has a node list, a step and task numbers of its own; one srun cannot reach all of them.
+        raise ClusterError(
+            f"Slurm job {environ['SLURM_JOB_ID']} is a heterogeneous one (SLURM_HET_SIZE={environ['SLURM_HET_SIZE']}); "
+            "submit it with one group of nodes, or name the hosts with --hosts."
+        )
+    names = expand(environ["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
+    cpus = _cpus(environ, names)
+    everywhere = _gpus(environ.get("SLURM_GPUS_PER_NODE", ""))
+    here = _gpus(environ.get("SLURM_GPUS_ON_NODE", ""))
+    if here is None and environ.get("SLURM_JOB_GPUS"):
+        here = len(environ["SLURM_JOB_GPUS"].split(","))
+    gpus = {environ.get("SLURMD_NODENAME"): everywhere if here is None else here}
+    return [Host(name, count, gpus.get(name, everywhere)) for name, count in zip(names, cpus)]
+
+
+def _cpus(environ: Environ, names: Sequence[str]) -> Sequence[int | None]:
+    """CPUs of each host, from `36(x2),4`."""
+    text = environ.get("SLURM_JOB_CPUS_PER_NODE")
+    if not text:
+        return [None] * len(names)
+    cpus: list[int] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,6})\))?", item)
+        if match:
+            cpus += [int(match[1])] * int(match[2] or 1)
+    if len(cpus) != len(names):
+        raise ClusterError(
+            f"SLURM_JOB_CPUS_PER_NODE={text} does not fit the {len(names)} hosts of SLURM_JOB_NODELIST; "
+            "unset SLURM_JOB_CPUS_PER_NODE, or name the hosts with --hosts."
+        )
+    return cpus
+
+
+def _gpus(text: str) -> int | None:
+    """GPUs of a node, from `4`, `a100:4` or `a100:2,v100:1`."""
+    counts = [item.rpartition(":")[2] for item in text.split(",")]
+    return sum(map(int, counts)) if all(count.isdecimal() for count in counts) else None
+
+
+def _srun(hosts: Sequence[str], words: Words, environ: Environ) -> list[Words]:
+    return [
+        [
+            *_without(_DISTURBING, environ),
+            "srun",
+            f"--nodes={len(hosts)}",
+            f"--ntasks={len(hosts)}",
+            "--ntasks-per-node=1",
+            f"--nodelist={','.join(hosts)}",
+            # The step has all that the job has, and shares it with the steps of an interactive shell and of the user.
+            "--overlap",
+            "--mem=0",
+            "--cpu-bind=none",
+            # An agent's end is told by the agents; it must not end the others.
+            "--no-kill",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--export=ALL",
+            "--mpi=none",
+            *words,
+        ]
+    ]
+
+
+def _without(variables: Sequence[str], environ: Environ) -> Words:
+    found = [variable for variable in variables if variable in environ]
+    return ["env", *(word for variable in found for word in ("-u", variable))] if found else []
+
+
+def _directives(job: Job) -> list[str]:
+    return [
+        f"--job-name={job.name}",
+        f"--nodes={job.nodes}",
+        "--ntasks-per-node=1",
+        *given("--cpus-per-task={}", job.cpus_per_node),
+        *given("--gpus-per-node={}", job.gpus_per_node),
+        *given("--mem={}", memory(job, "M", "G")),
+        f"--time={clock(job.walltime)}",
+        *given("--account={}", job.account),
+        *given("--partition={}", job.partition),
+        f"--output={job.log}",
+        "--open-mode=append",
+        f"--signal=B:USR1@{job.signal_before}",
+        "--requeue" if job.requeue else "--no-requeue",
+    ]
+
+
+SLURM = Scheduler(
+    name="slurm",
+    title="Slurm",
+    job_variable="SLURM_JOB_ID",
+    part_variables=("SLURM_RESTART_COUNT",),
+    host_variables=(HostVariables(("SLURM_JOB_NODELIST",), _hosts),),
+    starts=(Start("srun", _srun),),
+    script=Script(
+        word="#SBATCH",
+        submit="sbatch job.sh",
+        directives=_directives,
+        opening="job_id=$SLURM_JOB_ID",
+        warns=True,
+        requeues="puts the same job back into its queue",
+        requeue_count="${SLURM_RESTART_COUNT:-0}",
+        again='scontrol requeue "$SLURM_JOB_ID" && exit 0',
+    ),
+    commands=Commands(
+        submit=("sbatch", "--parsable"),
+        job_id=r"^(\d+)(?:;|$)",
+        cancel="scancel",
+        questions=(
+            lambda ids: ["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T"],
+            lambda ids: [
+                *("sacct", "--noheader", "--allocations", "--parsable2", "--format=JobID,State"),
+                f"--jobs={','.join(ids)}",
+            ],
+        ),
+        answer=r"^(\d+)\|(\w+)",
+        ended=frozenset(
+            ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE")
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""What this host is and allows: below every other room."""

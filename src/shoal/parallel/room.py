@@ -1,0 +1,110 @@
+"""Whether there is room for what a configuration takes, before Ray or an environment is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from shoal.config.layout import layout_of, total, workers_in
+from shoal.config.settings import AlgorithmConfig
+from shoal.errors import ConfigError
+from shoal.machine.cores import cores
+from shoal.machine.memory import available_memory
+
+MOST_PER_CORE = 16  # CPUs that workers of a private Ray may ask for, for each core of the machine
+PROCESS_BYTES = 60 << 20  # that a worker takes before it has an environment, at the least
+BYTES_PER_PARAMETER = 4
+LEARNING_COPIES = 4  # of the parameters where they are learned: themselves, their gradient, Adam's two averages
+
+
+def check_cluster(config: AlgorithmConfig, have: Mapping[str, float], who_has: str) -> None:
+    """Refuse what would wait for a core or a GPU of a Ray that is there already, forever."""
+    count = config.worker_count
+    parts = [f"{count} worker{'s' * (count != 1)} of {config.num_cpus_per_worker:g} CPUs"]
+    if config.num_learners > 1:
+        parts.append(f"{config.num_learners} learners of {config.num_cpus_per_learner:g}")
+    if config.evaluation_num_workers:
+        parts.append(f"{config.evaluation_num_workers} for evaluation")
+    layout, cpus = layout_of(config), have.get("CPU", 0.0)
+    if layout.cpus > cpus:
+        fit = workers_in(config, cpus) if count else 0
+        advice = f"use num_workers: {fit}, or auto" if fit else "give it more, or wait for others to end"
+        raise ConfigError(
+            f"config.{_counted(config)}: {' and '.join(parts)} need {layout.cpus:g}, {who_has} {cpus:g}; {advice}"
+        )
+    if layout.gpus > have.get("GPU", 0.0):
+        raise ConfigError(f"config.num_gpus: {layout.gpus:g} are asked for, {who_has} {have.get('GPU', 0.0):g}")
+
+
+def check_machine(config: AlgorithmConfig) -> None:
+    """Refuse more processes than this machine can bear, where they are to run on a Ray of our own.
+
+    Workers may share cores, since many simulators wait more than they compute, but not without end.
+    """
+    here = cores()
+    layout, most = layout_of(config), MOST_PER_CORE * here
+    count = len(layout.started)
+    fit = workers_in(config, most)
+    if layout.cpus > most:
+        advice = f"use num_workers: {max(fit, 1)}, or auto"
+        if config.worker_count:
+            others = total(layout.evaluators + layout.learners, "CPU")
+            share = int(1000 * max(most - others, 0) / config.worker_count) / 1000
+            advice += f"; or num_cpus_per_worker: {share:g} if they wait more than they compute"
+        raise ConfigError(
+            f"config.{_counted(config)}: {count:,} processes that ask for {layout.cpus:g} CPUs are too many "
+            f"for {here} cores (the limit is {MOST_PER_CORE} CPUs for each); {advice}"
+        )
+    free = available_memory()
+    if count * PROCESS_BYTES > free:
+        raise ConfigError(
+            f"config.{_counted(config)}: {count:,} processes take at least {gigabytes(count * PROCESS_BYTES)} "
+            f"of memory and {gigabytes(free)} are free; "
+            f"use num_workers: {max(1, min(fit, free // PROCESS_BYTES - 1))}"
+        )
+
+
+def check_network(config: AlgorithmConfig, is_private: bool) -> None:
+    """Refuse a network that this machine's memory cannot hold; `is_private`: the other processes are here too."""
+    parameters = least_parameters(config)
+    copies = LEARNING_COPIES
+    if is_private:
+        layout = layout_of(config)
+        copies += len(layout.workers) + len(layout.evaluators) + LEARNING_COPIES * len(layout.learners)
+    needed, free = parameters * BYTES_PER_PARAMETER * copies, available_memory()
+    if needed > free:
+        widest = max(WIDTHS, key=lambda key: _weights(getattr(config.model, key) or ()))
+        raise ConfigError(
+            f"config.model.{widest}: a network of {parameters:,} parameters takes {gigabytes(needed)} of memory with "
+            f"its gradient, its optimiser and the workers' copies, and {gigabytes(free)} are free; use narrower layers"
+        )
+
+
+WIDTHS = ("fcnet_hiddens", "post_fcnet_hiddens", "sequence_hiddens")
+
+
+def least_parameters(config: AlgorithmConfig) -> int:
+    """The parameters between hidden layers: what the network has at the least, whatever it sees and does."""
+    model = config.model
+    if model.custom_model is not None:
+        return 0
+    counts = sum(_weights(getattr(model, key) or ()) for key in WIDTHS)
+    if model.use_lstm or model.use_gru:
+        counts += (4 if model.use_lstm else 3) * model.lstm_cell_size**2
+    is_one = model.vf_share_layers or config.acts_by_value
+    return counts if is_one else 2 * counts
+
+
+def gigabytes(count: float) -> str:
+    """A number of bytes for people."""
+    return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
+
+
+def _weights(widths: Sequence[int]) -> int:
+    return sum(a * b for a, b in pairwise(widths))
+
+
+def _counted(config: AlgorithmConfig) -> str:
+    """The key that makes the processes many."""
+    is_evaluation = config.evaluation_num_workers > config.worker_count
+    return "evaluation_num_workers" if is_evaluation else "num_workers"

@@ -1,0 +1,1 @@
+"""What runs and sweeps have to show, read from their folders alone, without Ray."""

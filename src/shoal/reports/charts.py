@@ -1,0 +1,229 @@
+"""The drawings of a sweep's page: parallel coordinates and learning curves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.config.sweep import Setting
+from shoal.reports.answer import Answer
+from shoal.reports.curves import Curve, Floats, value_at
+from shoal.reports.drawing import Frame, Scale, chart, escaped, label, line, scale_of, tag, tick_text
+from shoal.reports.labels import LIST_KINDS, LOG_KINDS, same_key, score_text, value_text
+from shoal.reports.records import TrialRecord
+
+SHADES = 8
+MOST_BANDS, MOST_BAND_POINTS = 5, 150
+MOST_DOTS = 60
+"""With more lines than that, each is thinner and paler, and a usual end has no mark."""
+MOST_TOUCHED = 200
+"""Up to so many lines get a broad invisible one each, which is easier to point at."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is drawn as one line: a trial, or with seeds the trials that differ in nothing else."""
+
+    index: int
+    records: tuple[TrialRecord, ...]
+    score: float | None
+    shade: str
+    """How good it is, as a class of the style sheet."""
+    title: str
+
+    def group(self, *inside: str, class_: str = "") -> str:
+        """Its marks in one drawing, which are highlighted together with those in the others."""
+        words = f"t {self.shade} {class_}".strip()
+        return tag("g", tag("title", escaped(self.title)), *inside, class_=words, data_t=self.index)
+
+
+def units_of(answer: Answer) -> list[Unit]:
+    """Everything to draw, best last, so that it lies on top."""
+    members: dict[int, list[TrialRecord]] = {}
+    for record in answer.analysis.records:
+        members.setdefault(record.group, []).append(record)
+    found = []
+    metric = answer.analysis.sweep.metric
+    for rank, group in enumerate(answer.groups):
+        records = tuple(members.pop(group.index))
+        shade = f"q{SHADES - 1 - SHADES * rank // len(answer.groups)}" if rank else "best"
+        title = f"{answer.called(group)}, {metric} {answer.score(group)}: {answer.settings(records[0])}"
+        found.append(Unit(group.index, records, group.mean, shade, title))
+    for index, rest in members.items():
+        title = f"trial {rest[0].index}, {rest[0].status}: {answer.settings(rest[0])}"
+        found.append(Unit(index, tuple(rest), None, "none", title))
+    return found[::-1]
+
+
+def limits(values: Sequence[float]) -> tuple[float, float]:
+    """The range to draw: all of it, unless a few values are so far off that nothing else could be seen."""
+    known = np.asarray(values, np.float64)
+    low, high = float(known.min()), float(known.max())
+    inner_low, inner_high = (float(value) for value in np.quantile(known, [0.03, 0.97]))
+    room = inner_high - inner_low
+    if room > 0:
+        low = inner_low - room if inner_low - low > 2 * room else low
+        high = inner_high + room if high - inner_high > 2 * room else high
+    return low, high
+
+
+def parallel_coordinates(answer: Answer, units: Sequence[Unit]) -> str:
+    """One line per trial through its settings to its score."""
+    settings = {setting.path: setting for setting in answer.analysis.settings}
+    paths = answer.paths
+    width, height, top, bottom, side = max(560, 150 * (len(paths) + 1)), 360, 46, 24, 84
+    places = np.linspace(side, width - side, len(paths) + 1).tolist()
+    axes, columns = [], []
+    for path, x in zip(paths, places):
+        values = [unit.records[0].settings.get(path) for unit in units]
+        heights, ticks = _axis(settings[path], values, height - bottom, top)
+        columns.append(heights)
+        axes.append(_drawn_axis(answer.names[path], x, ticks, top, height - bottom))
+    scores = [unit.score for unit in units if unit.score is not None]
+    scale = _score_scale(scores, height - bottom, top)
+    axes.append(
+        _drawn_axis(
+            answer.analysis.sweep.metric, places[-1], [(scale(v), tick_text(v)) for v in scale.ticks()], top,
+            height - bottom,
+        )
+    )  # fmt: skip
+    lines = []
+    for at, unit in enumerate(units):
+        points = [(x, column[at]) for x, column in zip(places, columns)]
+        if unit.score is not None:
+            points.append((places[-1], scale(min(max(unit.score, scale.low), scale.high))))
+        touched = [line(points, class_="touch")] if len(units) <= MOST_TOUCHED else []
+        lines.append(unit.group(line(points), *touched))
+    title = "Parallel coordinates: each line is one trial, through its settings to its score"
+    return chart(title, width, height, *lines, *axes, class_=f"full {_crowd(units)}")
+
+
+def _axis(
+    setting: Setting, values: Sequence[Any], start: float, end: float
+) -> tuple[list[float], list[tuple[float, str]]]:
+    """Where each value lies, and the ticks."""
+    is_range = setting.kind not in LIST_KINDS and all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
+    )
+    if is_range:
+        log = setting.kind in LOG_KINDS and min(values) > 0
+        scale = scale_of([*values, *_bounds(setting, log)], start, end, log)
+        return [scale(value) for value in values], [(scale(v), tick_text(v)) for v in scale.ticks()]
+    keys = [same_key(value) for value in values]
+    known = {same_key(value): value for value in (*setting.args, *values)}
+    order = [key for key in known if key in set(keys)]
+    step = (end - start) / len(order)
+    middles = {key: start + step * (place + 0.5) for place, key in enumerate(order)}
+    # Lines of one value are spread over its stretch, best at the top, so that each can be seen.
+    seen, counts = dict.fromkeys(order, 0), Counter(keys)
+    heights = []
+    for key in keys:
+        share = (seen[key] + 0.5) / counts[key] - 0.5
+        heights.append(middles[key] + 0.6 * step * share)
+        seen[key] += 1
+    skip = -(-len(order) // 20)
+    return heights, [(middles[key], value_text(known[key])) for key in order[::skip]]
+
+
+def _bounds(setting: Setting, log: bool) -> list[float]:
+    if setting.kind in ("normal",):
+        return []
+    return [float(bound) for bound in setting.args[:2] if not log or bound > 0]
+
+
+def _score_scale(scores: Sequence[float], start: float, end: float) -> Scale:
+    return scale_of(limits(scores), start, end) if scores else Scale(0, 1, start, end)
+
+
+def _drawn_axis(name: str, x: float, ticks: Sequence[tuple[float, str]], top: float, bottom: float) -> str:
+    shown = name if len(name) <= 20 else f"…{name[-19:]}"
+    parts = [tag("line", x1=x, x2=x, y1=top, y2=bottom), label(shown, x, top - 18, class_="name")]
+    for y, text in ticks:
+        parts.append(tag("line", x1=x - 4, x2=x, y1=y, y2=y))
+        shown = text if len(text) <= 12 else f"{text[:11]}…"
+        parts.append(label(shown, x - 7, y + 4, "end", "tick"))
+    return tag("g", tag("title", escaped(name)), *parts, class_="axis")
+
+
+def learning_curves(answer: Answer, units: Sequence[Unit]) -> str:
+    """The metric over the steps, one line per trial, or with seeds their mean with a band."""
+    analysis = answer.analysis
+    frame = Frame(960, 390, left=64, top=28, bottom=48)
+    drawn = [unit for unit in units if any(record.index in analysis.curves for record in unit.records)]
+    curves = [
+        analysis.curves[record.index] for unit in drawn for record in unit.records if record.index in analysis.curves
+    ]
+    if max((len(curve.x) for curve in curves), default=0) < 2:
+        return ""  # a function that reports once learns nothing on the way
+    x = Scale(0.0, max(float(curve.x[-1]) for curve in curves) or 1.0, *frame.across)
+    y = _score_scale(np.concatenate([curve.y for curve in curves]).tolist(), *frame.up)
+    lines = []
+    for place, unit in enumerate(drawn):
+        own = [analysis.curves[record.index] for record in unit.records if record.index in analysis.curves]
+        mean, parts = _with_band(own, x, y, len(drawn) - place <= MOST_BANDS) if len(own) > 1 else (own[0], [])
+        points = _points(mean, x, y)
+        parts.append(line(points))
+        if len(drawn) <= MOST_TOUCHED:
+            parts.append(line(points, class_="touch"))
+        if points:
+            parts.append(_end_mark({record.status for record in unit.records}, *points[-1], len(drawn) <= MOST_DOTS))
+        lines.append(unit.group(*parts))
+    window = tag(
+        "rect", x=frame.left, y=frame.top - 6, width=frame.width, height=frame.height - frame.bottom - frame.top + 12
+    )
+    inside = tag("clipPath", window, id="in")
+    title = f"Learning curves: {analysis.sweep.metric} over {analysis.axis}, one line per trial"
+    words = frame.lattice(x, y, analysis.axis, analysis.sweep.metric)
+    drawing = tag("g", *lines, clip_path="url(#in)")
+    return chart(title, frame.width, frame.height, inside, words, drawing, class_=_crowd(drawn))
+
+
+def _crowd(units: Sequence[Unit]) -> str:
+    return "many" if len(units) > MOST_DOTS else ""
+
+
+def _points(curve: Curve, x: Scale, y: Scale) -> list[tuple[float, float]]:
+    return [(x(a), y(b)) for a, b in zip(curve.x.tolist(), curve.y.tolist(), strict=True)]
+
+
+def _with_band(curves: Sequence[Curve], x: Scale, y: Scale, band: bool) -> tuple[Curve, list[str]]:
+    """The mean of seeds as far as all of them went, with the worst and the best of them, and how the others went on."""
+    end, begin = min(float(curve.x[-1]) for curve in curves), max(float(curve.x[0]) for curve in curves)
+    at: Floats = np.unique(np.concatenate([curve.x for curve in curves]))
+    at = at[(at >= begin) & (at <= end)]
+    at = at[:: max(1, len(at) // MOST_BAND_POINTS)]
+    rows = np.stack([value_at(curve, at) for curve in curves])
+    parts = []
+    if band and len(at):
+        low, high = rows.min(axis=0).tolist(), rows.max(axis=0).tolist()
+        outline = [*zip(at.tolist(), high), *zip(at.tolist()[::-1], low[::-1])]
+        points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in outline)
+        parts.append(tag("polygon", points=points, class_="band"))
+    for curve in curves:
+        rest = curve.x >= end
+        if curve.x[-1] > end:
+            parts.append(line(_points(Curve(curve.x[rest], curve.y[rest]), x, y), class_="alone"))
+    return Curve(at, rows.mean(axis=0)), parts
+
+
+def _end_mark(statuses: set[str], x: float, y: float, dots: bool) -> str:
+    if "stopped early" in statuses:
+        return tag("line", x1=x, x2=x, y1=y - 5, y2=y + 5, class_="end")
+    if statuses == {"failed"}:
+        return tag("path", d=f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8", class_="end")
+    return tag("circle", cx=x, cy=y, r=2.5, class_="dot") if dots and statuses == {"finished"} else ""
+
+
+def legend(answer: Answer, units: Sequence[Unit]) -> str:
+    """What colours and marks mean."""
+    scores = [unit.score for unit in units if unit.score is not None]
+    words = ["".join(tag("i", " ", class_=f"q{place}") for place in range(SHADES)), " worst to best by rank"]
+    words += [" · ", tag("i", " ", class_="best"), f" the best ({score_text(scores[-1])})"] if scores else []
+    statuses = {record.status for record in answer.analysis.records}
+    words += [" · ┃ stopped early"] if "stopped early" in statuses else []
+    words += [" · ✕ failed"] if "failed" in statuses else []
+    return tag("p", *words, class_="legend")

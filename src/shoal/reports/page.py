@@ -1,0 +1,207 @@
+"""The page of a sweep: one file that needs nothing else, readable on a phone, in the light and in the dark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+
+from shoal.reports.answer import Answer, interval_text, percent
+from shoal.reports.charts import (
+    Unit,
+    learning_curves,
+    legend,
+    parallel_coordinates,
+    units_of,
+)
+from shoal.reports.drawing import escaped, tag
+from shoal.reports.labels import score_text, value_text
+from shoal.reports.lineage import lineage, settings_over_time
+from shoal.reports.records import TrialRecord
+from shoal.reports.tables import axis_text, reached_text
+
+LONGEST_REASON = 160
+
+
+def page(answer: Answer) -> str:
+    """The whole page; it is well-formed XML too."""
+    sweep = answer.analysis.sweep
+    units = units_of(answer)
+    code = files("shoal.reports")
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", escaped(f"{sweep.name}: sweep")),
+        tag("style", code.joinpath("page.css").read_text(encoding="utf-8")),
+    )
+    body = tag(
+        "body",
+        tag("h1", escaped(sweep.name)),
+        *_about(answer),
+        tag("main", *_sections(answer, units)),
+        tag("div", "", id="note", hidden="hidden", aria_live="polite"),
+        tag("script", code.joinpath("page.js").read_text(encoding="utf-8")),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _about(answer: Answer) -> list[str]:
+    sweep = answer.analysis.sweep
+    config = sweep.tree.get("config") or {}
+    what = [str(word) for word in (sweep.tree.get("run"), sweep.tree.get("env", config.get("env"))) if word]
+    how = [f"{sweep.search_alg.type} search", f"scheduler {sweep.scheduler.type}"]
+    written = time.strftime("written %Y-%m-%d %H:%M")
+    words = [" ".join(what), answer.counts(), *how, f"{sweep.metric}, {sweep.mode}" if sweep.metric else "", written]
+    return [tag("p", escaped(" · ".join(word for word in words if word)), class_="soft")]
+
+
+def _sections(answer: Answer, units: Sequence[Unit]) -> list[str]:
+    parts = [_answer(answer)]
+    if answer.paths and answer.groups:
+        parts += [tag("h2", "Settings and scores"), legend(answer, units), parallel_coordinates(answer, units)]
+    if curves := learning_curves(answer, units):
+        parts += [tag("h2", "Learning curves")]
+        if answer.seeds:
+            words = "The line is the mean of the seeds, the band goes from the worst of them to the best (first five)."
+            parts.append(tag("p", words, class_="soft"))
+        parts.append(curves)
+    parts += _importance(answer)
+    if any(record.exploits for record in answer.analysis.records):
+        parts += [
+            tag("h2", "Lineage"),
+            tag(
+                "p",
+                "An arrow is a trial that took over another; the strong line is how the best came to be.",
+                class_="soft",
+            ),
+            lineage(answer, units),
+        ]
+        parts.append(tag("div", *settings_over_time(answer, units), " ", class_="pair"))
+    if answer.seeds:
+        parts += [tag("h2", "Configurations"), _configurations(answer)]
+        if any(len(group.scores) < answer.analysis.sweep.seeds for group in answer.groups):
+            parts.append(tag("p", "Those that lack a seed come last, whatever their mean.", class_="soft"))
+    return [*parts, tag("h2", "Trials"), _trials(answer)]
+
+
+def _answer(answer: Answer) -> str:
+    best, sweep = answer.best, answer.analysis.sweep
+    if best is None:
+        why = "No trial has a score yet." if sweep.metric else "The sweep names no metric, so that no trial is best."
+        return tag("p", why, class_="answer")
+    sure = f"95 % interval of the mean over {len(best.scores)} seeds, " if answer.seeds and best.interval else ""
+    parts = [
+        tag(
+            "p",
+            f"Best: {escaped(sweep.metric)} ",
+            tag("b", escaped(answer.score(best))),
+            tag("span", escaped(f" {sure}{answer.called(best)}"), class_="soft"),
+            class_="score",
+        ),
+    ]
+    if best.trials[0].settings:
+        rows = [
+            tag("dt", escaped(answer.names.get(path, path))) + tag("dd", escaped(value_text(value)))
+            for path, value in sorted(
+                best.trials[0].settings.items(),
+                key=lambda item: answer.paths.index(item[0]) if item[0] in answer.paths else len(answer.paths),
+            )
+        ]
+        parts.append(tag("dl", *rows))
+    parts += [tag("p", escaped(answer.verdict))] if answer.verdict else []
+    if answer.commands:
+        rows = [
+            tag("dt", escaped(what)) + tag("dd", tag("code", escaped(command))) for what, command in answer.commands
+        ]
+        parts.append(tag("dl", *rows))
+    return tag("section", *parts, class_="answer", aria_label="The answer")
+
+
+def _importance(answer: Answer) -> list[str]:
+    found = answer.analysis.importances
+    parts = [tag("h2", "Importance")]
+    if found.settings:
+        words = (
+            "The share of the differences between trials that each setting explains, by rank, less what chance would."
+        )
+        parts.append(tag("p", words, class_="soft"))
+        rows = [
+            tag(
+                "tr",
+                tag("td", escaped(answer.name_of(one))),
+                tag("td", tag("div", " ", style=f"width:{100 * one.share:.1f}%"), class_="bar"),
+                tag("td", percent(one.share) + (", no more than chance" if one.by_chance else "")),
+                class_="chance" if one.by_chance else None,
+            )
+            for one in (*found.settings, *found.pairs)
+        ]
+        parts.append(tag("div", tag("table", tag("tbody", *rows), class_="bars wide"), class_="scroll"))
+    if found.note:
+        parts.append(tag("p", escaped(f"{found.note[:1].upper()}{found.note[1:]}."), class_="soft"))
+    return parts
+
+
+def _configurations(answer: Answer) -> str:
+    head = ["rank", "trials", "mean", "95 % interval", "IQM", "seeds", *(answer.names[path] for path in answer.paths)]
+    rows = []
+    for rank, group in enumerate(answer.groups, start=1):
+        cells = [
+            _cell(str(rank)),
+            _cell(answer.called(group).partition(" ")[2], group.trials[0].index),
+            _cell(score_text(group.mean), group.mean),
+            _cell(interval_text(group)),
+            _cell(score_text(group.iqm), group.iqm),
+            _cell(str(len(group.scores))),
+            *_setting_cells(answer, group.trials[0]),
+        ]
+        rows.append(tag("tr", *cells, data_t=group.index, class_="first" if rank == 1 else None))
+    return _table(head, rows)
+
+
+def _trials(answer: Answer) -> str:
+    analysis = answer.analysis
+    ranks = {record.index: place for place, group in enumerate(answer.groups, start=1) for record in group.trials}
+    scores = {r.index: score for group in answer.groups for r, score in zip(group.trials, group.scores, strict=True)}
+    head = [
+        "rank",
+        "trial",
+        "status",
+        analysis.sweep.metric or "score",
+        axis_text(analysis.axis),
+        *(["seed"] if answer.seeds else []),
+    ]
+    head += [answer.names[path] for path in answer.paths]
+    reasons = {r.index: r.reason.strip().partition("\n")[0] for r in analysis.records if r.status != "finished"}
+    told = any(reasons.values())
+    rows = []
+    for record in sorted(analysis.records, key=lambda r: (ranks.get(r.index, len(ranks) + 1), r.index)):
+        score = scores.get(record.index, record.last_result.get(analysis.sweep.metric))
+        steps = record.last_result.get(analysis.axis)
+        cells = [
+            _cell(str(ranks.get(record.index, "-"))),
+            tag("td", tag("a", f"{record.index}", href=f"{record.folder}/") if record.folder else str(record.index)),
+            _cell(record.status),
+            _cell(score_text(score), score),
+            _cell(reached_text(record, analysis.axis), steps),
+            *([_cell("-" if record.seed is None else str(record.seed))] if answer.seeds else []),
+            *_setting_cells(answer, record),
+            *([tag("td", escaped(reasons.get(record.index, "")[:LONGEST_REASON]), class_="soft")] if told else []),
+        ]
+        rows.append(tag("tr", *cells, data_t=record.group, class_="first" if ranks.get(record.index) == 1 else None))
+    return _table([*head, *(["how it ended"] if told else [])], rows)
+
+
+def _setting_cells(answer: Answer, record: TrialRecord) -> list[str]:
+    values = [record.settings.get(path) for path in answer.paths]
+    return [_cell(value_text(value), value if isinstance(value, (int, float)) else None) for value in values]
+
+
+def _cell(text: str, value: float | None = None) -> str:
+    return tag("td", escaped(text), data_v=None if value is None else repr(value))
+
+
+def _table(head: Sequence[str], rows: Sequence[str]) -> str:
+    titles = [tag("th", tag("button", escaped(name), type="button"), scope="col") for name in head]
+    inner = tag("thead", tag("tr", *titles)) + tag("tbody", *rows)
+    return tag("div", tag("table", inner, class_="wide"), class_="scroll", tabindex="0")

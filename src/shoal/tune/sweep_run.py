@@ -1,0 +1,343 @@
+"""A sweep from start to end: which folder, Tune around its trials, signals, and the answer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.config.layout import Bundle
+from shoal.config.search_spaces import combinations, extremes
+from shoal.config.sweep import Sweep
+from shoal.errors import ConfigError, ShoalError
+from shoal.reports.labels import counted
+from shoal.reports.records import (
+    OUTCOME_FILE,
+    Event,
+    is_sweep,
+    read_about,
+    read_sweep,
+    read_trials,
+    recovered_trials,
+    sweeps_of,
+    write_sweep,
+)
+from shoal.runs.durable import remove_folder, replace_file
+from shoal.runs.folders import DEFAULT_RESULTS, make_dated_folder, results_folder
+from shoal.runs.interrupts import Interrupted, Interrupts
+from shoal.runs.lease import Lease, check_free
+from shoal.runs.logs import log_to
+from shoal.runs.reporters import plain_json
+from shoal.runs.resuming import FREE_SWEEP_KEYS, flat
+from shoal.runs.run import Outcome
+from shoal.tune.trial_resources import bundle_of, bundles_of, check_room, most_at_once
+from shoal.version import __version__
+
+if TYPE_CHECKING:
+    from shoal.reports.analysis import Analysis
+    from shoal.tune.trial import TuneTrial
+
+logger = logging.getLogger("shoal.tune")
+
+PAUSING = ("hyperband", "bohb", "pbt", "pb2")
+"""Schedulers that pause a trial and let it go on, which a plain function cannot."""
+SIZES = ("config.num_", "config.evaluation_num_workers")
+"""The settings on which it depends what a trial takes."""
+MOST_SIZES = 500
+TRIALS_PER_S = 200  # that Tune's snapshot may take
+
+
+class SweepRun:
+    """A sweep and its folder; `run()` runs it.
+
+    `done` says that there is nothing left to do. `notes` are sentences for the user. `outcome` is set when it ends.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: Path,
+        search_path: Sequence[str] = (),
+        done: str | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.sweep = sweep
+        self.folder = folder
+        self.search_path = tuple(search_path)
+        self.done = done
+        self.notes = notes
+        self.outcome: Outcome | None = None
+        self.num_cpus: int | None = None  # of a private Ray; None: the machine's
+        self.function: Callable[..., Any] | None = None
+        self.resources: Mapping[str, float] = {}
+        self.is_resumed = bool(read_trials(folder)) or any(folder.glob("trials/*"))
+
+    @classmethod
+    def open(cls, sweep: Sweep, new: bool = False, search_path: Sequence[str | Path] = ()) -> SweepRun:
+        """The newest unfinished sweep of the same description, else a finished one, else a new one."""
+        places = list(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
+        parent = results_folder(str(sweep.tree.get("results_dir", DEFAULT_RESULTS)), sweep.name)
+        found = [] if new else [folder for folder in sweeps_of(parent) if _is_same(folder, sweep)]
+        unfinished = [folder for folder in found if outcome_of(folder) is None]
+        if chosen := next(iter(unfinished or found), None):
+            check_free(chosen)
+            return cls(sweep, chosen, places, outcome_of(chosen))
+        return cls(sweep, make_dated_folder(parent, "sweep"), places)
+
+    @classmethod
+    def resume(cls, path: str | Path, results_dir: str | None = None) -> SweepRun:
+        """The sweep of a folder, or the newest of a name."""
+        folder = find_sweep(path, results_dir or DEFAULT_RESULTS)
+        about = read_about(folder)
+        if about["function"] is not None:
+            raise ConfigError(
+                f"{folder} is a sweep of the function {about['function']}, which only the program that has it can "
+                "continue: call shoal.tune.run with resume=True there"
+            )
+        check_free(folder)
+        return cls(read_sweep(folder), folder, [str(place) for place in about["search_path"]], outcome_of(folder))
+
+    def run(self, show: Callable[[Event], None] = lambda _: None) -> Analysis:
+        """Run all trials, and tell of them as they go."""
+        from shoal.reports.analysis import Analysis
+
+        if self.done is not None:
+            self.outcome = Outcome("stopped", self.done)
+            return Analysis(self.folder)
+        with ExitStack() as stack:
+            stack.enter_context(Lease(self.folder))
+            write_sweep(self.folder, self.sweep, self.search_path, _name_of(self.function))
+            stack.enter_context(log_to(self.folder / "log.txt", "WARNING"))
+            logger.info("shoal %s %s in %s.", __version__, "goes on" if self.is_resumed else "starts", self.folder)
+            interrupts = stack.enter_context(Interrupts(hold=True, is_guarded=False))
+            interrupts.last_words = lambda: "; what its trials have saved is kept, and the same command goes on."
+            try:
+                with suppress(Interrupted):
+                    with interrupts.cutting():
+                        self._connect(stack)
+                    self._tune(interrupts, show)
+            except ConfigError:
+                stack.pop_all().close()
+                self._forget()
+                raise
+            self._end(interrupts)
+        return Analysis(self.folder)
+
+    def _connect(self, stack: ExitStack) -> None:
+        """Ray, with room for every trial that there may be."""
+        from shoal.config.sweep import trial_count
+        from shoal.machine.cores import cores
+        from shoal.parallel.ray_session import open_session
+        from shoal.tune.ray_log import ray_log_to, variables
+
+        stack.enter_context(
+            variables(
+                TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",
+                TUNE_DISABLE_SIGINT_HANDLER="1",
+                TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # `metric_checks.py` looks: first results may lack it
+                TUNE_GLOBAL_CHECKPOINT_S=str(max(1.0, trial_count(self.sweep) / TRIALS_PER_S)),
+                RAY_AIR_NEW_OUTPUT="0",
+            )
+        )
+        trials = self._trial_sizes()
+        largest = max(sum(bundle.get("CPU", 0.0) for bundle in trial) for trial in trials)
+        session = open_session(self.num_cpus or max(-int(-largest // 1), cores(), 1))
+        stack.callback(session.stop)
+        stack.enter_context(ray_log_to(self.folder / "ray.log"))
+        nodes = [node["Resources"] for node in session.ray.nodes() if node["Alive"]]
+        for trial in trials:
+            check_room(trial, nodes)
+        self._at_once = max(most_at_once(trial, nodes) for trial in trials)
+
+    def _trial_sizes(self) -> list[list[Bundle]]:
+        """What trials take, for the values of settings that change it."""
+        if self.function is not None:
+            return [[bundle_of(self.resources)]]
+        from shoal.config.sweep import experiment_with
+
+        first = {setting.path: setting.args[0] for setting in self.sweep.settings}
+        sizing = [setting for setting in self.sweep.settings if setting.path.startswith(SIZES)]
+        most = {setting.path: max(extremes(setting), key=_amount) for setting in sizing}
+        sizes = [bundles_of(experiment_with(self.sweep, first, None).config)]
+        for values in (*combinations(sizing, MOST_SIZES), most):
+            with suppress(ConfigError):  # settings that are right only together with others
+                sizes.append(bundles_of(experiment_with(self.sweep, {**first, **values}, None).config))
+        return sizes
+
+    def _tune(self, interrupts: Interrupts, show: Callable[[Event], None]) -> None:
+        """Let Tune run the trials."""
+        from ray import tune
+        from ray.tune import CheckpointConfig, ResumeConfig
+        from ray.tune.execution.experiment_state import _find_newest_experiment_checkpoint
+
+        from shoal.tune.ray_schedulers import make_scheduler
+        from shoal.tune.ray_spaces import param_space
+        from shoal.tune.trial_ids import TrialIds
+        from shoal.tune.tune_callback import MOST_DEATHS, TuneCallback
+
+        sweep, life = self.sweep, os.urandom(8).hex()
+        (self.folder / OUTCOME_FILE).unlink(missing_ok=True)
+        trial_ids, scheduler = TrialIds(sweep, recovered_trials(self.folder)), make_scheduler(sweep)
+        callback = TuneCallback(sweep, self.folder, life, trial_ids, scheduler, interrupts, _told(show))
+        state = self.folder / "ray"
+        state.mkdir(exist_ok=True)
+        known = _find_newest_experiment_checkpoint(str(state)) is not None
+        again: Any = ResumeConfig.ResumeType.RESUME
+        try:
+            tune.run(
+                self._trainable(life),
+                name="ray",
+                storage_path=str(self.folder),
+                config=param_space(sweep),
+                num_samples=self._num_trials(),
+                scheduler=scheduler,
+                search_alg=self._search(),
+                callbacks=[callback],
+                trial_name_creator=trial_ids,
+                trial_dirname_creator=folder_in_tune,
+                checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+                # A new process for every trial keeps simulators apart; where trials come and go, it costs too much.
+                reuse_actors=self.function is not None or sweep.scheduler.type in PAUSING,
+                max_failures=MOST_DEATHS,
+                raise_on_failed_trial=False,
+                resume_config=ResumeConfig(unfinished=again, errored=again) if known else None,
+                verbose=0,
+            )
+        except Exception:
+            if interrupts.signal is None:
+                raise
+            logger.exception("Tune's own end failed, after everything was saved.")
+        finally:
+            interrupts.install()
+            callback.close()
+        if callback.mistake is not None:
+            raise callback.mistake
+
+    def _trainable(self, life: str) -> type[TuneTrial]:
+        """The trial's class, which takes what it must know along to other processes."""
+        from shoal.tune.function_trial import FunctionTrial
+        from shoal.tune.trial import Assignment, RunTrial
+
+        assignment = Assignment(self.sweep, str(self.folder), self.search_path, life)
+        if self.function is None:
+            return type("ShoalTrial", (RunTrial,), {"assignment": assignment})
+        known = {"assignment": assignment, "function": staticmethod(self.function), "bundle": bundle_of(self.resources)}
+        return type("ShoalFunction", (FunctionTrial,), known)
+
+    def _search(self) -> Any:
+        """The search; one that learns from results is not asked for more trials than can run."""
+        from shoal.tune.ray_searchers import make_search
+
+        limit = self.sweep.max_concurrent_trials
+        if self.sweep.search_alg.type != "random":
+            limit = min(limit or self._at_once, self._at_once)
+        return make_search(self.sweep, limit)
+
+    def _num_trials(self) -> int:
+        """`num_samples` as Tune wants it: a search that is repeated for every seed counts the repetitions too."""
+        is_repeated = self.sweep.seeds > 1 and self.sweep.search_alg.type != "random"
+        return self.sweep.num_samples * (self.sweep.seeds if is_repeated else 1)
+
+    def _end(self, interrupts: Interrupts) -> None:
+        """Say how it ended, and write the answer."""
+        from shoal.reports.answer_files import write_answer
+
+        records = read_trials(self.folder)
+        failed = [record for record in records if record.status == "failed"]
+        if interrupts.signal is not None:
+            name = signal.Signals(interrupts.signal).name
+            self.outcome = Outcome("interrupted", f"interrupted by {name}", interrupts.signal)
+        elif records and len(failed) == len(records):
+            which = "the trial failed" if len(records) == 1 else f"all {len(records)} trials failed; the first"
+            self.outcome = Outcome("failed", f"{which}: {failed[0].reason}")
+        else:
+            told = f", {len(failed)} of them failed" if failed else ""
+            ended = counted(len(records), "trial", ("has", "have"))
+            self.outcome = Outcome("stopped", f"{ended} ended{told}")
+            tree = {"sentence": self.outcome.sentence, "failed": len(failed)}
+            replace_file(self.folder / OUTCOME_FILE, json.dumps(tree).encode())
+        logger.info("The sweep ends: %s.", self.outcome.sentence)
+        if any(record.last_result for record in records):
+            write_answer(self.folder)
+        if self.outcome.kind == "failed":
+            raise ShoalError(self.outcome.sentence)
+
+    def _forget(self) -> None:
+        """Leave nothing of a sweep that never had a result: the user will type something else."""
+        has_results = any(record.last_result for record in read_trials(self.folder))
+        if not self.is_resumed and not has_results:
+            remove_folder(self.folder)
+            with suppress(OSError):  # others are in it
+                self.folder.parent.rmdir()
+
+
+def find_sweep(text: str | Path, results_dir: str = DEFAULT_RESULTS) -> Path:
+    """The sweep that a person means by its folder, or the newest unfinished by an experiment's folder or name."""
+    path = Path(os.path.abspath(os.path.expanduser(text)))
+    named = results_folder(results_dir, str(text)) if "/" not in str(text) else None
+    for place in (path, named):
+        if place is not None and is_sweep(place):
+            return place
+        if place is not None and (found := sweeps_of(place)):
+            return next((folder for folder in found if outcome_of(folder) is None), found[0])
+    where = f"{path} or {named}" if named is not None else str(path)
+    raise ConfigError(f"there is no sweep at {where}; give the folder that `shoal tune` named, or the sweep's name")
+
+
+def outcome_of(folder: Path) -> str | None:
+    """How a sweep has ended that has nothing left to do; None if it goes on, or has failed trials to try again."""
+    try:
+        tree = json.loads((folder / OUTCOME_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return None if tree["failed"] else str(tree["sentence"])
+
+
+def _amount(value: Any) -> float:
+    """How much a value asks for, if it is a number."""
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def folder_in_tune(trial: Any) -> str:
+    """Tune's own folder of a trial has the trial's name."""
+    return str(trial)
+
+
+def _told(show: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Write events to the log too, but for results, which have files of their own."""
+
+    def tell(event: Event) -> None:
+        if event.kind != "result":
+            logger.info(event.sentence)  # without arguments, for messages are the same if their text before is
+        show(event)
+
+    return tell
+
+
+def _is_same(folder: Path, sweep: Sweep) -> bool:
+    """Whether a command that describes `sweep` continues that of a folder."""
+    with suppress(ShoalError):
+        free = FREE_SWEEP_KEYS
+        if read_about(folder).get("function") is not None:
+            # Only the user knows what the keys of their own function's config do.
+            free = tuple(key for key in free if not key.startswith("config."))
+        return _essence(read_sweep(folder), free) == _essence(sweep, free)
+    return False
+
+
+def _essence(sweep: Sweep, free: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What makes two sweeps the same: their experiments and their own keys, but for those that are free."""
+    from shoal.config.sweep import sweep_tree
+
+    own = dict(plain_json(sweep_tree(sweep)))
+    experiment = own.pop("tree")
+    return flat(experiment, free), flat(own, free)
+
+
+def _name_of(function: Callable[..., Any] | None) -> str | None:
+    return None if function is None else str(getattr(function, "__qualname__", type(function).__name__))

@@ -1,0 +1,84 @@
+"""What a run says about itself, once."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from shoal.config.experiment import experiment_from
+from shoal.runs.hints import Hints
+from shoal.runs.run import Run
+
+
+def result(iteration: int, low: float | None, high: float | None = None, episodes: int = 10) -> dict[str, Any]:
+    """An iteration of 10,000 steps."""
+    return {
+        "training_iteration": iteration,
+        "timesteps_total": 10_000 * iteration,
+        "timesteps_this_iter": 10_000,
+        "episodes_total": episodes * iteration,
+        "episodes_this_iter": episodes,
+        "episode_reward_min": low,
+        "episode_reward_max": low if high is None else high,
+    }
+
+
+def test_one_return_for_50_000_steps_is_said_once() -> None:
+    hints = Hints("PPO", 8)
+    told = [hints.add(result(k, -200.0)) for k in range(1, 10)]
+    assert [len(each) for each in told] == [0, 0, 0, 0, 1, 0, 0, 0, 0]
+    (hint,) = told[4]
+    assert hint.startswith("all 50 episodes so far have had the same return, -200: ")
+    for words in ("config.entropy_coeff=0.01", "config.env_task_fn", "--run TRPO, --run DQN"):
+        assert words in hint
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [result(1, -200.0, -180.0), *(result(k, -200.0) for k in range(2, 20))],  # it has seen better
+        [result(1, 9.0), *(result(k, 500.0) for k in range(2, 20))],  # solved
+        [result(k, 500.0) for k in range(50, 70)],  # a resumed run, whose past is not known
+        [result(k, -200.0, episodes=1) for k in range(1, 20)],  # too few
+    ],
+)
+def test_other_returns_are_nobodys_business(results: list[dict[str, Any]]) -> None:
+    hints = Hints("PPO", 8)
+    assert not [hint for each in results for hint in hints.add(each)]
+
+
+def test_episodes_that_never_end_are_said_once() -> None:
+    hints = Hints("DQN", 4)
+    told = [hints.add(result(k, None, episodes=0)) for k in range(1, 4)]
+    assert [len(each) for each in told] == [1, 0, 0]
+    assert "no episode has ended in 10,000 steps (2,500 of each environment)" in told[0][0]
+    assert told[0][0].endswith("--set config.horizon=1000")
+    assert not Hints("DQN", 8).add(result(1, None, episodes=0))
+
+
+class Endless(gym.Env[Any, Any]):
+    """Nothing ever happens."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+def test_a_run_says_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = {"train_batch_size": 1000, "num_envs_per_worker": 1, "num_sgd_iter": 1, "sgd_minibatch_size": 500}
+    tree = {"env": Endless, "results_dir": str(tmp_path), "stop": {"training_iteration": 3}, "config": config}
+    for _ in Run.open(experiment_from(tree)).results():
+        pass
+    (told,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert "config.horizon" in told.getMessage()
