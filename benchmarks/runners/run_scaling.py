@@ -17,7 +17,7 @@ from shoal.data.batch import concatenate
 from shoal.envs.making import env_maker
 from shoal.parallel.ray_session import connect
 from shoal.parallel.ray_workers import RayWorkers
-from shoal.parallel.sockets import SocketGroup, listen
+from shoal.parallel.tcp_sums import SocketGroup, listen
 from shoal.runs.trainer import make_learner
 
 SIMULATOR = f"{Path(__file__).with_name('simulators.py')}:SleepingVector"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shoal.models.torch_distributions import TorchDistributionWrapper
     from shoal.models.torch_memory import RecurrentNetwork
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
-    from shoal.runs.policies import Policy
+    from shoal.runs.loaded_policy import Policy
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
     from shoal.runs.trainer import DQN, PPO, TRPO, Trainer

@@ -13,7 +13,7 @@ import pytest
 import shoal
 from shoal.envs.vector import PythonVector
 from shoal.errors import CallbackError, ShoalError
-from shoal.sampling.hooked import HookedVector
+from shoal.sampling.episode_hooks import HookedVector
 
 FILE = Path(__file__).with_name("task_env.py")
 NUM_ENVS = 4

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from shoal.algorithms.seen import Seen, seen_at_ends
+from shoal.algorithms.network_inputs import Seen, seen_at_ends
 from shoal.config.settings import OnPolicyConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import gae, successor_values

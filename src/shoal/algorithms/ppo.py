@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.algorithms.minibatches import Epoch, Minibatches
+from shoal.algorithms.network_inputs import Seen, seen_by
 from shoal.algorithms.on_policy import explained_variance, is_sound, training_step, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
-from shoal.algorithms.seen import Seen, seen_by
 from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled

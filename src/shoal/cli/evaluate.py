@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.completing import algorithms, environments, runs
+from shoal.cli.completion import algorithms, environments, runs
 from shoal.cli.options import Command, where_option
 from shoal.cli.paths import short_path
 from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
-    from shoal.cli.outlets import Outlet
+    from shoal.cli.output import Outlet
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.making import EnvMaker
     from shoal.runs.evaluation import Agent
-    from shoal.runs.policies import Policy
+    from shoal.runs.loaded_policy import Policy
 
 SHOWN = 10
 FILE = click.Path(path_type=Path)
@@ -79,14 +79,14 @@ def evaluate(
     if video is not None and num_workers:
         raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
     _check_files(output, trajectories, video)
-    from shoal.cli.naming import found_run
-    from shoal.cli.outlets import open_outlets
+    from shoal.cli.output import open_outlets
+    from shoal.cli.run_names import found_run
     from shoal.config.experiment import algorithm_name
     from shoal.envs.making import env_maker
-    from shoal.envs.watching import Film
+    from shoal.envs.recording import Film
     from shoal.runs.evaluation import Watch, evaluate_cases
     from shoal.runs.evaluation import evaluate as run_episodes
-    from shoal.runs.policies import Policy, find_checkpoint, score_of
+    from shoal.runs.loaded_policy import Policy, find_checkpoint, score_of
     from shoal.runs.resuming import experiment_of
 
     outlets = open_outlets()
@@ -117,7 +117,7 @@ def evaluate(
     if best:
         score = score_of(checkpoint.experiment_tree)
         click.echo(f"best by {score} {_number(checkpoint.summary[score.removeprefix('min-')])}")
-    from shoal.runs.cases import case_rows, summary_of
+    from shoal.runs.case_results import case_rows, summary_of
 
     report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **metrics}
     summary, place = summary_of(found), _place(checkpoint.path.parent)
@@ -195,7 +195,7 @@ def _check_files(output: Path | None, trajectories: Path | None, video: Path | N
 
         check_trajectories(trajectories)
     if video is not None:
-        from shoal.envs.filming import check_video
+        from shoal.envs.video import check_video
 
         check_video(video)
     from shoal.runs.folders import check_writable

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from shoal.cli.waiting import FIRST_TOLD_S, Waits, activity_phrases, duration, rate
+from shoal.cli.progress import FIRST_TOLD_S, Waits, activity_phrases, duration, rate
 from shoal.machine.terminal import can_redraw
 from shoal.runs.activity import Activity, progress
 from shoal.runs.logs import RateLimit

@@ -36,9 +36,9 @@ COMMANDS = {
     "logs": _Lazy("shoal.cli.submit", "logs", "Print what a job has printed."),
     "cancel": _Lazy("shoal.cli.submit", "cancel", "Cancel a job."),
     "doctor": _Lazy("shoal.cli.doctor", "doctor", "Check what would break a cluster, here or on every host of a job."),
-    "cluster": _Lazy("shoal.cli.cluster_command", "cluster", "Write the file that starts a cluster on AWS."),
-    "config": _Lazy("shoal.cli.config_command", "config", "Show every key there is, or check a file."),
-    "envs": _Lazy("shoal.cli.envs_command", "envs", "List the environments that can be trained here."),
+    "cluster": _Lazy("shoal.cli.cluster", "cluster", "Write the file that starts a cluster on AWS."),
+    "config": _Lazy("shoal.cli.config", "config", "Show every key there is, or check a file."),
+    "envs": _Lazy("shoal.cli.envs", "envs", "List the environments that can be trained here."),
     "algorithms": _Lazy("shoal.cli.algorithms", "algorithms", "List the algorithms, and where each comes from."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
     "help": _Lazy("shoal.cli.main", "help_command", "Show the help of a command."),
@@ -167,7 +167,7 @@ def completion(shell: str) -> None:
     """Print the completion script of a shell; put `eval "$(shoal completion bash)"` into ~/.bashrc."""
     from click.shell_completion import get_completion_class
 
-    from shoal.cli.completing import MORE_FOLLOWS
+    from shoal.cli.completion import MORE_FOLLOWS
 
     complete = get_completion_class(shell)
     assert complete is not None

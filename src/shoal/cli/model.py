@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from shoal.cli.completing import runs
+from shoal.cli.completion import runs
 from shoal.cli.options import Command, where_option
 from shoal.cli.paths import short_path
 
@@ -14,8 +14,8 @@ from shoal.cli.paths import short_path
 @where_option()
 def model(path: str, results_dir: str | None) -> None:
     """Show the network of a trained agent: its layers, their shapes, and how many parameters they have."""
-    from shoal.cli.naming import found_run
-    from shoal.runs.policies import Policy, find_checkpoint
+    from shoal.cli.run_names import found_run
+    from shoal.runs.loaded_policy import Policy, find_checkpoint
 
     checkpoint = find_checkpoint(found_run(path, results_dir))
     policy = Policy.of(checkpoint)

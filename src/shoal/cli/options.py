@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from shoal.cli.completing import keys, results
+from shoal.cli.completion import keys, results
 
 FOLDER = "Where runs of that NAME are looked for; default: ~/shoal_results."
 

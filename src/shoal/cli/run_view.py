@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def follow(run: Run, quiet: bool) -> None:
     """Train a run before the user's eyes; the process ends here if a signal ended it."""
     from shoal.cli.live import open_view
-    from shoal.cli.outlets import open_outlets, tell_losses
+    from shoal.cli.output import open_outlets, tell_losses
     from shoal.runs.folders import env_label
 
     outlets = open_outlets()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.completing import algorithms, environments, runs
+from shoal.cli.completion import algorithms, environments, runs
 from shoal.cli.options import Command, set_option, stop_option, where_option
 from shoal.config.algorithms import BUILT_IN
 from shoal.errors import ConfigError
@@ -187,7 +187,7 @@ def resume(run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: 
 
     overrides = [("stop", limits(stop))] if stop else []
     overrides += [parse_override(text) for text in sets]
-    from shoal.cli.naming import found_run
+    from shoal.cli.run_names import found_run
     from shoal.cli.run_view import follow
     from shoal.runs.run import Run
 
@@ -257,7 +257,7 @@ def _with_trial(experiment: Experiment) -> Experiment:
     """The experiment whose `restore` is the best trial of a sweep, if it was the sweep."""
     if experiment.restore is None:
         return experiment
-    from shoal.cli.naming import best_trial
+    from shoal.cli.run_names import best_trial
     from shoal.config.changing import changed
     from shoal.runs.folders import find_named
 

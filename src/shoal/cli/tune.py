@@ -120,7 +120,7 @@ def tune(
 
 def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
     """Run a sweep before the user's eyes; the process ends here if a signal ended it."""
-    from shoal.cli.outlets import open_outlets, tell_losses
+    from shoal.cli.output import open_outlets, tell_losses
     from shoal.cli.tune_view import open_tune_view, tell_end
 
     outlets = open_outlets()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from shoal.cli.live import REDRAW_S, messages, tail
-from shoal.cli.waiting import duration, rate
+from shoal.cli.progress import duration, rate
 from shoal.config.problems import printable
 from shoal.config.sweep import trial_count
 from shoal.machine.terminal import can_redraw

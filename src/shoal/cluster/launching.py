@@ -20,7 +20,6 @@ from typing import Any
 from shoal.cluster.agent_entry import SIGNALS, serve
 from shoal.cluster.agent_processes import AgentProcesses
 from shoal.cluster.allocation import Host, allocation
-from shoal.cluster.command import Command
 from shoal.cluster.exits import HEAD_FAILED, NODE_LOST
 from shoal.cluster.head import PASSED_ON, Head, HeadPlan, HostState
 from shoal.cluster.job_folder import (
@@ -40,6 +39,7 @@ from shoal.cluster.ranks import Rank, rank_of
 from shoal.cluster.room_check import Resources, RoomCheck, answer
 from shoal.cluster.schedulers import starts_of
 from shoal.cluster.start_commands import agents_command
+from shoal.cluster.user_command import Command
 from shoal.errors import ClusterError, ConfigError
 from shoal.machine.host_names import is_own_name, short_name
 from shoal.machine.ray_variables import LOOPBACK, token_variables

@@ -14,7 +14,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from shoal.config.algorithms import name_of
 from shoal.config.changing import changed, unchecked
-from shoal.config.episodes import ClassSource, EnvConfigSamplers, FunctionSource, OptionSamplers, Stages, Task
+from shoal.config.episode_variation import ClassSource, EnvConfigSamplers, FunctionSource, OptionSamplers, Stages, Task
 from shoal.config.fields import (
     STRICT,
     BelowOne,

@@ -19,12 +19,12 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
+from shoal.envs.env_errors import own_words
 from shoal.envs.importing import load_file
 from shoal.envs.making import env_maker, spaces_of
 from shoal.envs.packages import registering_packages
 from shoal.envs.registry import registered_names
 from shoal.envs.spaces import Space
-from shoal.envs.telling import own_words
 from shoal.errors import ConfigError
 
 BRIDGES = ("GymV21Environment", "GymV26Environment")

@@ -18,13 +18,13 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from shoal.envs.closing import close_quietly
+from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, Env, adapt_legacy, strip
 from shoal.envs.masks import MaskSpec
 from shoal.envs.observations import ObsSpec
 from shoal.envs.repeated import Repeated, items_of
 from shoal.envs.spaces import ActionSpec, Space, leaves_of, path_name
-from shoal.envs.telling import own_words, pass_on_interrupts, start_error
 from shoal.errors import ConfigError, EnvError
 
 _SEED = 0

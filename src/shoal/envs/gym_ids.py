@@ -13,9 +13,9 @@ from collections.abc import Iterable
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
+from shoal.envs.env_errors import notice_once
 from shoal.envs.importing import load_module
 from shoal.envs.registry import registered_names
-from shoal.envs.telling import notice_once
 from shoal.envs.written_ids import homes_of, packages, written_ids
 from shoal.errors import ConfigError
 

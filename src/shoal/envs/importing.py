@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.envs.telling import logger, notice_once, own_words, start_error
+from shoal.envs.env_errors import logger, notice_once, own_words, start_error
 from shoal.errors import ConfigError
 
 _imported_here: set[str] = set()

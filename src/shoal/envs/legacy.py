@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shoal.envs.telling import notice_once, start_error
+from shoal.envs.env_errors import notice_once, start_error
 from shoal.errors import ConfigError
 
 

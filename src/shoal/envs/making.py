@@ -14,9 +14,11 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from shoal.envs.calling import check_keywords, create, guarded
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
+from shoal.envs.env_arguments import check_keywords, create, guarded
+from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
+from shoal.envs.foreign_objects import stranger
 from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
 from shoal.envs.importing import (
     AttributeMissing,
@@ -29,8 +31,6 @@ from shoal.envs.importing import (
 )
 from shoal.envs.legacy import AnyForm, LegacyGymEnv, is_legacy
 from shoal.envs.registry import registered
-from shoal.envs.strangers import stranger
-from shoal.envs.telling import own_words, pass_on_interrupts, start_error
 from shoal.envs.wrapping import Wrapping, wrappings
 from shoal.errors import ConfigError
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from shoal.data.batch import Episode, Incident, Parts
 from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
+from shoal.envs.env_errors import pass_on_interrupts
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
-from shoal.envs.telling import pass_on_interrupts
 from shoal.envs.vector import Steps, plain_numbers
 from shoal.errors import EnvError
 

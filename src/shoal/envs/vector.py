@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from shoal.data.batch import Episode, Incident, Parts
 from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
+from shoal.envs.env_errors import pass_on_interrupts
 from shoal.envs.observations import ObsSpec
 from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.tasks import set_task
-from shoal.envs.telling import pass_on_interrupts
 from shoal.errors import CallbackError, EnvError
 
 MOST_FAILURES_IN_A_ROW = 10

@@ -14,9 +14,9 @@ from gymnasium import wrappers as gymnasium_wrappers
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from shoal.config.wrappers import source_and_args
-from shoal.envs.calling import parameters_of
+from shoal.envs.env_arguments import parameters_of
+from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
 from shoal.envs.importing import importable, load_named
-from shoal.envs.telling import own_words, pass_on_interrupts, start_error
 from shoal.errors import ConfigError, ShoalError
 
 REFUSED = {

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shoal.envs.env_errors import own_words
 from shoal.envs.spaces import ActionSpec, Space
-from shoal.envs.telling import own_words
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.distributions import Array, Coefficient, Evaluation
 

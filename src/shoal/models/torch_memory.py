@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from shoal.config.model import ModelConfig
+from shoal.envs.env_errors import own_words
 from shoal.envs.observations import Kind
-from shoal.envs.telling import own_words
 from shoal.errors import ConfigError
 from shoal.models.network import Inputs
 from shoal.models.torch_inputs import ObsView

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.config.model import ModelConfig
+from shoal.envs.env_errors import own_words
 from shoal.envs.observations import Kind
 from shoal.envs.spaces import Space, channels_first, image_sides
-from shoal.envs.telling import own_words
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.catalog import custom_model_class
 from shoal.models.convolutions import classic_convolutions, default_convolutions

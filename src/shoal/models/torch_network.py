@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from shoal.envs.telling import own_words
+from shoal.envs.env_errors import own_words
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.network import Array, Inputs
 

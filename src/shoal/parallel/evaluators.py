@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from shoal.models.policy import Policy
-from shoal.sampling.episodes import Found, Share, run_share
+from shoal.sampling.evaluation_episodes import Found, Share, run_share
 
 Answer = Callable[[], list[Found]]
 

@@ -16,7 +16,7 @@ from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Answer
 from shoal.parallel.ray_session import Session
 from shoal.parallel.ray_workers import without_gpu
-from shoal.sampling.episodes import Found, Share, run_share
+from shoal.sampling.evaluation_episodes import Found, Share, run_share
 
 MOST_DEATHS = 3  # of evaluation workers, in one evaluation
 

@@ -24,7 +24,7 @@ from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.ray_session import reserved_resources
 from shoal.parallel.ray_workers import Fragment, RayWorkers
-from shoal.parallel.sockets import Address, SocketGroup, listen
+from shoal.parallel.tcp_sums import Address, SocketGroup, listen
 from shoal.parallel.workers import check_usable
 
 MOST_REPEATS = 3  # of one iteration, after a learner has died in it
@@ -71,7 +71,7 @@ class RemoteLearner:
     def _group(self, meeting: Meeting) -> Group:
         if not self._config.num_gpus:
             return SocketGroup(self._listener, meeting.addresses, self._rank, meeting.secret)
-        from shoal.parallel.collective import TorchGroup, use_interface_of
+        from shoal.parallel.nccl import TorchGroup, use_interface_of
 
         self._listener.close()
         use_interface_of(meeting.addresses[self._rank][0])

@@ -17,10 +17,10 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.machine.cores import cores
 from shoal.machine.ray_variables import TOKEN_MODE
+from shoal.parallel.capacity import check_cluster, check_machine, check_network
 from shoal.parallel.private_ray import PrivateRay, reread_token, start_private_ray
 from shoal.parallel.ray_address import look_at, named_address
 from shoal.parallel.ray_logs import last_words, said_by
-from shoal.parallel.room import check_cluster, check_machine, check_network
 
 FREEING_TIMEOUT_S = 10.0
 

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from shoal.config.settings import AlgorithmConfig, Config
 from shoal.envs.making import EnvMaker
 from shoal.models.policy import Policy
+from shoal.parallel.capacity import check_network
 from shoal.parallel.evaluators import Evaluators, LocalEvaluators
 from shoal.parallel.group import Alone
 from shoal.parallel.learner import Learner, MakeLearner
-from shoal.parallel.room import check_network
 from shoal.parallel.workers import LocalWorkers, Workers
 
 # What a start is about to do, in plain words, for whoever shows it.

@@ -8,7 +8,7 @@ from shoal.config.yaml_files import dump_yaml
 from shoal.reports.analysis import Analysis
 from shoal.reports.answer import Answer, answer_of
 from shoal.reports.page import page
-from shoal.runs.durable import replace_file
+from shoal.runs.atomic_files import replace_file
 
 
 def write_answer(folder: Path) -> Analysis:

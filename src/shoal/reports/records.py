@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from shoal.config.sweep import Sweep
 from shoal.errors import CheckpointError
-from shoal.runs.durable import replace_file
+from shoal.runs.atomic_files import replace_file
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
 from shoal.runs.reporters import plain_json
 from shoal.runs.stopping import numbers

@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 
 from shoal.data.state import State
 from shoal.errors import CheckpointError
-from shoal.runs.durable import remove_folder, remove_tree, sync_folder, write_file
+from shoal.runs.atomic_files import remove_folder, remove_tree, sync_folder, write_file
 from shoal.version import __version__
 
 logger = logging.getLogger("shoal.checkpoints")

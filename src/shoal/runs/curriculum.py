@@ -10,17 +10,17 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from shoal.config.episodes import comparison, task_value
+from shoal.config.episode_variation import comparison, task_value
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Episode
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.envs.context import EnvContext
+from shoal.envs.env_errors import notice_once, own_words, pass_on_interrupts
 from shoal.envs.importing import load_named
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
 from shoal.envs.tasks import get_task, lacks_tasks, set_task
-from shoal.envs.telling import notice_once, own_words, pass_on_interrupts
 from shoal.errors import CallbackError, ConfigError, ShoalError
 from shoal.runs.reporters import plain_json
 from shoal.runs.stopping import missing_metric, numbers

@@ -17,11 +17,11 @@ from shoal.data.streams import evaluation_seed
 from shoal.envs.cases import Case
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
-from shoal.envs.watching import Film
+from shoal.envs.recording import Film
 from shoal.errors import ConfigError
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators
-from shoal.sampling.episodes import Found, Share, check_same_form
+from shoal.sampling.evaluation_episodes import Found, Share, check_same_form
 
 SHARES_PER_WORKER = 4  # of cases: who gets the short ones takes more of them
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import ConfigError
+from shoal.runs.atomic_files import write_file
 from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of
-from shoal.runs.durable import write_file
 
 logger = logging.getLogger("shoal.runs")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from shoal.errors import CheckpointError, ShoalError
-from shoal.runs.durable import open_own
+from shoal.runs.atomic_files import open_own
 
 logger = logging.getLogger("shoal.lease")
 

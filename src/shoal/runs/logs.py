@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 
-from shoal.runs.durable import open_own
+from shoal.runs.atomic_files import open_own
 
 BURST = 20
 PERIOD_S = 60.0

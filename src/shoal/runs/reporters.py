@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.runs.durable import open_own, replace_file
-from shoal.runs.events import event_file_name, opening, scalars
+from shoal.runs.atomic_files import open_own, replace_file
 from shoal.runs.stopping import flat, numbers
+from shoal.runs.tensorboard import event_file_name, opening, scalars
 
 logger = logging.getLogger("shoal.reporters")
 

@@ -21,11 +21,12 @@ from shoal.config.changing import changed
 from shoal.config.experiment import Experiment, as_tree, experiment_from, experiment_yaml
 from shoal.config.foreign_names import run_keyword_problem
 from shoal.data.state import State
+from shoal.envs.env_errors import notice_once
 from shoal.envs.making import env_maker
-from shoal.envs.telling import notice_once
 from shoal.errors import CallbackError, CheckpointError, ConfigError, ShoalError
 from shoal.machine.signals import exit_code
 from shoal.runs.activity import Activity, progress, training
+from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.checkpoints import (
     Checkpoint,
     checkpoint_folder,
@@ -37,7 +38,6 @@ from shoal.runs.checkpoints import (
     tidy,
     write_checkpoint,
 )
-from shoal.runs.durable import remove_folder, replace_file
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
 from shoal.runs.interrupts import Interrupted, Interrupts

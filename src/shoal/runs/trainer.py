@@ -37,7 +37,7 @@ from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import Agent, Watch, begin, check_environment, evaluate
 from shoal.runs.videos import check_pictures, film_of
 from shoal.sampling.callbacks import call_hook, load_callbacks
-from shoal.sampling.episodes import Found
+from shoal.sampling.evaluation_episodes import Found
 
 log = logging.getLogger("shoal")
 

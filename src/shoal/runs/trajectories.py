@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from shoal.envs.recording import Trace
 from shoal.envs.repeated import items_of
 from shoal.envs.spaces import Path, Space, leaves_of, path_name
-from shoal.envs.watching import Trace
 from shoal.errors import ConfigError
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs.context import EnvContext
-from shoal.envs.filming import check_videos, has_screen, made_to_be_filmed
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
-from shoal.envs.watching import Film
+from shoal.envs.recording import Film
+from shoal.envs.video import check_videos, has_screen, made_to_be_filmed
 from shoal.errors import ConfigError
 from shoal.runs.evaluation import evaluated
 from shoal.runs.folders import check_writable

@@ -19,7 +19,7 @@ from shoal.envs.space_trees import space_from
 from shoal.errors import ConfigError
 from shoal.runs.checkpoints import Checkpoint, read_checkpoint
 from shoal.runs.folders import find_named, results_root
-from shoal.runs.policies import Policy, find_checkpoint
+from shoal.runs.loaded_policy import Policy, find_checkpoint
 from shoal.runs.resuming import experiment_of, flat
 
 if TYPE_CHECKING:

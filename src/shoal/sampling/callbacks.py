@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoal.envs.env_errors import own_words
 from shoal.envs.importing import load_named
-from shoal.envs.telling import own_words
 from shoal.errors import CallbackError, ConfigError
 
 EPISODE_HOOKS = ("on_episode_start", "on_episode_step", "on_episode_end")

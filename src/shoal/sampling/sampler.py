@@ -19,7 +19,7 @@ from shoal.data.streams import Stream, generator
 from shoal.envs.vector import Steps, Vector
 from shoal.errors import EnvError
 from shoal.models.policy import Policy
-from shoal.sampling.carrying import Carrier
+from shoal.sampling.recurrent_state import Carrier
 
 MOST_REPLAYED_STEPS = 20_000
 LONGEST_EPISODE = 1_000_000

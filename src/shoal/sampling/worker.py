@@ -17,17 +17,17 @@ from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
-from shoal.envs.filming import made_to_show
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
 from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.vector import PythonVector, Vector
+from shoal.envs.video import made_to_show
 from shoal.errors import ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
-from shoal.sampling.crowd import Crowd
-from shoal.sampling.hooked import HookedVector
+from shoal.sampling.episode_hooks import HookedVector
+from shoal.sampling.many_envs import Crowd
 from shoal.sampling.sampler import Sampler
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from shoal.config.layout import Bundle
 from shoal.config.sweep import tree_with
 from shoal.errors import ShoalError
 from shoal.reports.records import RESULTS_FILE
-from shoal.runs.durable import open_own
+from shoal.runs.atomic_files import open_own
 from shoal.runs.reporters import plain_json
 from shoal.runs.stopping import numbers, stop_reason
 from shoal.tune.metric_checks import check_finite, check_metric

@@ -27,7 +27,7 @@ from shoal.reports.records import (
     sweeps_of,
     write_sweep,
 )
-from shoal.runs.durable import remove_folder, replace_file
+from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.folders import DEFAULT_RESULTS, make_dated_folder, results_folder
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import Lease, check_free

@@ -32,8 +32,8 @@ from shoal.reports.records import (
     write_done,
     write_failure,
 )
+from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.checkpoints import newest_summary
-from shoal.runs.durable import remove_folder, replace_file
 from shoal.runs.lease import LOST_AFTER_S, check_free
 from shoal.runs.run import Result, Run, checked
 from shoal.runs.stopping import numbers, stop_reason

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from shoal.algorithms import trpo
-from shoal.algorithms.seen import seen_by
+from shoal.algorithms.network_inputs import seen_by
 from shoal.algorithms.trpo import TRPOLearner, TrustRegion, conjugate_gradient
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch

@@ -19,10 +19,10 @@ from gymnasium.wrappers import ClipReward, OrderEnforcing, TimeLimit
 
 from shoal.envs import gym_ids
 from shoal.envs.context import EnvContext
+from shoal.envs.env_errors import notice_once
 from shoal.envs.importing import importable, load_file
 from shoal.envs.making import EnvMaker, env_maker, strip
 from shoal.envs.registry import register_env
-from shoal.envs.telling import notice_once
 from shoal.errors import ConfigError, EnvError
 
 ENV = """

@@ -12,8 +12,8 @@ import pytest
 
 from shoal.envs import written_ids
 from shoal.envs.context import EnvContext
+from shoal.envs.env_errors import notice_once
 from shoal.envs.making import env_maker
-from shoal.envs.telling import notice_once
 from shoal.errors import ConfigError, EnvError
 
 Install = Callable[..., None]

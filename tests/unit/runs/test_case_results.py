@@ -6,8 +6,8 @@ from pathlib import Path
 
 from shoal.data.batch import Episode
 from shoal.envs.cases import read_cases
-from shoal.runs.cases import case_rows, summary_of
-from shoal.sampling.episodes import Found
+from shoal.runs.case_results import case_rows, summary_of
+from shoal.sampling.evaluation_episodes import Found
 
 
 def test_results_stand_beside_their_cases(tmp_path: Path) -> None:

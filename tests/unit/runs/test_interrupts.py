@@ -202,7 +202,7 @@ def test_a_forked_child_takes_what_signals_it_likes() -> None:
 
 
 def test_a_full_device_is_a_loss_that_nobody_notices(tmp_path: Path) -> None:
-    from shoal.cli.outlets import Outlet, _text
+    from shoal.cli.output import Outlet, _text
 
     with open("/dev/full", "w") as full, open(tmp_path / "good", "w+") as good:
         lost, kept = Outlet(full.fileno(), "stdout"), Outlet(good.fileno(), "stderr")

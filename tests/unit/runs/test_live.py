@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.cli.live import MOST_POINTS, History, live_lines, plain_line, sparkline
-from shoal.cli.waiting import duration, rate
+from shoal.cli.progress import duration, rate
 
 
 def history(stop: dict[str, float], *results: dict[str, Any]) -> History:

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.cli import live
 from shoal.cli.live import PlainView, live_lines, open_view
-from shoal.cli.waiting import Waits, activity_phrases
+from shoal.cli.progress import Waits, activity_phrases
 from shoal.config.experiment import algorithm_config
 from shoal.runs.activity import Activity, progress
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shoal.envs.context import EnvContext
-from shoal.envs.filming import check_video, made_to_be_filmed, paletted, picture
 from shoal.envs.making import env_maker
+from shoal.envs.video import check_video, made_to_be_filmed, paletted, picture
 from shoal.errors import ConfigError, EnvError
 
 

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from shoal.algorithms.minibatches import Minibatches
+from shoal.algorithms.network_inputs import seen_at_ends, seen_by
 from shoal.algorithms.on_policy import outputs_of, values_and_advantages, values_of
 from shoal.algorithms.ppo import PPOLearner
-from shoal.algorithms.seen import seen_at_ends, seen_by
 from shoal.algorithms.trpo import TRPOLearner
 from shoal.config.ppo import PPOConfig
 from shoal.config.trpo import TRPOConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.data.metrics import mean_interval
 from shoal.envs.cases import Cases
-from shoal.sampling.episodes import Found
+from shoal.sampling.evaluation_episodes import Found
 
 RESULTS = ("episode_reward", "episode_len", "error")
 """The columns that are added to those of the cases, before the numbers of the last `info`."""

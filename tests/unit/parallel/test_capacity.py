@@ -9,15 +9,15 @@ import pytest
 from shoal.config.experiment import algorithm_config
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
-from shoal.parallel import room
-from shoal.parallel.room import check_machine, check_network, least_parameters
+from shoal.parallel import capacity
+from shoal.parallel.capacity import check_machine, check_network, least_parameters
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cores and 8 GB."""
-    monkeypatch.setattr(room, "cores", lambda: 2)
-    monkeypatch.setattr(room, "available_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr(capacity, "cores", lambda: 2)
+    monkeypatch.setattr(capacity, "available_memory", lambda: 8 * 10**9)
 
 
 def config(**keys: Any) -> AlgorithmConfig:

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from shoal.parallel import sockets
-from shoal.parallel.sockets import SocketGroup, listen
+from shoal.parallel import tcp_sums
+from shoal.parallel.tcp_sums import SocketGroup, listen
 
 LENGTHS = (1, 1000, 3_000_000)  # the last one does not fit into the kernel's buffers
 
@@ -80,7 +80,7 @@ def test_a_partner_that_is_gone_is_a_connection_error() -> None:
 
 def test_strangers_are_shut_out(monkeypatch) -> None:
     """One that says nothing, one that talks nonsense and one that leaves do not keep the learners from meeting."""
-    monkeypatch.setattr(sockets, "GREETING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(tcp_sums, "GREETING_TIMEOUT_S", 0.2)
     strangers = []
 
     def call(addresses) -> None:
@@ -95,6 +95,6 @@ def test_strangers_are_shut_out(monkeypatch) -> None:
 
 
 def test_another_secret_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(sockets, "MEETING_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(tcp_sums, "MEETING_TIMEOUT_S", 0.5)
     with pytest.raises((ConnectionError, TimeoutError)):
         met(2, secrets=[b"one", b"other"])

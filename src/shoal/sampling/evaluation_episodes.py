@@ -18,9 +18,9 @@ from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import Randomizer, first_draw
+from shoal.envs.recording import Film, Recorder, Trace, watched
 from shoal.envs.spaces import Space, leaves_of, path_name
 from shoal.envs.vector import PythonVector
-from shoal.envs.watching import Film, Recorder, Trace, watched
 from shoal.errors import ConfigError, EnvError
 from shoal.models.policy import Policy
 from shoal.sampling.sampler import LONGEST_EPISODE

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from shoal.config.episodes import comparison, task_value
+from shoal.config.episode_variation import comparison, task_value
 from shoal.config.experiment import as_tree, experiment_from
 
 

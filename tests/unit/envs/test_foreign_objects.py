@@ -13,9 +13,9 @@ from gymnasium.experimental.functional import FuncEnv
 import shoal
 from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
+from shoal.envs.env_errors import notice_once
 from shoal.envs.legacy import LegacyGymEnv
 from shoal.envs.making import env_maker
-from shoal.envs.telling import notice_once
 from shoal.errors import EnvError
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)

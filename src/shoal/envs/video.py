@@ -16,8 +16,8 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from shoal.envs.context import EnvContext
+from shoal.envs.env_errors import own_words, start_error
 from shoal.envs.making import AnyEnv, Env, EnvMaker
-from shoal.envs.telling import own_words, start_error
 from shoal.errors import ConfigError
 
 CODECS = {".mp4": ("libx264", "yuv420p"), ".gif": ("gif", "pal8")}

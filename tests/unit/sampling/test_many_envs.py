@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from shoal.errors import ConfigError
-from shoal.sampling import crowd
-from shoal.sampling.crowd import Crowd
+from shoal.sampling import many_envs
+from shoal.sampling.many_envs import Crowd
 
 EACH = 1 << 20
 
@@ -17,8 +17,8 @@ EACH = 1 << 20
 def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes that this process has, and bytes that are free."""
     now = [0, 10**9]
-    monkeypatch.setattr(crowd, "_own_bytes", lambda: now[0])
-    monkeypatch.setattr(crowd, "available_memory", lambda: now[1])
+    monkeypatch.setattr(many_envs, "_own_bytes", lambda: now[0])
+    monkeypatch.setattr(many_envs, "available_memory", lambda: now[1])
     return now
 
 
@@ -49,7 +49,7 @@ def test_modules_that_the_first_import_are_no_environments(memory: list[int]) ->
 
 
 def test_a_long_wait_is_told_less_and_less_often(memory: list[int], monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    monkeypatch.setattr(crowd, "perf_counter", lambda: memory[0] / EACH)  # each takes a second
+    monkeypatch.setattr(many_envs, "perf_counter", lambda: memory[0] / EACH)  # each takes a second
     with caplog.at_level(logging.INFO, "shoal.progress"):
         make(800, memory, until=200)
     assert [message.split("; ")[1] for message in caplog.messages] == [

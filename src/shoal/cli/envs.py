@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from shoal.cli.completing import environments
+from shoal.cli.completion import environments
 from shoal.cli.options import Command
 from shoal.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.completing import algorithms
+from shoal.cli.completion import algorithms
 from shoal.cli.options import Command
 from shoal.errors import ConfigError
 from shoal.machine.terminal import is_terminal

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from shoal.envs.context import INDICES, EnvContext, NoSuchItem
-from shoal.envs.telling import own_words, pass_on_interrupts, start_error
+from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
 from shoal.errors import ConfigError, ShoalError
 
 _WHOLE_CONFIG = ("config", "env_config", "ctx", "context")

@@ -15,10 +15,10 @@ from gymnasium.vector import VectorEnv
 
 from shoal.envs.cases import Case
 from shoal.envs.context import EnvContext
-from shoal.envs.filming import DEFAULT_FPS, Video, made_to_be_filmed, picture
+from shoal.envs.env_errors import own_words
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, EnvMaker
-from shoal.envs.telling import own_words
+from shoal.envs.video import DEFAULT_FPS, Video, made_to_be_filmed, picture
 from shoal.errors import ConfigError
 
 
