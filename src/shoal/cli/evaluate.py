@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from shoal.cli.output import Outlet
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.making import EnvMaker
+    from shoal.models.policy import Policy
     from shoal.runs.evaluation import Agent
-    from shoal.runs.loaded_policy import Policy
 
 SHOWN = 10
 FILE = click.Path(path_type=Path)
@@ -86,7 +86,7 @@ def evaluate(
     from shoal.envs.recording import Film
     from shoal.runs.evaluation import Watch, evaluate_cases
     from shoal.runs.evaluation import evaluate as run_episodes
-    from shoal.runs.loaded_policy import Policy, find_checkpoint, score_of
+    from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
     outlets = open_outlets()
@@ -103,7 +103,7 @@ def evaluate(
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
     maker = env_maker(experiment.config.env, search_path, experiment.config.wrappers)
-    policy = Policy.of(checkpoint, maker)
+    policy = policy_of(checkpoint, maker)
     with ExitStack() as closing:
         agent = _agent(experiment.config, maker, policy, num_workers, closing)
         agent = replace(agent, task=checkpoint.state.values["curriculum"]["task"])

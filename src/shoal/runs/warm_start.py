@@ -19,7 +19,7 @@ from shoal.envs.space_trees import space_from
 from shoal.errors import ConfigError
 from shoal.runs.checkpoints import Checkpoint, read_checkpoint
 from shoal.runs.folders import find_named, results_root
-from shoal.runs.loaded_policy import Policy, find_checkpoint
+from shoal.runs.loaded_policy import find_checkpoint, policy_of
 from shoal.runs.resuming import experiment_of, flat
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def begin_with(trainer: Trainer, path: str) -> None:
     """Put weights and observation filter of a checkpoint into a trainer that has not trained yet."""
     source = read_checkpoint(path)
     _check_spaces(trainer, source)
-    theirs = Policy.of(source, trainer.env_maker)
+    theirs = policy_of(source, trainer.env_maker)
     policy = trainer.get_policy()
     mine = policy.network.named_params()
     found = theirs.network.named_params()
