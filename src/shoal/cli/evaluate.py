@@ -18,6 +18,7 @@ import click
 from shoal.cli.completion import algorithms, environments, runs
 from shoal.cli.options import Command, where_option
 from shoal.cli.paths import short_path
+from shoal.data.number_text import number_text
 from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def evaluate(
     click.echo(f"{experiment.run} {experiment.config.env}  {short_path(checkpoint.path)}")
     if best:
         score = score_of(checkpoint.experiment_tree)
-        click.echo(f"best by {score} {_number(checkpoint.summary[score.removeprefix('min-')])}")
+        click.echo(f"best by {score} {number_text(checkpoint.summary[score.removeprefix('min-')])}")
     from shoal.runs.case_results import case_rows, summary_of
 
     report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **metrics}
@@ -169,17 +170,13 @@ def table(summary: dict[str, dict[str, Any]]) -> str:
         return "  no episode came to its end"
     lines = [["", "mean", "95 % interval", "min", "max"]]
     for name, row in summary.items():
-        interval = "-" if row["ci_low"] is None else f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
-        lines.append([name, _number(row["mean"]), interval, _number(row["min"]), _number(row["max"])])
+        interval = "-" if row["ci_low"] is None else f"{number_text(row['ci_low'])} to {number_text(row['ci_high'])}"
+        lines.append([name, number_text(row["mean"]), interval, number_text(row["min"]), number_text(row["max"])])
     first, *others = (max(map(len, column)) for column in zip(*lines))
     return "\n".join(
         "  ".join(["", f"{line[0]:<{first}}", *(f"{cell:>{width}}" for cell, width in zip(line[1:], others))])
         for line in lines
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".removesuffix(".00") if abs(value) >= 0.1 or not value else f"{value:.3g}"
 
 
 def _check_same(flag: str, asked: str | None, stored: str) -> None:

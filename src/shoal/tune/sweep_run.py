@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.config.layout import Bundle
 from shoal.config.search_spaces import combinations, extremes
 from shoal.config.sweep import Sweep
+from shoal.data.results import plain_json
 from shoal.errors import ConfigError, ShoalError
 from shoal.reports.labels import counted
 from shoal.reports.records import (
@@ -32,7 +33,6 @@ from shoal.runs.folders import DEFAULT_RESULTS, make_dated_folder, results_folde
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
-from shoal.runs.reporters import plain_json
 from shoal.runs.resuming import FREE_SWEEP_KEYS, flat
 from shoal.runs.run import Outcome
 from shoal.tune.trial_resources import bundle_of, bundles_of, check_room, most_at_once
