@@ -14,7 +14,7 @@ from shoal.config.experiment import (
     experiment_from,
     folder_name,
     from_file,
-    plain,
+    json_value,
     unique,
     with_env_in_config,
 )
@@ -125,7 +125,7 @@ def tree_with(sweep: Sweep, settings: Mapping[str, Any], seed: int | None) -> di
 
 def sweep_tree(sweep: Sweep) -> dict[str, Any]:
     """The sweep in JSON's types; `sweep_of` reads it back."""
-    tree: dict[str, Any] = plain(asdict(sweep), "sweep")
+    tree: dict[str, Any] = json_value(asdict(sweep), "sweep")
     return tree
 
 

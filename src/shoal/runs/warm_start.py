@@ -20,7 +20,7 @@ from shoal.errors import ConfigError
 from shoal.runs.checkpoints import Checkpoint, read_checkpoint
 from shoal.runs.folders import find_named, results_root
 from shoal.runs.loaded_policy import find_checkpoint, policy_of
-from shoal.runs.resuming import experiment_of, flat
+from shoal.runs.resuming import by_dotted_key, experiment_of
 
 if TYPE_CHECKING:
     from shoal.runs.trainer import Trainer
@@ -99,7 +99,7 @@ def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
 
 def _same(tree: Mapping[str, Any]) -> dict[str, Any]:
     """What must be the same, by dotted key."""
-    kept = flat({key: tree[key] for key in SAME_KEYS if key in tree})
+    kept = by_dotted_key({key: tree[key] for key in SAME_KEYS if key in tree})
     return {key: value for key, value in kept.items() if key not in FREE_KEYS}
 
 
