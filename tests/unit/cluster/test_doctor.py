@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster.checks import CHECKS
-from shoal.cluster.doctor import Row, folded, rows
+from shoal.cluster.doctor import CheckRow, folded, rows
 from shoal.cluster.host_facts import facts
 from shoal.cluster.host_lists import expand
 
@@ -77,7 +77,7 @@ def host(**changes: Any) -> dict[str, Any]:
     return told
 
 
-def row(check: str, **hosts: dict[str, Any]) -> Row:
+def row(check: str, **hosts: dict[str, Any]) -> CheckRow:
     (found,) = (row for row in rows(hosts) if row.check == check)
     return found
 
