@@ -22,7 +22,7 @@ from shoal.data.number_text import number_text
 from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
-    from shoal.cli.output import Outlet
+    from shoal.cli.output import GuardedStream
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.making import EnvMaker
     from shoal.models.policy import Policy
@@ -80,7 +80,7 @@ def evaluate(
     if video is not None and num_workers:
         raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
     _check_files(output, trajectories, video)
-    from shoal.cli.output import open_outlets
+    from shoal.cli.output import guard_streams
     from shoal.cli.run_names import found_run
     from shoal.config.experiment import algorithm_name
     from shoal.envs.making import env_maker
@@ -90,7 +90,7 @@ def evaluate(
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
-    outlets = open_outlets()
+    streams = guard_streams()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     experiment, search_path = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
@@ -146,7 +146,7 @@ def evaluate(
     if video is not None and not found.trouble:
         click.echo(f"video in {video}")
     click.echo(f"written to {short_path(place)}")
-    _check_told(outlets, place)
+    _check_printed(streams, place)
     if found.trouble:
         raise ShoalError(found.trouble)
     if file is not None and len(found.failed) == len(file.rows):
@@ -236,11 +236,11 @@ def _place(folder: Path) -> Path:
     raise ConfigError(f"{folder} cannot be written: {refused.strerror}; go to a folder that can be, and try again")
 
 
-def _check_told(outlets: list[Outlet], place: Path) -> None:
+def _check_printed(streams: list[GuardedStream], place: Path) -> None:
     """Say where the results are if stdout did not take them; who closed a pipe has read enough."""
-    for outlet in outlets:
-        loss = outlet.loss
-        if loss is not None and outlet.stream_name == "stdout" and not isinstance(loss, BrokenPipeError):
+    for stream in streams:
+        loss = stream.loss
+        if loss is not None and stream.stream_name == "stdout" and not isinstance(loss, BrokenPipeError):
             why = loss.strerror or loss
             raise ShoalError(f"the output cannot be written: {why}; the results are in {short_path(place)}")
 

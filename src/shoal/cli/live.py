@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from shoal.cli.progress import FIRST_TOLD_S, Waits, activity_phrases
+from shoal.cli.progress import FIRST_TOLD_S, ReminderTimes, activity_phrases
 from shoal.data.number_text import column_text, duration_text, number_text, rate_text
 from shoal.data.results import numbers
 from shoal.machine.terminal import can_redraw
@@ -122,10 +122,10 @@ class PlainView(QuietView):
             thread.join()
 
     def _tell(self, activity: Callable[[], Activity], done: threading.Event) -> None:
-        waits = Waits()
+        reminders = ReminderTimes()
         while not done.wait(LOOK_S):
             now = activity()
-            if waits.is_time(now.since, time.monotonic()):
+            if reminders.is_time(now.since, time.monotonic()):
                 self._write("; ".join(activity_phrases(now, self._phase, time.monotonic())))
 
     def _write(self, line: str) -> None:
@@ -298,20 +298,20 @@ def sparkline(values: Sequence[float], cells: int) -> str:
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-class Listener(Protocol):
+class MessageView(Protocol):
     """Shows messages."""
 
     def log(self, line: str) -> None:
         """Show one."""
 
 
-Shown = TypeVar("Shown", bound=Listener)
+Shown = TypeVar("Shown", bound=MessageView)
 
 
 class _ToView(logging.Handler):
     """Hands messages to a view."""
 
-    def __init__(self, view: Listener, level: str) -> None:
+    def __init__(self, view: MessageView, level: str) -> None:
         super().__init__(level)
         self._view = view
         self.addFilter(RateLimit())
@@ -334,17 +334,17 @@ def messages(view: Shown, level: str) -> Iterator[Shown]:
         log.removeHandler(handler)
 
 
-class Beginning(Protocol):
+class PhaseView(Protocol):
     """Shows what a run does before its first iteration."""
 
     def begin(self, phase: str) -> None:
         """Show one thing."""
 
 
-class _ToBeginning(logging.Handler):
+class _ToPhaseView(logging.Handler):
     """Hands what begins to a view."""
 
-    def __init__(self, view: Beginning) -> None:
+    def __init__(self, view: PhaseView) -> None:
         super().__init__(logging.INFO)
         self._view = view
 
@@ -354,9 +354,9 @@ class _ToBeginning(logging.Handler):
 
 
 @contextmanager
-def phases(view: Beginning) -> Iterator[None]:
+def phases(view: PhaseView) -> Iterator[None]:
     """Meanwhile the view shows what takes its time before the first iteration."""
-    handler = _ToBeginning(view)
+    handler = _ToPhaseView(view)
     progress.addHandler(handler)
     try:
         yield

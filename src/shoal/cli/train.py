@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ALGORITHM_HELP = f"Algorithm: {', '.join(BUILT_IN)}, or one that `shoal algorithms` lists."
 
 
-class Workers(click.ParamType[int | str]):
+class WorkerCount(click.ParamType[int | str]):
     """A number of workers, or `auto`."""
 
     name = "N|auto"
@@ -61,7 +61,7 @@ class TrainCommand(Command):
     "--env", "env_option", metavar="ENV", shell_complete=environments, help="The environment; the same as the argument."
 )
 @click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
-@click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
+@click.option("--num-workers", type=WorkerCount(), help="Processes that sample; 0: none but this one; auto: all cores.")
 @click.option(
     "--num-cpus",
     type=click.IntRange(0),

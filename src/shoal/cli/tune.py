@@ -120,10 +120,10 @@ def tune(
 
 def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
     """Run a sweep before the user's eyes; the process ends here if a signal ended it."""
-    from shoal.cli.output import open_outlets, tell_losses
+    from shoal.cli.output import guard_streams, report_lost_streams
     from shoal.cli.tune_view import open_tune_view, tell_end
 
-    outlets = open_outlets()
+    streams = guard_streams()
     for note in run.notes:
         click.echo(note)
     run.num_cpus = num_cpus
@@ -136,7 +136,7 @@ def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
 
             def show(event: Event) -> None:
                 view.show(event)
-                outlets[:] = tell_losses(outlets)
+                streams[:] = report_lost_streams(streams)
 
             analysis = run.run(show)
     finally:

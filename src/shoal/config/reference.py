@@ -44,7 +44,7 @@ TOPICS = {
 """The first key of each topic, in the order of the common configuration."""
 
 
-class ReferenceRow(NamedTuple):
+class KeyRow(NamedTuple):
     """One key of the reference."""
 
     key: str
@@ -53,16 +53,16 @@ class ReferenceRow(NamedTuple):
     meaning: str
 
 
-def config_rows(run: str) -> list[ReferenceRow]:
+def config_rows(run: str) -> list[KeyRow]:
     """Every key that may stand under `config` for an algorithm; inner ones as `model.fcnet_hiddens`."""
     kind = algorithm_class(run)
     schema = kind.model_json_schema()
     return list(_rows(kind, schema, schema["$defs"], ""))
 
 
-def topics(run: str) -> dict[str, list[ReferenceRow]]:
+def topics(run: str) -> dict[str, list[KeyRow]]:
     """The keys of `config_rows` by what they are about; what only some algorithms have stands at the end."""
-    found: dict[str, list[ReferenceRow]] = {}
+    found: dict[str, list[KeyRow]] = {}
     title = ""
     for row in config_rows(run):
         name = row.key.partition(".")[0]
@@ -71,52 +71,46 @@ def topics(run: str) -> dict[str, list[ReferenceRow]]:
     return found
 
 
-def experiment_rows() -> list[ReferenceRow]:
+def experiment_rows() -> list[KeyRow]:
     """Every key that may stand beside `config` in an experiment."""
     rows = [row for row in _rows(Experiment, _experiment_schema(), {}, "") if row.key in EXPERIMENT_KEYS]
-    return [ReferenceRow("env", "text", "", meanings(AlgorithmConfig)["env"]), *rows]
+    return [KeyRow("env", "text", "", meanings(AlgorithmConfig)["env"]), *rows]
 
 
-def stop_rows() -> list[ReferenceRow]:
+def stop_rows() -> list[KeyRow]:
     """Every name that may stand under `stop`."""
     known = {**result_names(), **EVALUATION_NAMES}
-    rows = [ReferenceRow(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
+    rows = [KeyRow(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
     own = "a number of your own: NAME_mean, NAME_min or NAME_max of what the last info of episodes, or a hook, holds"
-    return [*rows, *(ReferenceRow(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
+    return [*rows, *(KeyRow(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
 
 
-def sweep_rows() -> list[ReferenceRow]:
+def sweep_rows() -> list[KeyRow]:
     """Every key of a sweep, and every scheduler and searcher with its options."""
     rows = [
-        ReferenceRow(
-            "num_samples", "whole number >= 1", "1", "trials that are drawn, for each combination of the grids"
-        ),
-        ReferenceRow(
-            "metric", "text", "episode_reward_mean", "the result that tells which trial is the best; needs mode"
-        ),
-        ReferenceRow("mode", "max | min", "max", "whether the largest or the smallest is the best"),
-        ReferenceRow(
+        KeyRow("num_samples", "whole number >= 1", "1", "trials that are drawn, for each combination of the grids"),
+        KeyRow("metric", "text", "episode_reward_mean", "the result that tells which trial is the best; needs mode"),
+        KeyRow("mode", "max | min", "max", "whether the largest or the smallest is the best"),
+        KeyRow(
             "seeds", "whole number >= 1", "1", "trials of each configuration, with other seeds, ranked by their mean"
         ),
-        ReferenceRow(
-            "max_concurrent_trials", "whole number >= 1, or null", "null", "most trials at once; null: as fit"
-        ),
+        KeyRow("max_concurrent_trials", "whole number >= 1, or null", "null", "most trials at once; null: as fit"),
     ]
     for key, table, default in (("scheduler", SCHEDULERS, "fifo"), ("search_alg", SEARCHERS, "random")):
         meaning = f"who {'stops trials early' if key == 'scheduler' else 'chooses values'}: a name, or {{type: ...}}"
-        rows.append(ReferenceRow(key, " | ".join(table), default, meaning))
+        rows.append(KeyRow(key, " | ".join(table), default, meaning))
         for name, entry in table.items():
             needs = f"; needs pip install 'shoal-rl[{entry.extra}]'" if entry.extra else ""
-            rows.append(ReferenceRow(f"{key}.{name}", "mapping", "", entry.meaning + needs))
+            rows.append(KeyRow(f"{key}.{name}", "mapping", "", entry.meaning + needs))
             for option, one in entry.options.items():
                 shown = _yaml(one.default) if one.is_given else one.default
-                rows.append(ReferenceRow(f"{key}.{name}.{option}", one.type, shown, one.meaning))
+                rows.append(KeyRow(f"{key}.{name}.{option}", one.type, shown, one.meaning))
     return rows
 
 
-def space_rows() -> list[ReferenceRow]:
+def space_rows() -> list[KeyRow]:
     """Every search that may stand in place of a value."""
-    return [ReferenceRow(name, kind.form, "", kind.meaning) for name, kind in KINDS.items()]
+    return [KeyRow(name, kind.form, "", kind.meaning) for name, kind in KINDS.items()]
 
 
 def file_schema(run: str) -> dict[str, Any]:
@@ -246,17 +240,15 @@ def _inner_models(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
     }
 
 
-def _rows(
-    kind: type[BaseModel], schema: dict[str, Any], definitions: dict[str, Any], prefix: str
-) -> Iterator[ReferenceRow]:
+def _rows(kind: type[BaseModel], schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[KeyRow]:
     inner = _inner_models(kind)
     for name, key_schema in schema["properties"].items():
         key, meaning = prefix + name, meanings(kind)[name]
         if name in inner:
-            yield ReferenceRow(key, "mapping", "", meaning)
+            yield KeyRow(key, "mapping", "", meaning)
             yield from _rows(inner[name], definitions[inner[name].__name__], definitions, f"{key}.")
         else:
-            yield ReferenceRow(key, _type(key_schema), _yaml(kind.model_fields[name].default), meaning)
+            yield KeyRow(key, _type(key_schema), _yaml(kind.model_fields[name].default), meaning)
 
 
 def _type(schema: dict[str, Any]) -> str:
