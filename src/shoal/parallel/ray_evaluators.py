@@ -67,7 +67,7 @@ class RayEvaluators:
                 (answer,), _ = self._ray.wait(list(running), num_returns=1)
                 place, actor = running.pop(answer)
                 try:
-                    found[place] = self._one(answer)
+                    found[place] = self._answer(answer)
                 except WorkerError as lost:
                     deaths += 1
                     if deaths > MOST_DEATHS:
@@ -93,7 +93,7 @@ class RayEvaluators:
             self._ray.kill(self._actors[place])
         self._actors[place] = self._remote.remote(*self._arguments)
 
-    def _one(self, answer: Any) -> Found:
+    def _answer(self, answer: Any) -> Found:
         """One share's result, or the actor's error in its own words; WorkerError if the actor is gone."""
         exceptions = self._ray.exceptions
         try:
