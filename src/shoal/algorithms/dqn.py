@@ -17,7 +17,7 @@ import numpy as np
 from shoal.algorithms.on_policy import clipped_rewards
 from shoal.algorithms.optimizer import Optimizer
 from shoal.config.dqn import DQNConfig
-from shoal.data.batch import Batch, Step, Summary
+from shoal.data.batch import Batch, SampleSummary, Step
 from shoal.data.replay import Drawn, Priorities, Replay, bytes_per_transition, transitions_of
 from shoal.data.returns import scheduled
 from shoal.data.state import State
@@ -55,7 +55,7 @@ class DQNLearner:
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Rounds of: sample a fragment, remember it, learn from replay."""
         c = self.config
-        samples: list[Summary] = []
+        samples: list[SampleSummary] = []
         learn_time = 0.0
         totals = Totals()
         timesteps = timesteps_total

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from shoal.config.changing import unchecked
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Sample, Summary, concatenate
+from shoal.data.batch import Sample, SampleSummary, concatenate
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
 from shoal.errors import EnvError, ShoalError, WorkerError
@@ -48,7 +48,7 @@ class Fragment:
     """One worker's part of a sample; its batch stays where it was made until somebody asks for it."""
 
     slot: WorkerSlot
-    summary: Summary
+    summary: SampleSummary
     batch: Any  # a reference
 
 
@@ -106,7 +106,7 @@ class RayWorkers:
         spent = summary.communicate_time_s + perf_counter() - start
         return Sample(**{**vars(summary), "communicate_time_s": spent}, batch=concatenate(batches))
 
-    def sample_apart(self, steps: int) -> tuple[list[Fragment], Summary]:
+    def sample_apart(self, steps: int) -> tuple[list[Fragment], SampleSummary]:
         """As `sample`, but every worker's batch stays where it was made."""
         start = perf_counter()
         asked, self._ahead = self._ahead or self._ask_for_fragments(steps), None
@@ -258,10 +258,10 @@ class RayWorkers:
                     if slot in self._slots:
                         starting[slot.starting] = slot
 
-    def _joined(self, fragments: list[Fragment], staleness: int, communicate_time_s: float) -> Summary:
+    def _joined(self, fragments: list[Fragment], staleness: int, communicate_time_s: float) -> SampleSummary:
         """What the driver tells of all fragments together."""
         summaries = [fragment.summary for fragment in fragments]
-        return Summary(
+        return SampleSummary(
             num_steps=sum(s.num_steps for s in summaries),
             episodes=[episode for s in summaries for episode in s.episodes],
             incidents=[

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Batch, Summary
+from shoal.data.batch import Batch, SampleSummary
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
 from shoal.sampling.worker import Worker
@@ -52,7 +52,7 @@ class RemoteWorker:
         location = WorkerLocation(socket.gethostname(), os.getpid(), node, num_envs)
         return location, self.worker.observation_space, self.worker.action_space
 
-    def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, Summary, State], Batch]:
+    def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, SampleSummary, State], Batch]:
         """One fragment with the given weights and filter; who made it, what it holds, and the worker's state after."""
         self.worker.policy.set_state(policy_state)
         self.worker.set_task(task)

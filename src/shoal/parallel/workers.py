@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Sample, Summary
+from shoal.data.batch import Sample, SampleSummary
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
 from shoal.envs.vector import describe
@@ -70,7 +70,7 @@ def check_count(states: list[State], workers: int) -> None:
         raise CheckpointError(f"the checkpoint has the state of {len(states)} workers, here are {workers}")
 
 
-def check_usable(*samples: Summary) -> None:
+def check_usable(*samples: SampleSummary) -> None:
     """Refuse samples that hold no real step."""
     if not any(sample.num_steps for sample in samples):
         causes = [describe(incident) for incident in samples[-1].incidents[-1:]]
