@@ -23,7 +23,7 @@ from shoal.data.results import numbers
 from shoal.machine.terminal import can_redraw
 from shoal.runs.activity import Activity, progress
 from shoal.runs.logs import RateLimit
-from shoal.runs.stopping import TREND_LENGTH, Progress, nearest_stop
+from shoal.runs.stopping import TREND_LENGTH, StopProgress, nearest_stop
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -162,7 +162,7 @@ class History:
             self.returns = self.returns[::2]
             self._stride *= 2
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> StopProgress | None:
         """The nearest stop criterion."""
         older = self._first if self._recent and self._recent[0] is not self._first[0] else []
         return nearest_stop([*older, *self._recent], self.stop)
@@ -262,7 +262,7 @@ def live_lines(
     return lines
 
 
-def _bar(progress: Progress, value: float, width: int) -> Text:
+def _bar(progress: StopProgress, value: float, width: int) -> Text:
     from rich.text import Text
 
     eta = f"  eta {duration_text(progress.eta_s)}" if progress.eta_s is not None else ""

@@ -27,7 +27,7 @@ from shoal.config.search_spaces import combinations, find_settings
 from shoal.config.stopping import limit_of
 from shoal.config.sweep_checks import MUTATIONS, conflicts, resolved
 from shoal.config.sweep_checks import trial_count as trial_count
-from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable, chosen_options
+from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, TuneMethod, chosen_options
 from shoal.config.vocabulary import SWEEP_KEYS, key_hint, nearest
 from shoal.errors import ConfigError
 
@@ -38,7 +38,7 @@ MOST_CHECKS = 500
 
 
 @dataclass(frozen=True)
-class Chosen:
+class MethodChoice:
     """A scheduler or a search by its name, with its own options."""
 
     type: str
@@ -61,8 +61,8 @@ class Sweep:
     mode: Mode = "max"
     num_samples: int = 1
     seeds: int = 1
-    scheduler: Chosen = Chosen("fifo")
-    search_alg: Chosen = Chosen("random")
+    scheduler: MethodChoice = MethodChoice("fifo")
+    search_alg: MethodChoice = MethodChoice("random")
     max_concurrent_trials: int | None = None
 
 
@@ -132,7 +132,7 @@ def sweep_tree(sweep: Sweep) -> dict[str, Any]:
 def sweep_of(tree: Mapping[str, Any]) -> Sweep:
     """The sweep that `sweep_tree` wrote down."""
     settings = tuple(Setting(item["path"], item["kind"], tuple(item["args"])) for item in tree["settings"])
-    parts = {key: Chosen(tree[key]["type"], tree[key]["options"]) for key in ("scheduler", "search_alg")}
+    parts = {key: MethodChoice(tree[key]["type"], tree[key]["options"]) for key in ("scheduler", "search_alg")}
     return Sweep(**{**tree, "settings": settings, **parts})
 
 
@@ -234,7 +234,7 @@ def _with_words(sweep: Sweep, words: Mapping[str, Any], is_experiment: bool) -> 
         if words.get(key) is not None:
             name, options, wrong = chosen_options(key, words[key], table)
             problems += wrong
-            given[key] = Chosen(name, options) if name else getattr(sweep, key)
+            given[key] = MethodChoice(name, options) if name else getattr(sweep, key)
     metric, mode = words.get("metric"), words.get("mode")
     if not is_experiment:
         given["metric"] = ""
@@ -253,4 +253,4 @@ def _with_words(sweep: Sweep, words: Mapping[str, Any], is_experiment: bool) -> 
     return replace(sweep, **given), problems
 
 
-_TABLES: dict[str, Mapping[str, Choosable]] = {"scheduler": SCHEDULERS, "search_alg": SEARCHERS}
+_TABLES: dict[str, Mapping[str, TuneMethod]] = {"scheduler": SCHEDULERS, "search_alg": SEARCHERS}

@@ -41,7 +41,7 @@ class FunctionTrial(TuneTrial):
     def setup(self, config: dict[str, Any]) -> None:
         """See `Trainable`; a function that was interrupted begins anew."""
         super().setup(config)
-        self.call: Call | None = None
+        self.call: FunctionThread | None = None
         self.began = perf_counter()
         self.iteration_count = 0
         if self.done is None and self.refusal is None:
@@ -59,7 +59,7 @@ class FunctionTrial(TuneTrial):
         """The function's next report."""
         if self.call is None:
             config = tree_with(self.assignment.sweep, self.settings, self.seed).get("config") or {}
-            self.call = Call(type(self).function, config, self.folder / "log.txt")
+            self.call = FunctionThread(type(self).function, config, self.folder / "log.txt")
         kind, told = self.call.next()
         if kind == "failed":
             raise ShoalError(told)
@@ -89,11 +89,11 @@ class FunctionTrial(TuneTrial):
             self.file.close()
 
 
-class Call:
+class FunctionThread:
     """One call of the function, in a thread of its own."""
 
     def __init__(self, function: Callable[..., Any], config: dict[str, Any], log: Any) -> None:
-        self._told: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._reports: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._wanted = threading.Semaphore(0)
         self._stopping = False
         self._function, self._config, self._log = function, config, log
@@ -103,7 +103,7 @@ class Call:
     def next(self) -> tuple[str, Any]:
         """Let the function go on until its next report or its end."""
         self._wanted.release()
-        return self._told.get()
+        return self._reports.get()
 
     def stop(self) -> None:
         """Let the function end where it is waiting."""
@@ -111,7 +111,7 @@ class Call:
         self._wanted.release()
 
     def _report(self, result: dict[str, Any]) -> None:
-        self._told.put(("result", result))
+        self._reports.put(("result", result))
         self._wanted.acquire()
         if self._stopping:
             raise Stopped
@@ -129,9 +129,9 @@ class Call:
                 returned = self._function(self._config)
                 if isinstance(returned, Mapping):
                     self._report(dict(returned))
-            self._told.put(("ended", None))
+            self._reports.put(("ended", None))
         except Stopped:
             pass
         except BaseException as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            self._told.put(("failed", f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"))
+            self._reports.put(("failed", f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"))

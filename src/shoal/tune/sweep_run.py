@@ -183,7 +183,7 @@ class SweepRun:
         sweep, life = self.sweep, os.urandom(8).hex()
         (self.folder / OUTCOME_FILE).unlink(missing_ok=True)
         trial_ids, scheduler = TrialIds(sweep, recovered_trials(self.folder)), make_scheduler(sweep)
-        callback = TuneCallback(sweep, self.folder, life, trial_ids, scheduler, interrupts, _told(show))
+        callback = TuneCallback(sweep, self.folder, life, trial_ids, scheduler, interrupts, _logging_too(show))
         state = self.folder / "ray"
         state.mkdir(exist_ok=True)
         known = _find_newest_experiment_checkpoint(str(state)) is not None
@@ -308,7 +308,7 @@ def folder_in_tune(trial: Any) -> str:
     return str(trial)
 
 
-def _told(show: Callable[[Event], None]) -> Callable[[Event], None]:
+def _logging_too(show: Callable[[Event], None]) -> Callable[[Event], None]:
     """Write events to the log too, but for results, which have files of their own."""
 
     def tell(event: Event) -> None:
