@@ -122,16 +122,16 @@ def launch(
 
     timeout_s = seconds_of("--timeout", timeout)
     if agent is not None:
-        from shoal.cluster.agent_entry import serve, serve_by_pipe
+        from shoal.cluster.agent_entry import run_agent, run_agent_by_pipe
         from shoal.cluster.job_folder import published
 
         if agent == "-":
-            raise SystemExit(asyncio.run(serve_by_pipe(os.environ, timeout_s, rank, joining, num_cpus)))
+            raise SystemExit(asyncio.run(run_agent_by_pipe(os.environ, timeout_s, rank, joining, num_cpus)))
         folder = Path(agent)
-        serving = serve(
+        running = run_agent(
             lambda: published(folder), os.environ, timeout_s, rank, folder, is_joining=joining, num_cpus=num_cpus
         )
-        raise SystemExit(asyncio.run(serving))
+        raise SystemExit(asyncio.run(running))
     if joined is None and not command:
         raise ConfigError("what shall run? e.g. shoal launch -- shoal train CartPole-v1 --num-workers auto")
     if joined is not None and command:

@@ -16,10 +16,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from shoal.cluster.exits import HEAD_FAILED
+from shoal.cluster.exit_codes import HEAD_FAILED
 from shoal.cluster.job_folder import Notice
 from shoal.cluster.keeper import adopt_orphans, copy_logs, end_descendants
-from shoal.cluster.os_variables import mended
+from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import port_range
 from shoal.cluster.ray_node import GRACE_S, NodePlan, RayNode
 from shoal.cluster.wire import Message, Peer, call
@@ -110,7 +110,7 @@ def hello(
     }
 
 
-class Agent:
+class HostAgent:
     """One rank, from its hello until the head, or the loss of it, ends it."""
 
     def __init__(self, peer: Peer, token: str, environ: Mapping[str, str], job_folder: Path | None) -> None:
@@ -123,7 +123,7 @@ class Agent:
         self._leaving = asyncio.Event()
 
     async def run(self) -> int:
-        """Serve; the exit code of this rank."""
+        """Do what the head says; the exit code of this rank."""
         adopt_orphans()  # so that nothing is left even if a keeper is killed
         self._do(self._beat())
         leaving = self._do(self._leaving.wait())
@@ -142,8 +142,8 @@ class Agent:
                 if message["kind"] == "stop":
                     await self._end()
                     return 0
-                if message["kind"] == "serve":
-                    self._do(self._serve(message))
+                if message["kind"] == "start_node":
+                    self._do(self._start_node(message))
                 elif message["kind"] == "facts":
                     self._do(self._tell_facts())
         finally:
@@ -162,9 +162,9 @@ class Agent:
         """Take this host out of a cluster that goes on."""
         self._leaving.set()
 
-    async def _serve(self, message: Message) -> None:
+    async def _start_node(self, message: Message) -> None:
         """Start this host's Ray node and watch over it."""
-        env, _ = mended(self._environ, message["hosts"])
+        env, _ = variables_for_ray(self._environ, message["hosts"])
         plan = NodePlan(
             ip=message["ip"],
             head_address=message["head_address"],
