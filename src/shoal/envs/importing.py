@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.envs.env_errors import logger, notice_once, own_words, start_error
+from shoal.envs.env_errors import error_text, logger, notice_once, start_error
 from shoal.errors import ConfigError
 
 _imported_here: set[str] = set()
@@ -65,7 +65,7 @@ def load_module(name: str, search_path: Sequence[str]) -> ModuleType:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ModuleMissing(f"no module {name!r} in {_folders(search_path)} or the installed packages") from error
-        raise start_error(f"importing {name!r} failed: {own_words(error)}") from error
+        raise start_error(f"importing {name!r} failed: {error_text(error)}") from error
     if wanted and not _same_file(sys.modules[top], wanted):
         found = getattr(sys.modules[top], "__file__", None) or "Python itself"
         raise ConfigError(
@@ -93,7 +93,7 @@ def load_file(text: str, search_path: Sequence[str]) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise start_error(f"importing {path} failed: {own_words(error)}") from error
+        raise start_error(f"importing {path} failed: {error_text(error)}") from error
     _tell_origin(module)
     return module
 

@@ -17,7 +17,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_arguments import check_keywords, create, guarded
-from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
+from shoal.envs.env_errors import error_text, pass_on_interrupts, start_error
 from shoal.envs.foreign_objects import stranger
 from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
 from shoal.envs.importing import (
@@ -81,7 +81,7 @@ class EnvMaker:
         except BaseException as error:
             pass_on_interrupts(error)
             close_quietly(env)
-            raise start_error(f"env {self.name}: reading its spaces failed: {own_words(error)}") from error
+            raise start_error(f"env {self.name}: reading its spaces failed: {error_text(error)}") from error
         if told:
             close_quietly(env)
             raise start_error(f"env {self.name}: {told}")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.config.model import ModelConfig
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.observations import Kind
 from shoal.envs.spaces import Space, channels_first, image_sides
 from shoal.errors import ConfigError, ShoalError
@@ -428,7 +428,7 @@ def _custom_module(
     except ShoalError:
         raise
     except Exception as error:
-        raise ConfigError(f"custom model {name} cannot be made: {own_words(error)}") from error
+        raise ConfigError(f"custom model {name} cannot be made: {error_text(error)}") from error
     for word in ("custom_loss", "metrics"):
         if hasattr(made, word):
             raise ConfigError(f"custom model {name}: {word} is not supported; leave it out")

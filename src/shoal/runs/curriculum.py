@@ -18,7 +18,7 @@ from shoal.data.results import numbers, plain_json
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.envs.context import EnvContext
-from shoal.envs.env_errors import notice_once, own_words, pass_on_interrupts
+from shoal.envs.env_errors import error_text, notice_once, pass_on_interrupts
 from shoal.envs.importing import load_named
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
@@ -146,7 +146,7 @@ class Curriculum:
         except ShoalError:
             raise
         except Exception as error:
-            raise CallbackError(f"env_task_fn {name} failed: {own_words(error)}") from error
+            raise CallbackError(f"env_task_fn {name} failed: {error_text(error)}") from error
         try:
             task = task_value(task)
         except ValueError as error:
@@ -193,7 +193,7 @@ class Probe:
             set_task(self.env, task)
         except BaseException as error:
             pass_on_interrupts(error)
-            raise refusal(f"{who}: set_task refuses {task!r}: {own_words(error)}") from error
+            raise refusal(f"{who}: set_task refuses {task!r}: {error_text(error)}") from error
         if (self.env.observation_space, self.env.action_space) != self._spaces:
             raise refusal(f"{who}: {task!r} changes the environment's spaces, which must stay the same")
         self.task = task
@@ -239,4 +239,4 @@ def _task_of(env: gym.Env[Any, Any], key: str) -> Any:
         return None if task is None else task_value(task)
     except BaseException as error:
         pass_on_interrupts(error)
-        raise ConfigError(f"{key}: get_task() gives no task: {own_words(error)}") from error
+        raise ConfigError(f"{key}: get_task() gives no task: {error_text(error)}") from error

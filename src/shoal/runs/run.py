@@ -190,7 +190,7 @@ class Run:
             return
         with ExitStack() as stack:
             try:
-                with _told(self.folder):
+                with _write_errors_named(self.folder):
                     lease = self._lease = stack.enter_context(Lease(self.folder))
                     tidy(self.folder)
                     self._write_down()
@@ -222,7 +222,7 @@ class Run:
             trainer.folder = self.folder
             interrupts.install()  # Ray takes the handlers when it starts
             timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0
-            with _told(self.folder):
+            with _write_errors_named(self.folder):
                 reporters = Reporters(self.folder, self._saved_iteration, timesteps)
             stack.callback(reporters.close)
             if self._taken_over is not None:
@@ -474,7 +474,7 @@ def _for_a_program(opened: Run) -> Generator[Result, None, None]:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _write_errors_named(folder: Path) -> Iterator[None]:
     """Turn what the disk says into a sentence."""
     try:
         yield

@@ -10,7 +10,7 @@ from shoal.envs.context import EnvContext
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
 from shoal.envs.recording import Film
-from shoal.envs.video import check_videos, has_screen, made_to_be_filmed
+from shoal.envs.video import check_videos, has_screen, make_filmable
 from shoal.errors import ConfigError
 from shoal.runs.evaluation import evaluated
 from shoal.runs.folders import check_writable
@@ -32,7 +32,7 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
         there = evaluated(config)
         drawn = first_draw(there, maker.search_path)
         ctx = EnvContext({**there.env_config, **drawn.env_config}, env_index=config.num_envs)
-        made_to_be_filmed(maker, ctx, drawn.options).close()
+        make_filmable(maker, ctx, drawn.options).close()
 
 
 def film_of(trainer: Trainer, iteration: int) -> Film:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.importing import load_named
 from shoal.errors import CallbackError, ConfigError
 
@@ -76,7 +76,7 @@ def load_callbacks(source: str | type | None, search_path: Sequence[str]) -> Def
     try:
         return kind()
     except Exception as error:
-        raise ConfigError(f"config.callbacks: {kind.__name__}() failed: {own_words(error)}") from error
+        raise ConfigError(f"config.callbacks: {kind.__name__}() failed: {error_text(error)}") from error
 
 
 def callbacks_class(source: str | type, search_path: Sequence[str]) -> type[DefaultCallbacks]:
@@ -102,7 +102,7 @@ def call_hook(callbacks: DefaultCallbacks, name: str, where: str = "", **given: 
         getattr(callbacks, name)(**given)
     except Exception as error:
         hook = f"{type(callbacks).__name__}.{name}"
-        raise CallbackError(f"the hook {hook} failed{where}: {own_words(error)}") from error
+        raise CallbackError(f"the hook {hook} failed{where}: {error_text(error)}") from error
 
 
 def _problem(kind: type, name: str) -> str | None:

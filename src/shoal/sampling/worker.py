@@ -21,7 +21,7 @@ from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
 from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.vector import PythonVector, Vector
-from shoal.envs.video import made_to_show
+from shoal.envs.video import make_in_window
 from shoal.errors import ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
@@ -193,7 +193,7 @@ class Worker:
     def _make(self, row: int, drawn: Mapping[str, Any] | None = None) -> AnyEnv:
         ctx = self._context(row, drawn)
         shown = self.config.render_env and ctx.env_index == 0
-        return made_to_show(self._maker, ctx) if shown else self._maker.make(ctx)
+        return make_in_window(self._maker, ctx) if shown else self._maker.make(ctx)
 
     def _context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
         return EnvContext(
