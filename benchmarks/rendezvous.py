@@ -15,9 +15,9 @@ from time import perf_counter
 
 from record import Bar, Record, console, show_bars, spread
 
+from shoal.cluster.control_connection import call
 from shoal.cluster.head import Head, HeadPlan
 from shoal.cluster.job_folder import Notice, publish, published
-from shoal.cluster.wire import call
 
 COUNTS = (200, 1000)
 LONGEST_S = 5.0  # the bar, for 200

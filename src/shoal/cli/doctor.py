@@ -14,8 +14,8 @@ from shoal.cli.launch import SchedulerName, named_hosts, seconds_of
 from shoal.machine.terminal import is_terminal
 
 if TYPE_CHECKING:
-    from shoal.cluster.checks import Verdict
     from shoal.cluster.doctor import CheckRow
+    from shoal.cluster.host_checks import Verdict
 
 STYLES: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 

@@ -138,7 +138,7 @@ def launch(
         raise ConfigError("--join adds hosts to a job that has its command; it takes none of its own")
     if dashboard and find_spec("aiohttp") is None:
         raise ConfigError("--dashboard: Ray's dashboard is not installed here; pip install 'ray[default]'")
-    from shoal.cli.command_needs import room_check
+    from shoal.cli.command_needs import capacity_check
     from shoal.cluster.launching import LaunchOptions, join
     from shoal.cluster.launching import launch as start
     from shoal.cluster.ports import port_range
@@ -156,7 +156,7 @@ def launch(
         job_dir=job_dir.expanduser().absolute() if job_dir is not None else None,
         environment=dict(_variable(text) for text in variables),
         num_cpus=num_cpus,
-        room_check=room_check(command) if command else None,
+        capacity_check=capacity_check(command) if command else None,
     )
 
     def tell(text: str) -> None:

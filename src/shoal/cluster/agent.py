@@ -16,13 +16,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
+from shoal.cluster.control_connection import Message, Peer, call
 from shoal.cluster.exit_codes import HEAD_FAILED
 from shoal.cluster.job_folder import Notice
 from shoal.cluster.keeper import adopt_orphans, copy_logs, end_descendants
 from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import port_range
 from shoal.cluster.ray_node import GRACE_S, NodePlan, RayNode
-from shoal.cluster.wire import Message, Peer, call
 from shoal.errors import ClusterError
 from shoal.machine.host_names import short_name
 from shoal.version import __version__

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from shoal.cluster.checks import CHECKS, VERDICTS, Facts, Finding, Verdict
+from shoal.cluster.host_checks import CHECKS, VERDICTS, Facts, Finding, Verdict
 
 MOST_GROUPS = 3
 """So many different troubles of one kind are told apart; of more, the first is told as an example."""

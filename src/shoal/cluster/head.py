@@ -14,11 +14,11 @@ from time import monotonic, time
 from typing import Any
 
 from shoal.cluster.agent import BEAT_S, SILENCE_S
+from shoal.cluster.capacity_check import Resources
+from shoal.cluster.control_connection import Message, Peer, accepted
 from shoal.cluster.exit_codes import HEAD_FAILED, NODE_FAILED, TIMED_OUT, LaunchError
 from shoal.cluster.job_folder import Notice, note_event, own_addresses
 from shoal.cluster.ports import PortRange, listening_socket
-from shoal.cluster.room_check import Resources
-from shoal.cluster.wire import Message, Peer, accepted
 from shoal.machine.cores import usable_cpus
 from shoal.machine.host_names import short_name
 

@@ -20,6 +20,7 @@ from typing import Any
 from shoal.cluster.agent_entry import SIGNALS, run_agent
 from shoal.cluster.agent_processes import AgentProcesses
 from shoal.cluster.allocation import Host, allocation
+from shoal.cluster.capacity_check import CapacityCheck, Resources, answer
 from shoal.cluster.exit_codes import HEAD_FAILED, NODE_LOST
 from shoal.cluster.head import PASSED_ON, Head, HeadPlan, HostState
 from shoal.cluster.job_folder import (
@@ -36,7 +37,6 @@ from shoal.cluster.keeper import adopt_orphans, end_descendants
 from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import PortRange
 from shoal.cluster.ranks import Rank, rank_of
-from shoal.cluster.room_check import Resources, RoomCheck, answer
 from shoal.cluster.schedulers import starts_of
 from shoal.cluster.start_commands import agents_command
 from shoal.cluster.user_command import UserCommand
@@ -67,7 +67,7 @@ class LaunchOptions:
     job_dir: Path | None = None
     environment: Mapping[str, str] | None = None  # more variables for every host
     num_cpus: int | None = None  # that Ray offers on every host; None: what is ours of it
-    room_check: RoomCheck | None = None  # None: nothing is known of what the command needs
+    capacity_check: CapacityCheck | None = None  # None: nothing is known of what the command needs
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ async def _lead(
         with _signals_into(signals):
             notice = await head.open()
             publish(folder, notice)
-            check = _room_check(options, environ)
+            check = _capacity_check(options, environ)
             beside = [*agent_words("-", plan.timeout_s), "--rank", "0"]
             await processes.start(beside, socket.gethostname(), notice, environ)
             others = [] if where.rank is not None else [host for host in where.hosts if not is_this_host(host.name)]
@@ -193,21 +193,21 @@ async def _lead(
                 folder.rmdir()
 
 
-def _room_check(
+def _capacity_check(
     options: LaunchOptions, environ: Mapping[str, str]
 ) -> Callable[[Sequence[Resources]], Awaitable[None]] | None:
     """Ask at once what the command needs; how to hold that against what the hosts offer."""
-    room_check = options.room_check
-    if room_check is None:
+    capacity_check = options.capacity_check
+    if capacity_check is None:
         return None
-    asking = asyncio.create_task(answer(room_check.question, {**environ, **(options.environment or {})}))
+    asking = asyncio.create_task(answer(capacity_check.question, {**environ, **(options.environment or {})}))
     # Nobody asks for its answer where the hosts do not even come up.
     asking.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def check(hosts: Sequence[Resources]) -> None:
         told = await asking
         if told is not None:
-            room_check.check(told, hosts)
+            capacity_check.check(told, hosts)
 
     return check
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.cluster.batch_scripts import batch_script
-from shoal.cluster.jobs import Job, Source, job_from
+from shoal.cluster.job_settings import Job, Source, job_from
 from shoal.cluster.schedulers import BUILT_IN
 from shoal.errors import ConfigError
 

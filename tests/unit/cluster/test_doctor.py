@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.cluster.checks import CHECKS
 from shoal.cluster.doctor import CheckRow, folded, rows
+from shoal.cluster.host_checks import CHECKS
 from shoal.cluster.host_facts import facts
 from shoal.cluster.host_lists import expand
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from shoal.cluster.control_connection import Message, Peer, call
 from shoal.cluster.exit_codes import HEAD_FAILED, NODE_FAILED, TIMED_OUT, LaunchError
 from shoal.cluster.head import Head, HeadPlan
 from shoal.cluster.job_folder import Notice
-from shoal.cluster.wire import Message, Peer, call
 from shoal.errors import ConfigError
 
 VERSIONS = {"python": "3.11", "ray": "2.60.0", "shoal": "1"}
