@@ -23,7 +23,7 @@ from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.errors import ConfigError
-from shoal.machine.memory import available_memory
+from shoal.machine.memory import available_memory, bytes_text
 from shoal.models.exploration import EpsilonGreedy
 from shoal.models.masked import allowed_of
 from shoal.models.network import Array, Inputs
@@ -254,11 +254,11 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
     slack = config.steps_per_iteration * config.num_envs
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay)
     needed, there = (asked.capacity + slack) * each, available_memory()
-    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {_size(needed)}"
-    log.info("replay: %s of %s available", arithmetic, _size(there))
+    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {bytes_text(needed)}"
+    log.info("replay: %s of %s available", arithmetic, bytes_text(there))
     if needed > there:
         raise ConfigError(
-            f"config.replay_buffer_config.capacity: {arithmetic}, and {_size(there)} are available; "
+            f"config.replay_buffer_config.capacity: {arithmetic}, and {bytes_text(there)} are available; "
             f"say at most {max(there // each - slack, 1)}"
         )
     priorities = Priorities(asked.prioritized_replay_alpha, asked.prioritized_replay_beta, asked.prioritized_replay_eps)
@@ -270,7 +270,3 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
         priorities if asked.prioritized_replay else None,
         generator(config.seed, Stream.REPLAY),
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -224,7 +224,7 @@ def test_hosts_that_are_well_in_different_ways_are_told_together() -> None:
     hosts = {f"n{number}": host(memory__available=number * GB) for number in range(2, 9)}
     assert row("memory", **hosts).lines() == [("ok", "n[2-8]", "ok")]
     hosts = {f"n{number}": host(memory__available=number * 10**6) for number in range(2, 9)}
-    assert row("memory", **hosts).lines() == [("warn", "n[2-8]", "such as: 2 MB free of 64.0 GB")]
+    assert row("memory", **hosts).lines() == [("warn", "n[2-8]", "such as: 2.0 MB free of 64 GB")]
 
 
 @pytest.mark.parametrize(
