@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from shoal.config.algorithms import algorithm_names
 from shoal.config.experiment import Experiment, algorithm_class
-from shoal.config.results import CUSTOM_METRICS, EVALUATION_NAMES, result_names
+from shoal.config.results import CUSTOM_METRICS, result_names
 from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
@@ -79,7 +79,7 @@ def experiment_rows() -> list[KeyRow]:
 
 def stop_rows() -> list[KeyRow]:
     """Every name that may stand under `stop`."""
-    known = {**result_names(), **EVALUATION_NAMES}
+    known = result_names()
     rows = [KeyRow(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
     own = "a number of your own: NAME_mean, NAME_min or NAME_max of what the last info of episodes, or a hook, holds"
     return [*rows, *(KeyRow(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
@@ -127,10 +127,7 @@ def file_schema(run: str) -> dict[str, Any]:
         "type": "object",
         "description": experiment["properties"]["stop"]["description"],
         "properties": {
-            **{
-                name: {"type": "number", "description": known}
-                for name, known in {**result_names(), **EVALUATION_NAMES}.items()
-            },
+            **{name: {"type": "number", "description": known} for name, known in result_names().items()},
             "time_total_s": {"type": ["number", "string"], "description": result_names()["time_total_s"]},
         },
         "patternProperties": {f"^{prefix}.": {"type": "number"} for prefix in CUSTOM_METRICS},
