@@ -125,11 +125,11 @@ class HostAgent:
     async def run(self) -> int:
         """Do what the head says; the exit code of this rank."""
         adopt_orphans()  # so that nothing is left even if a keeper is killed
-        self._do(self._beat())
-        leaving = self._do(self._leaving.wait())
+        self._start_task(self._beat())
+        leaving = self._start_task(self._leaving.wait())
         try:
             while True:
-                receiving = self._do(self._peer.receive())
+                receiving = self._start_task(self._peer.receive())
                 await asyncio.wait({receiving, leaving}, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
                 if leaving.done():
                     self._peer.send("leaving")
@@ -143,16 +143,16 @@ class HostAgent:
                     await self._end()
                     return 0
                 if message["kind"] == "start_node":
-                    self._do(self._start_node(message))
+                    self._start_task(self._start_node(message))
                 elif message["kind"] == "facts":
-                    self._do(self._tell_facts())
+                    self._start_task(self._tell_facts())
         finally:
             await self._end()
             for task in self._tasks:
                 task.cancel()
             await self._peer.close()
 
-    def _do(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _start_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -50,7 +50,7 @@ class Curriculum:
             check_tasks(tasks, config, maker)
         if self._stages:
             self.task = self._stages[0]["task"]
-        self._probe = None if self._function is None else Probe("config.env_task_fn", config, maker)
+        self._probe = None if self._function is None else TaskProbe("config.env_task_fn", config, maker)
 
     def advance(self) -> bool:
         """Choose the task of the coming iteration; True if a new stage begins."""
@@ -155,7 +155,7 @@ class Curriculum:
         return task
 
 
-class Probe:
+class TaskProbe:
     """An environment that is never stepped: it tells whether a task is one, and is what `env_task_fn` looks at.
 
     Its task is always the newest, while those of training have theirs only from their next reset on.
@@ -205,7 +205,7 @@ class Probe:
 
 def check_tasks(tasks: Mapping[str, Any], config: AlgorithmConfig, maker: EnvMaker) -> None:
     """Refuse, before training, what is no task of the environment."""
-    probe = Probe(next(iter(tasks)), config, maker)
+    probe = TaskProbe(next(iter(tasks)), config, maker)
     try:
         for key, task in tasks.items():
             probe.set(key, task, ConfigError)

@@ -115,7 +115,7 @@ class SweepRun:
             stack.enter_context(log_to(self.folder / "log.txt", "WARNING"))
             logger.info("shoal %s %s in %s.", __version__, "goes on" if self.is_resumed else "starts", self.folder)
             interrupts = stack.enter_context(Interrupts(hold=True, is_guarded=False))
-            interrupts.last_words = lambda: "; what its trials have saved is kept, and the same command goes on."
+            interrupts.what_is_saved = lambda: "; what its trials have saved is kept, and the same command goes on."
             try:
                 with suppress(Interrupted):
                     with interrupts.cutting():
