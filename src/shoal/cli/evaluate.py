@@ -91,7 +91,7 @@ def evaluate(
 
     outlets = open_outlets()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
-    experiment, search_path = experiment_of(checkpoint.experiment_tree)
+    experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
     _check_same("--env", env, str(experiment.config.env))
     file = None
@@ -102,7 +102,7 @@ def evaluate(
         file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
-    maker = env_maker(experiment.config.env, search_path, experiment.config.wrappers)
+    maker = env_maker(experiment.config.env, user_code, experiment.config.wrappers)
     policy = Policy.of(checkpoint, maker)
     with ExitStack() as closing:
         agent = _agent(experiment.config, maker, policy, num_workers, closing)
@@ -160,7 +160,7 @@ def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers
     from shoal.runs.evaluation import Agent
 
     config = unchecked(without_gpu(config), num_workers=0, num_learners=1, evaluation_num_workers=num_workers)
-    return Agent(config, maker, policy, start_evaluators(config, policy, maker.search_path, None, closing))
+    return Agent(config, maker, policy, start_evaluators(config, policy, maker.user_code, None, closing))
 
 
 def table(summary: dict[str, dict[str, Any]]) -> str:

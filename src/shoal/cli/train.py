@@ -150,12 +150,14 @@ def train(
     experiments = [_with_trial(experiment) for experiment in experiments]
     for experiment in experiments:
         _check_resources(experiment, num_cpus, ray_address)
-    search_path = [file.parent] if file is not None else []
+    from shoal.envs.importing import INSTALLED, UserCode
+
+    user_code = UserCode.at(file.parent) if file is not None else INSTALLED
     if dry_run or len(experiments) > 1:
         from shoal.runs.run import checked
 
         # What is wrong with the last experiment is told before the first one trains.
-        resolved = [checked(experiment, search_path) for experiment in experiments]
+        resolved = [checked(experiment, user_code) for experiment in experiments]
     if dry_run:
         from shoal.config.experiment import experiment_yaml
 
@@ -169,7 +171,7 @@ def train(
     from shoal.runs.run import Run
 
     for experiment in experiments:
-        follow(Run.open(experiment, new, search_path), quiet)
+        follow(Run.open(experiment, new, user_code), quiet)
 
 
 @click.command(cls=Command)

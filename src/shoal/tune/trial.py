@@ -18,6 +18,7 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
 from shoal.config.sweep import Sweep, experiment_with
+from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError, ShoalError
 from shoal.reports.records import (
     SWEEP_FILE,
@@ -52,7 +53,7 @@ class Assignment:
 
     sweep: Sweep
     folder: str
-    search_path: tuple[str, ...]
+    user_code: UserCode
     life: str
 
 
@@ -137,10 +138,10 @@ class RunTrial(TuneTrial):
             return
         try:
             experiment = experiment_with(self.assignment.sweep, self.settings, self.seed)
-            experiment, notes = checked(experiment, self.assignment.search_path)
+            experiment, notes = checked(experiment, self.assignment.user_code)
             _wait_until_free(self.folder)
             done = stop_reason(newest_summary(self.folder) or {}, experiment.stop)
-            self.run = Run(experiment, self.folder, self.assignment.search_path, done, notes)
+            self.run = Run(experiment, self.folder, self.assignment.user_code, done, notes)
             self.results: Generator[Result, None, None] = self.run.results(hold_signals=True)
             if done is not None:
                 self.end(done)
