@@ -7,15 +7,13 @@ import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.config.algorithms import ALGORITHMS
 from shoal.config.search_spaces import LISTED, Setting, checked_setting, find_settings, space_kind
+from shoal.config.sweep_description import Sweep
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable
 from shoal.config.vocabulary import nearest
-
-if TYPE_CHECKING:
-    from shoal.config.sweep import Sweep
 
 PROGRESS = ("timesteps_total", "training_iteration", "time_total_s", "episodes_total")
 """Results that every trial reaches if it only trains for long enough, the best measure of how far it is first."""
