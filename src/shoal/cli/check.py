@@ -64,6 +64,7 @@ def check(
     from shoal.config.overrides import parse_override
     from shoal.config.wrappers import parse_wrap
     from shoal.envs.examining import Wanted, examine
+    from shoal.envs.importing import UserCode
 
     env, file = argument_or_file(env, file)
     if env is None and file is None:
@@ -75,14 +76,14 @@ def check(
     flags = {"env": env, "config.wrappers": [parse_wrap(text) for text in wraps] or None}
     overrides = [(key, value) for key, value in flags.items() if value is not None]
     overrides += [parse_override(text) for text in sets]
-    folders = tuple(str(folder.absolute()) for folder in ([file.parent] if file else []) + [Path()])
+    user_code = UserCode.at(*([file.parent] if file else []), ".")
     found: list[dict[str, str]] = []
     for experiment in experiments_of(file, overrides):
         config = experiment.config
         wanted = Wanted(
             _env_text(experiment),
             dict(config.env_config),
-            folders,
+            user_code,
             tuple(config.wrappers),
             episodes,
             min(max_steps, config.horizon or max_steps),

@@ -17,6 +17,7 @@ from typing import Any
 
 from shoal.envs.env_errors import own_words
 from shoal.envs.examination import CHECKS, Examination, Finding
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker
 from shoal.errors import ConfigError, EnvError
 
@@ -33,7 +34,7 @@ class Wanted:
 
     env: str
     env_config: dict[str, Any]
-    folders: tuple[str, ...] = ()
+    user_code: UserCode = INSTALLED
     wrappers: tuple[Any, ...] = ()
     episodes: int = 10
     max_steps: int = 10_000
@@ -118,7 +119,7 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
 
     sent = [0.0]
     try:
-        maker = env_maker(wanted.env, wanted.folders, wanted.wrappers)
+        maker = env_maker(wanted.env, wanted.user_code, wanted.wrappers)
     except ConfigError as error:
         answers.send(("refused", error.problems))
         return
