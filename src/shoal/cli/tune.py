@@ -155,6 +155,7 @@ def described(sweep: Sweep) -> str:
     from shoal.config.experiment import experiment_yaml
     from shoal.config.search_spaces import in_words
     from shoal.config.sweep import experiment_with, trial_count
+    from shoal.reports.labels import value_text
 
     count = trial_count(sweep)
     rows = [(setting.path, in_words(setting)) for setting in sweep.settings]
@@ -167,7 +168,7 @@ def described(sweep: Sweep) -> str:
     examples = _examples(sweep)
     if any(examples):
         lines.append("for example")
-        lines += ["  " + ", ".join(f"{path} {_short(value)}" for path, value in one.items()) for one in examples]
+        lines += ["  " + ", ".join(f"{path} {value_text(value)}" for path, value in one.items()) for one in examples]
     lines.append("the first of them in full")
     text = experiment_yaml(experiment_with(sweep, examples[0], None)).rstrip()
     return "\n".join([*lines, *("  " + line for line in text.splitlines())])
@@ -189,10 +190,6 @@ def _examples(sweep: Sweep) -> list[dict[str, Any]]:
         others = {s.path: drawn(s, chance) for s in sweep.settings if s.path not in values}
         found.append({s.path: {**values, **others}[s.path] for s in sweep.settings})
     return found
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _in_words(chosen: Chosen) -> str:

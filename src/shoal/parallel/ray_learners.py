@@ -130,7 +130,7 @@ class RayLearners:
         check_usable(summary)
         start = perf_counter()
         stats = self._update(fragments, timesteps_total)
-        return Step.of([summary], stats, perf_counter() - start)
+        return Step.from_samples([summary], stats, perf_counter() - start)
 
     def get_state(self) -> State:
         """The first learner's state; all are the same."""

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.sweep import Sweep
+from shoal.data.results import numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
-from shoal.runs.reporters import plain_json
-from shoal.runs.stopping import numbers
 from shoal.version import __version__
 
 if TYPE_CHECKING:

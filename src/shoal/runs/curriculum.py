@@ -11,8 +11,10 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from shoal.config.episode_variation import comparison, task_value
+from shoal.config.results import OVER_EPISODES
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Episode
+from shoal.data.results import numbers, plain_json
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.envs.context import EnvContext
@@ -22,10 +24,8 @@ from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
 from shoal.envs.tasks import get_task, lacks_tasks, set_task
 from shoal.errors import CallbackError, ConfigError, ShoalError
-from shoal.runs.reporters import plain_json
-from shoal.runs.stopping import missing_metric, numbers
+from shoal.runs.stopping import missing_metric
 
-OVER_EPISODES = ("episode_", "custom_metrics/")  # what results are called that are statistics over episodes
 NOT_YET = ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean")
 
 

@@ -127,11 +127,11 @@ def _has_results(folder: Path) -> bool:
 
 def settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """What makes two experiments the same, by dotted key, in JSON's types; what is null is as what is not there."""
-    found = flat(json.loads(json.dumps(tree)), FREE_KEYS)
+    found = by_dotted_key(json.loads(json.dumps(tree)), FREE_KEYS)
     return {key: value for key, value in found.items() if value is not None}
 
 
-def flat(tree: Mapping[str, Any], but: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
+def by_dotted_key(tree: Mapping[str, Any], but: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
     """The values of a tree by their dotted keys, but for some keys and what stands inside them."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
@@ -139,7 +139,7 @@ def flat(tree: Mapping[str, Any], but: Sequence[str] = (), prefix: str = "") -> 
         if key in but:
             continue
         if isinstance(value, Mapping) and value:
-            found.update(flat(value, but, f"{key}."))
+            found.update(by_dotted_key(value, but, f"{key}."))
         else:
             found[key] = value
     return found
@@ -154,8 +154,8 @@ def with_changes(folder: Path, tree: Mapping[str, Any], changes: Mapping[str, An
     if problems:
         raise ConfigError(problems)
     experiment = experiment_of(tree)[0]
-    before = flat(as_tree(experiment))
-    after = flat(as_tree(experiment_from(body)))
+    before = by_dotted_key(as_tree(experiment))
+    after = by_dotted_key(as_tree(experiment_from(body)))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     free = (*CHANGEABLE, *(f"config.{key}" for key in type(experiment.config).mutable))
     refused = [key for key in keys if not f"{key}.".startswith(tuple(f"{one}." for one in free))]

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.config.changing import changed
 from shoal.config.experiment import Experiment, as_tree, experiment_from, experiment_yaml
 from shoal.config.foreign_names import run_keyword_problem
+from shoal.data.number_text import number_text
+from shoal.data.results import numbers
 from shoal.data.state import State
 from shoal.envs.env_errors import notice_once
 from shoal.envs.importing import INSTALLED, UserCode
@@ -45,7 +47,7 @@ from shoal.runs.lease import FolderGone, Lease, check_free
 from shoal.runs.logs import log_to
 from shoal.runs.reporters import Reporters
 from shoal.runs.resuming import choose, experiment_of, stored_tree, tree_of, with_changes
-from shoal.runs.stopping import default_stop, missing_metric, numbers, short, stop_reason
+from shoal.runs.stopping import default_stop, missing_metric, stop_reason
 from shoal.version import __version__
 
 if TYPE_CHECKING:
@@ -541,6 +543,6 @@ def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
     stop = default_stop(experiment.config.env)
     if not stop:
         return experiment, ("No stop is given: the run goes on until Ctrl-C, which saves it.",)
-    limits = " or ".join(f"{name} reaches {short(limit)}" for name, limit in stop.items())
+    limits = " or ".join(f"{name} reaches {number_text(limit)}" for name, limit in stop.items())
     note = f"No stop is given: the run ends when {limits}, the reward threshold of {experiment.config.env}."
     return changed(experiment, stop=stop), (note,)

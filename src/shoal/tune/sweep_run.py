@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.config.layout import Bundle
 from shoal.config.search_spaces import combinations, extremes
 from shoal.config.sweep import Sweep
+from shoal.data.results import plain_json
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.errors import ConfigError, ShoalError
 from shoal.reports.labels import counted
@@ -33,8 +34,7 @@ from shoal.runs.folders import DEFAULT_RESULTS, make_dated_folder, results_folde
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
-from shoal.runs.reporters import plain_json
-from shoal.runs.resuming import FREE_SWEEP_KEYS, flat
+from shoal.runs.resuming import FREE_SWEEP_KEYS, by_dotted_key
 from shoal.runs.run import Outcome
 from shoal.tune.trial_resources import bundle_of, bundles_of, check_room, most_at_once
 from shoal.version import __version__
@@ -337,7 +337,7 @@ def _essence(sweep: Sweep, free: Sequence[str]) -> tuple[dict[str, Any], dict[st
 
     own = dict(plain_json(sweep_tree(sweep)))
     experiment = own.pop("tree")
-    return flat(experiment, free), flat(own, free)
+    return by_dotted_key(experiment, free), by_dotted_key(own, free)
 
 
 def _name_of(function: Callable[..., Any] | None) -> str | None:
