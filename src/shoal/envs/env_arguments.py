@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from shoal.envs.context import INDICES, EnvContext, NoSuchItem
-from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
-from shoal.errors import ConfigError, ShoalError
+from shoal.envs.context import INDICES, EnvContext
+from shoal.envs.env_errors import own_words, pass_on_interrupts
+from shoal.errors import ConfigError, EnvStartError, NoSuchItem, ShoalError
 
 _WHOLE_CONFIG = ("config", "env_config", "ctx", "context")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -32,7 +32,7 @@ def guarded(make: Callable[[], Any], name: str, ctx: EnvContext) -> Any:
         raise
     except BaseException as error:
         pass_on_interrupts(error)
-        raise start_error(f"env {name}: its constructor failed: {own_words(error)}{_lacking(error, ctx)}") from error
+        raise EnvStartError(f"env {name}: its constructor failed: {own_words(error)}{_lacking(error, ctx)}") from error
 
 
 def _lacking(error: BaseException, ctx: EnvContext) -> str:

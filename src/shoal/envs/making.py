@@ -17,20 +17,18 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_arguments import check_keywords, create, guarded
-from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
+from shoal.envs.env_errors import own_words, pass_on_interrupts
 from shoal.envs.foreign_objects import stranger
 from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
 from shoal.envs.importing import (
     INSTALLED,
-    AttributeMissing,
-    ModuleMissing,
     UserCode,
     attribute,
 )
 from shoal.envs.legacy import AnyForm, LegacyGymEnv, is_legacy
 from shoal.envs.registry import registered
 from shoal.envs.wrapping import Wrapping, wrappings
-from shoal.errors import ConfigError
+from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing
 
 Env: TypeAlias = "gymnasium.Env[Any, Any]"
 AnyEnv: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
@@ -64,7 +62,7 @@ class EnvMaker:
             return self._unwrapped(env)
         missing = self._missing_parts(env)
         if missing:
-            raise start_error(
+            raise EnvStartError(
                 f"env {self.name}: it gave {type(env).__name__} without {', '.join(missing)}; "
                 "an environment needs reset, step, observation_space and action_space, as a gymnasium.Env has"
             )
@@ -79,10 +77,10 @@ class EnvMaker:
         except BaseException as error:
             pass_on_interrupts(error)
             close_quietly(env)
-            raise start_error(f"env {self.name}: reading its spaces failed: {own_words(error)}") from error
+            raise EnvStartError(f"env {self.name}: reading its spaces failed: {own_words(error)}") from error
         if told:
             close_quietly(env)
-            raise start_error(f"env {self.name}: {told}")
+            raise EnvStartError(f"env {self.name}: {told}")
         return missing
 
     def _wrapped(self, env: Env) -> Env:

@@ -25,7 +25,15 @@ from shoal.data.state import State
 from shoal.envs.env_errors import notice_once
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker
-from shoal.errors import CallbackError, CheckpointError, ConfigError, ShoalError
+from shoal.errors import (
+    CallbackError,
+    CheckpointError,
+    ConfigError,
+    EnvStartError,
+    FolderGone,
+    Interrupted,
+    ShoalError,
+)
 from shoal.machine.signals import exit_code
 from shoal.runs.activity import Activity, progress, training
 from shoal.runs.atomic_files import remove_folder, replace_file
@@ -42,8 +50,8 @@ from shoal.runs.checkpoints import (
 )
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
-from shoal.runs.interrupts import Interrupted, Interrupts
-from shoal.runs.lease import FolderGone, Lease, check_free
+from shoal.runs.interrupts import Interrupts
+from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
 from shoal.runs.reporters import Reporters
 from shoal.runs.resuming import choose, experiment_of, stored_tree, tree_of, with_changes
@@ -212,9 +220,9 @@ class Run:
             except Interrupted:
                 self._note_signal(interrupts)
                 return
-            except ShoalError as error:
+            except (ConfigError, EnvStartError):
                 # The user will type something else: nothing was trained, so nothing is left.
-                if error.exit_code == ConfigError.exit_code and not checkpoints_of(self.folder):
+                if not checkpoints_of(self.folder):
                     self._remove(stack)
                 raise
             stack.callback(trainer.stop)
