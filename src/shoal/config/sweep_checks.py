@@ -7,16 +7,14 @@ import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.config.algorithms import ALGORITHMS
 from shoal.config.results import COUNTERS
 from shoal.config.search_spaces import LISTED, Setting, checked_setting, find_settings, space_kind
+from shoal.config.sweep_description import Sweep
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable
 from shoal.config.vocabulary import nearest
-
-if TYPE_CHECKING:
-    from shoal.config.sweep import Sweep
 
 MUTATIONS = {"pbt": "hyperparam_mutations", "pb2": "hyperparam_bounds"}
 """The schedulers that change settings on the way, and the option that tells which."""

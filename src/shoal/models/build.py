@@ -10,7 +10,8 @@ from gymnasium import spaces
 from shoal.config.algorithms import name_of
 from shoal.config.dqn import EpsilonGreedyConfig
 from shoal.config.model import ModelConfig
-from shoal.config.settings import AlgorithmConfig, NoiseConfig
+from shoal.config.sections import NoiseConfig
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.data.returns import scheduled
 from shoal.data.streams import Stream, number
@@ -203,7 +204,7 @@ def _torch_network(
     previous: PreviousStep,
     seed: int,
 ) -> Network:
-    from shoal.models.torch_models import build_torch_network
+    from shoal.models.torch_build import build_torch_network
     from shoal.models.torch_network import set_threads
 
     if not encoder.spec.image_shapes:
