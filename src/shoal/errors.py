@@ -36,6 +36,12 @@ class EnvError(ShoalError):
     """An environment cannot be made, or failed too often."""
 
 
+class EnvStartError(EnvError):
+    """An environment never came to life: the user fixes it and starts again, so it ends like a wrong setting."""
+
+    exit_code = 2
+
+
 class CheckpointError(ShoalError):
     """A checkpoint cannot be written, read or trusted."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.config.programs import ProgramConfig, program_config, program_name
 from shoal.envs.context import EnvContext
@@ -64,7 +65,9 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
         if config.listen is not None:
             token = os.environ.get(TOKEN, "")
             if not token:
-                raise ConfigError(f"env.listen: needs a secret in the variable {TOKEN}, here and where the program runs")
+                raise ConfigError(
+                    f"env.listen: needs a secret in the variable {TOKEN}, here and where the program runs"
+                )
             host, _, port = config.listen.rpartition(":")
             return Caller(host, int(port) + ctx.env_index, token, config.start_timeout_s)
         assert config.command is not None
@@ -75,8 +78,9 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
     def _hello(self, ctx: EnvContext) -> dict[str, Any]:
         hello = self._received(self._config.start_timeout_s, "hello")
         if hello.get("shoal") != VERSION:
+            wanted = f'{{"shoal": {VERSION}, ...}}'
             raise EnvStartError(
-                f'the program must begin with {{"shoal": {VERSION}, ...}}, the version of the protocol (got {hello!r:.120})'
+                f"the program must begin with {wanted}, the version of the protocol (got {hello!r:.120})"
             )
         assert self._program is not None
         check_token(hello.get("token"), self._program.token)
@@ -134,7 +138,13 @@ class ProgramMaker:
         return program_name(self.config)
 
     def __call__(self, ctx: EnvContext) -> ProgramEnv:
-        return ProgramEnv(self.config, self.folder, ctx)
+        """Start the program for one environment."""
+        try:
+            return ProgramEnv(self.config, self.folder, ctx)
+        except EnvStartError:
+            raise
+        except EnvError as error:
+            raise EnvStartError(f"env {self.name}: {error}") from error
 
 
 def _filled(word: str, ctx: EnvContext) -> str:
@@ -176,11 +186,14 @@ def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _completed_box(tree: Mapping[str, Any]) -> dict[str, Any]:
     low, high = (np.asarray(tree.get(name, usual), float) for name, usual in (("low", -np.inf), ("high", np.inf)))
     shape = tree.get("shape") or np.broadcast_shapes(low.shape, high.shape) or (1,)
-    bounds = {
-        name: [value if np.isfinite(value) else str(value) for value in np.broadcast_to(bound, shape).reshape(-1).tolist()]
-        for name, bound in (("low", low), ("high", high))
-    }
+    bounds = {"low": _bounds(low, shape), "high": _bounds(high, shape)}
     return {"type": "Box", "shape": list(shape), "dtype": tree.get("dtype", "float32"), **bounds}
+
+
+def _bounds(bound: NDArray[Any], shape: Sequence[int]) -> list[Any]:
+    """The bounds of all numbers in a row; infinity is a text, as JSON has none."""
+    row = np.broadcast_to(bound, shape).reshape(-1).tolist()
+    return [value if np.isfinite(value) else str(value) for value in row]
 
 
 _KINDS = {
