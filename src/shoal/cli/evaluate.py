@@ -87,6 +87,7 @@ def evaluate(
     from shoal.envs.recording import Film
     from shoal.runs.evaluation import Watch, evaluate_cases
     from shoal.runs.evaluation import evaluate as run_episodes
+    from shoal.runs.folders import env_text
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
@@ -94,7 +95,7 @@ def evaluate(
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
-    _check_same("--env", env, str(experiment.config.env))
+    _check_same("--env", env, env_text(experiment.config.env))
     file = None
     if cases is not None:
         from shoal.envs.cases import read_cases
@@ -114,13 +115,18 @@ def evaluate(
             )
         else:
             metrics, found = evaluate_cases(agent, file.cases, explore or None, seed, watch)
-    click.echo(f"{experiment.run} {experiment.config.env}  {short_path(checkpoint.path)}")
+    click.echo(f"{experiment.run} {env_text(experiment.config.env)}  {short_path(checkpoint.path)}")
     if best:
         score = score_of(checkpoint.experiment_tree)
         click.echo(f"best by {score} {number_text(checkpoint.summary[score.removeprefix('min-')])}")
     from shoal.runs.case_results import case_rows, summary_of
 
-    report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **metrics}
+    report = {
+        "checkpoint": str(checkpoint.path),
+        "run": experiment.run,
+        "env": env_text(experiment.config.env),
+        **metrics,
+    }
     summary, place = summary_of(found), _place(checkpoint.path.parent)
     if file is None:
         failures = f", {found.failures} failures" if found.failures else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ class TrainCommand(Command):
 @click.option(
     "--env", "env_option", metavar="ENV", shell_complete=environments, help="The environment; the same as the argument."
 )
+@click.option("--protocol", type=click.Choice(["lines"]), help="ENV is a program that speaks this protocol.")
 @click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
 @click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
 @click.option(
@@ -91,6 +93,7 @@ def train(
     file: Path | None,
     run_name: str | None,
     env_option: str | None,
+    protocol: str | None,
     wraps: tuple[str, ...],
     num_workers: int | str | None,
     num_cpus: int | None,
@@ -125,12 +128,8 @@ def train(
     from shoal.config.overrides import parse_override
     from shoal.config.wrappers import parse_wrap
 
-    if env is not None and env.endswith(".py"):
-        from shoal.envs.catalogue import class_in_file
-
-        env = class_in_file(env, "shoal train")
-    flags = {
-        "env": env,
+    flags: dict[str, Any] = {
+        "env": env_of(env, protocol, "shoal train"),
         "run": run_name,
         "config.wrappers": [parse_wrap(text) for text in wraps] or None,
         "config.num_workers": 0 if local_mode else num_workers,
@@ -203,6 +202,19 @@ def argument_or_file(argument: str | None, file: Path | None) -> tuple[str | Non
     if file is not None:
         raise click.UsageError(f"Two files are given, {argument} and -f {file}; leave one out.")
     return None, Path(argument)
+
+
+def env_of(env: str | None, protocol: str | None, command: str) -> str | dict[str, Any] | None:
+    """What the argument means: the class of a file that has only one, a program with its arguments, or as it is."""
+    if protocol is not None:
+        if env is None:
+            raise click.UsageError(f"--protocol is for a program: {command} ./PROGRAM --protocol {protocol}")
+        return {"command": shlex.split(env), "protocol": protocol}
+    if env is None or not env.endswith(".py"):
+        return env
+    from shoal.envs.catalogue import class_in_file
+
+    return class_in_file(env, command)
 
 
 def limits(texts: tuple[str, ...]) -> dict[str, Any]:

@@ -121,12 +121,16 @@ def free_mapping(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def env_source(value: Any) -> str | Callable[..., Any] | None:
-    """A name or path of an environment, a class or a callable."""
+def env_source(value: Any) -> str | dict[str, Any] | Callable[..., Any] | None:
+    """A name or path of an environment, a program's description, a class or a callable."""
     if value is None or callable(value):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str):
         return text(value)
+    if isinstance(value, Mapping):
+        from shoal.config.programs import checked_program
+
+        return checked_program(value)
     if type(value).__name__ == "EnvSpec" and hasattr(value, "entry_point"):
         return _registered_id(value)
     if hasattr(value, "reset") and hasattr(value, "step"):
@@ -240,7 +244,9 @@ ConvLayers = Annotated[
 FreeMapping = Annotated[dict[str, Any], PlainValidator(free_mapping), WithJsonSchema({"type": "object"})]
 RecordEnv = Annotated[bool | str, PlainValidator(record_env), WithJsonSchema({"type": ["boolean", "string"]})]
 EnvSource = Annotated[
-    str | Callable[..., Any] | None, PlainValidator(env_source), WithJsonSchema({"type": ["string", "null"]})
+    str | dict[str, Any] | Callable[..., Any] | None,
+    PlainValidator(env_source),
+    WithJsonSchema({"type": ["string", "object", "null"]}),
 ]
 ModelSource = Annotated[str | type | None, PlainValidator(model_source), WithJsonSchema({"type": ["string", "null"]})]
 
