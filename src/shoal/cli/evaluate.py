@@ -103,7 +103,7 @@ def evaluate(
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
     maker = env_maker(experiment.config.env, search_path, experiment.config.wrappers)
-    policy = Policy.of_checkpoint(checkpoint, maker)
+    policy = Policy.of(checkpoint, maker)
     with ExitStack() as closing:
         agent = _agent(experiment.config, maker, policy, num_workers, closing)
         agent = replace(agent, task=checkpoint.state.values["curriculum"]["task"])

@@ -18,7 +18,7 @@ def model(path: str, results_dir: str | None) -> None:
     from shoal.runs.loaded_policy import Policy, find_checkpoint
 
     checkpoint = find_checkpoint(found_run(path, results_dir))
-    policy = Policy.of_checkpoint(checkpoint)
+    policy = Policy.of(checkpoint)
     click.echo(short_path(checkpoint.path))
     click.echo(f"observations  {policy.obs_spec.space}")
     click.echo(f"actions       {policy.action_spec.space}")

@@ -411,10 +411,9 @@ def build_torch_network(
             hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
             module = MLPNet(encoder.size, num_computed, hiddens, activation, model.vf_share_layers)
         example = _example(encoder, seed)
-        initial_state: Inputs = getattr(module, "initial_state", ())
-        if initial_state:  # each example is a sequence of its own
+        if initial_state := getattr(module, "initial_state", ()):  # each example is a sequence of its own
             before = np.ones((NUM_EXAMPLES, sum(previous)), np.float32)
-            states = [np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state]
+            states = (np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state)
             example = (*example, before, *states, np.ones(NUM_EXAMPLES, np.int64))
         return TorchNetwork(module, num_outputs, free_outputs, example, device, label)
 
@@ -431,9 +430,7 @@ def _example(encoder: Encoder, seed: int) -> Inputs:
             numbers[:, :, 0] = np.arange(shape[0]) < lengths
         elif kind == "mask":
             numbers += 1
-        if dtype == np.uint8:
-            numbers *= 255
-        example.append(numbers.astype(dtype))
+        example.append((numbers * (255 if dtype == np.uint8 else 1)).astype(dtype))
     return tuple(example)
 
 

@@ -38,10 +38,10 @@ class Policy(policy.Policy):
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
         """
-        return cls.of_checkpoint(find_checkpoint(path, best))
+        return cls.of(find_checkpoint(path, best))
 
     @classmethod
-    def of_checkpoint(cls, checkpoint: Checkpoint, maker: EnvMaker | None = None) -> Policy:
+    def of(cls, checkpoint: Checkpoint, maker: EnvMaker | None = None) -> Policy:
         """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
         experiment, search_path = experiment_of(checkpoint.experiment_tree)
         trees = checkpoint.state.values.get("spaces") or [None]

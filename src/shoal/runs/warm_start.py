@@ -51,7 +51,7 @@ def begin_with(trainer: Trainer, path: str) -> None:
     """Put weights and observation filter of a checkpoint into a trainer that has not trained yet."""
     source = read_checkpoint(path)
     _check_spaces(trainer, source)
-    theirs = Policy.of_checkpoint(source, trainer.env_maker)
+    theirs = Policy.of(source, trainer.env_maker)
     policy = trainer.get_policy()
     mine = policy.network.named_params()
     found = theirs.network.named_params()
