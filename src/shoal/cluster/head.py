@@ -127,13 +127,17 @@ class Head:
         await self._until(self._is_settled)
         up = [host for host in self._hosts.values() if host.state == "up"]
         if not self._enough(up):
-            bad = [host for host in self._hosts.values() if host.state != "up"]
-            code = TIMED_OUT if all(host.state in ("starting", "here") for host in bad) else NODE_FAILED
-            told = [f"{host.name} {_did(host)}" for host in bad if host.state in ("failed", "lost")]
-            raise LaunchError(
-                code, "\n".join(told or [f"{host.name} {_did(host)}" for host in bad] or [self._missing()])
-            )
+            raise self._too_few()
         return head
+
+    def _too_few(self) -> LaunchError:
+        """Why not as many nodes are up as were asked for."""
+        bad = [host for host in self._hosts.values() if host.state != "up"]
+        code = TIMED_OUT if all(host.state in ("starting", "here") for host in bad) else NODE_FAILED
+        told = [f"{host.name} {_did(host)}" for host in bad if host.state in ("failed", "lost")]
+        if not told:
+            told = [f"{host.name} {_did(host)}" for host in bad]
+        return LaunchError(code, "\n".join(told or [self._missing()]))
 
     async def facts(self) -> dict[str, dict[str, Any]]:
         """What every host that shows up tells of itself, by its name."""
