@@ -24,9 +24,12 @@ from shoal.errors import ConfigError, EnvError, ShoalError
 if TYPE_CHECKING:
     from shoal.cli.output import Outlet
     from shoal.config.settings import AlgorithmConfig
+    from shoal.envs.cases import Cases
     from shoal.envs.making import EnvMaker
+    from shoal.envs.recording import Film
     from shoal.models.policy import Policy
     from shoal.runs.evaluation import Agent
+    from shoal.sampling.evaluation_episodes import Found
 
 SHOWN = 10
 FILE = click.Path(path_type=Path)
@@ -75,16 +78,12 @@ def evaluate(
     """
     if sum(given is not None for given in (episodes, steps, cases)) > 1:
         raise click.UsageError("Give one of --episodes, --steps and --cases.")
-    if output is not None and cases is None:
-        raise click.UsageError("--output is for the results of --cases; leave it out.")
-    if video is not None and num_workers:
-        raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
+    _check_pairs(cases, output, video, num_workers)
     _check_files(output, trajectories, video)
     from shoal.cli.output import open_outlets
     from shoal.cli.run_names import found_run
     from shoal.config.experiment import algorithm_name
     from shoal.envs.making import env_maker
-    from shoal.envs.recording import Film
     from shoal.runs.evaluation import Watch, evaluate_cases
     from shoal.runs.evaluation import evaluate as run_episodes
     from shoal.runs.folders import env_text
@@ -96,14 +95,10 @@ def evaluate(
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
     _check_same("--env", env, env_text(experiment.config.env))
-    file = None
-    if cases is not None:
-        from shoal.envs.cases import read_cases
-
-        own = experiment.config
-        file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})
+    file = _read(cases, experiment.config)
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
-    watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
+    film = _film(video, shown)
+    watch = Watch(trajectories is not None, film)
     maker = env_maker(experiment.config.env, user_code, experiment.config.wrappers)
     policy = policy_of(checkpoint, maker)
     with ExitStack() as closing:
@@ -139,10 +134,7 @@ def evaluate(
         click.echo(table(summary))
     place.write_text(json.dumps(report, indent=1, default=str) + "\n")
     if file is not None:
-        results = output or place.with_suffix(".csv")
-        with _written(results):
-            results.write_text(_csv(*case_rows(file, found)))
-        click.echo(f"cases in {results}")
+        _write_cases(output or place.with_suffix(".csv"), *case_rows(file, found))
     if trajectories is not None:
         from shoal.runs.trajectories import write_trajectories
 
@@ -153,10 +145,23 @@ def evaluate(
         click.echo(f"video in {video}")
     click.echo(f"written to {short_path(place)}")
     _check_told(outlets, place)
+    _check_found(file, found)
+
+
+def _check_found(file: Cases | None, found: Found) -> None:
+    """End with an error where the environment failed so that the results are not what was asked for."""
     if found.trouble:
         raise ShoalError(found.trouble)
     if file is not None and len(found.failed) == len(file.rows):
         raise EnvError(f"all {len(file.rows)} cases failed; the first: {next(iter(found.failed.values()))}")
+
+
+def _check_pairs(cases: Path | None, output: Path | None, video: Path | None, num_workers: int) -> None:
+    """Refuse options that have nothing to do without another, or with it."""
+    if output is not None and cases is None:
+        raise click.UsageError("--output is for the results of --cases; leave it out.")
+    if video is not None and num_workers:
+        raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
 
 
 def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack) -> Agent:
@@ -217,10 +222,28 @@ def _check_files(output: Path | None, trajectories: Path | None, video: Path | N
             raise ConfigError(f"{path}: {folder} cannot be written: {error.strerror or error}") from error
 
 
-def _csv(header: list[str], rows: list[list[Any]]) -> str:
+def _film(video: Path | None, shown: int) -> Film | None:
+    from shoal.envs.recording import Film
+
+    if video is None:
+        return None
+    return Film(video.absolute(), shown)
+
+
+def _read(cases: Path | None, config: AlgorithmConfig) -> Cases | None:
+    if cases is None:
+        return None
+    from shoal.envs.cases import read_cases
+
+    return read_cases(cases, {**config.env_config, **config.evaluation_config.env_config})
+
+
+def _write_cases(path: Path, header: list[str], rows: list[list[Any]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()
+    with _written(path):
+        path.write_text(text.getvalue())
+    click.echo(f"cases in {path}")
 
 
 def _place(folder: Path) -> Path:
