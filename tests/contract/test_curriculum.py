@@ -163,7 +163,7 @@ def test_a_replaced_worker_has_the_task(trainer_of) -> None:
     for _ in range(3):
         trainer.train()
     assert trainer.workers.foreach_env(lambda env: env.rung) == [8] * NUM_ENVS
-    assert trainer.workers.health.num_remote_worker_restarts == 1
+    assert trainer.workers.num_remote_worker_restarts == 1
 
 
 def test_stages_follow_their_rules(trainer_of) -> None:
@@ -287,9 +287,9 @@ def test_hooks_are_called_where_they_belong(trainer_of, tmp_path, num_workers) -
 
 
 def test_without_hooks_of_episodes_the_vector_is_the_plain_one(trainer_of) -> None:
-    assert type(trainer_of().workers.worker.vector) is PythonVector
-    assert type(trainer_of(callbacks=f"{FILE}:BadResult").workers.worker.vector) is PythonVector
-    assert type(trainer_of(callbacks=f"{FILE}:Moves").workers.worker.vector) is HookedVector
+    assert type(trainer_of().workers.vector) is PythonVector
+    assert type(trainer_of(callbacks=f"{FILE}:BadResult").workers.vector) is PythonVector
+    assert type(trainer_of(callbacks=f"{FILE}:Moves").workers.vector) is HookedVector
 
 
 FAILING_HOOKS = {

@@ -51,6 +51,8 @@ class Vector(Protocol):
     """What a sampler needs of N environments."""
 
     num_envs: int
+    envs: list[Any]  # for users' own functions; a native vector environment is one
+    task: Any  # given to each environment before its next reset; None: none is
     can_replay: bool  # whether actions lead an environment back to where it was
     episodes: list[Episode]  # finished since they were last taken
     incidents: list[Incident]
@@ -124,7 +126,7 @@ class PythonVector:
         self._limits = np.full(num_envs, np.iinfo(np.int64).max)
         self._blank = obs_spec.get(obs_spec.allocate(1), 0)
         self._columns: tuple[list[Any], ...] = tuple([None] * num_envs for _ in range(5))
-        self.envs: list[gym.Env[Any, Any]] = [None] * num_envs  # type: ignore[list-item]
+        self.envs: list[Any] = [None] * num_envs
         self._steps: list[Callable[[Any], Any]] = [None] * num_envs  # type: ignore[list-item]
         for row in range(num_envs):
             self._build(row, 1)

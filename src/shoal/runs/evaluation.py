@@ -110,7 +110,7 @@ def evaluate_cases(
     return statistics(found, whole), found
 
 
-def evaluated(config: AlgorithmConfig, seed: int | None = None) -> AlgorithmConfig:
+def evaluated(config: AlgorithmConfig, seed: int | None = None, explore: bool | None = None) -> AlgorithmConfig:
     """The configuration of evaluation's environments: that of training, but for what is said to be different."""
     own = config.evaluation_config
     if seed is None:
@@ -119,6 +119,8 @@ def evaluated(config: AlgorithmConfig, seed: int | None = None) -> AlgorithmConf
     return unchecked(
         config,
         seed=seed,
+        explore=own.explore if explore is None else explore,
+        batch_mode="truncate_episodes",  # episodes are counted here, not fragments
         horizon=config.horizon if own.horizon is None else own.horizon,
         env_config={**config.env_config, **own.env_config},
         randomize=unchecked(config.randomize, env_config=drawn) if own.randomize else RandomizeConfig(),
@@ -164,7 +166,7 @@ def statistics(found: Found, whole: Share) -> dict[str, Any]:
         "custom_metrics": custom_metrics(episodes),
         "episode_rewards": rewards,
         "episode_lengths": [episode.length for episode in episodes],
-        "explore": whole.explore,
+        "explore": whole.config.explore,
         "seed": whole.config.seed,
     }
 
@@ -173,9 +175,8 @@ def _whole(agent: Agent, explore: bool | None, seed: int | None) -> Share:
     """What all shares of an evaluation have in common."""
     own = agent.config.evaluation_config
     return Share(
-        evaluated(agent.config, seed),
+        evaluated(agent.config, seed, explore),
         agent.maker,
-        own.explore if explore is None else explore,
         index_offset=agent.config.num_envs,
         task=agent.task if own.task is None else own.task,
     )

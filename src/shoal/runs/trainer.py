@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -390,7 +389,8 @@ class Trainer(metaclass=TrainerType):
         step.timers["idle"] = max(elapsed - sampling, 0.0)
         busy = workers * sampling + learners * step.timers["learn"]
         return {
-            **asdict(self.workers.health),
+            "num_healthy_workers": self.workers.num_healthy_workers,
+            "num_remote_worker_restarts": self.workers.num_remote_worker_restarts,
             "staleness": step.staleness,
             "parallel_efficiency": busy / (elapsed * (workers + learners)),
         }

@@ -33,14 +33,13 @@ CHUNK = 100
 class Share:
     """One process's part of an evaluation: so many episodes, or steps, or one episode of each case.
 
-    `config` has the evaluation's own seed, horizon and env_config, and in num_envs_per_worker the environments here;
-    `first_index` is the place of the first of them, or of the first case, among all of the evaluation, and
+    `config` has the evaluation's own seed, horizon, env_config and explore, and in num_envs_per_worker how many
+    environments are here; `first_index` is the place of the first of them, or of the first case, among all of the evaluation, and
     `index_offset` what sets their env_index apart from those of training.
     """
 
     config: AlgorithmConfig
     maker: EnvMaker
-    explore: bool
     index_offset: int
     task: Any = None  # None: the environments' own
     first_index: int = 0
@@ -90,7 +89,7 @@ def _episodes(share: Share, policy: Policy, recorder: Recorder) -> Found:
     )
     try:
         check_same_form(policy, worker.observation_space, worker.action_space)
-        worker.set_task(share.task)
+        worker.task = share.task
         recorder.on = True
         found, taken = _over_steps(worker, share) if share.steps else _over_episodes(worker, share)
         failures = worker.vector.get_state()["failures"] if isinstance(worker.vector, PythonVector) else 0
@@ -108,7 +107,7 @@ def _over_episodes(worker: Worker, share: Share) -> tuple[list[Episode], int]:
     found: list[Episode] = []
     longest = 0
     while any(wanted):
-        sample = worker.sampler.sample(CHUNK, share.explore)
+        sample = worker.sample(CHUNK)
         longest = 0 if sample.episodes else longest + CHUNK
         if longest > LONGEST_EPISODE:
             raise EnvError(f"no episode ended within {longest} steps; set evaluation_config.horizon, or give --steps")
@@ -124,7 +123,7 @@ def _over_steps(worker: Worker, share: Share) -> tuple[list[Episode], int]:
     found: list[Episode] = []
     taken = 0
     while taken < share.steps:
-        sample = worker.sampler.sample(min(CHUNK, share.steps - taken), share.explore)
+        sample = worker.sample(min(CHUNK, share.steps - taken))
         taken += sample.batch.num_steps
         found += sample.episodes
     return found, taken
@@ -183,7 +182,7 @@ def _looked_at(share: Share, policy: Policy, recorder: Recorder) -> Share:
 def _case(share: Share, place: int, policy: Policy, recorder: Recorder) -> Episode:
     """The episode of one case; if the environment fails in it, that is its result."""
     worker = Worker(
-        unchecked(share.config, num_envs_per_worker=1, max_env_failures=0),
+        unchecked(share.config, num_envs_per_worker=1, max_env_failures=0, batch_mode="complete_episodes"),
         watched(share.maker, recorder, share.cases[place]),
         policy=policy,
         index_offset=share.index_offset,
@@ -191,8 +190,8 @@ def _case(share: Share, place: int, policy: Policy, recorder: Recorder) -> Episo
         is_checked=True,
     )
     try:
-        worker.set_task(share.task)
-        return worker.sampler.sample(1, share.explore, complete_episodes=True).episodes[0]
+        worker.task = share.task
+        return worker.sample(1).episodes[0]
     finally:
         worker.stop()
 
