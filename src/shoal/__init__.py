@@ -58,7 +58,7 @@ _HOMES = {
     "TorchDistributionWrapper": "models.torch_distributions",
     "TorchModelV2": "models.torch_models",
     "FullyConnectedNetwork": "models.torch_models",
-    "Policy": "runs.policies",
+    "Policy": "runs.loaded_policy",
     "RecurrentNetwork": "models.torch_memory",
     "ShoalError": "errors",
     "ConfigError": "errors",
