@@ -34,8 +34,8 @@ class Share:
     """One process's part of an evaluation: so many episodes, or steps, or one episode of each case.
 
     `config` has the evaluation's own seed, horizon, env_config and explore, and in num_envs_per_worker how many
-    environments are here; `first_index` is the place of the first of them, or of the first case, among all of the evaluation, and
-    `index_offset` what sets their env_index apart from those of training.
+    environments are here; `first_index` is the place of the first of them, or of the first case, among all of the
+    evaluation, and `index_offset` what sets their env_index apart from those of training.
     """
 
     config: AlgorithmConfig

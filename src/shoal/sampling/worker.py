@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,7 +25,7 @@ from shoal.errors import CheckpointError, ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
-from shoal.sampling.episode_hooks import HookedVector
+from shoal.sampling.episode_hooks import EpisodeHooks
 from shoal.sampling.many_envs import Crowd
 from shoal.sampling.sampler import Sampler
 
@@ -147,10 +146,7 @@ class Worker:
             crowd.one_more()
             return bare, min(limits, default=None)
 
-        build: Callable[..., Vector] = PythonVector
-        if self.callbacks is not None and episode_hooks:
-            build = functools.partial(HookedVector, self.callbacks, self)
-        return build(
+        return PythonVector(
             make,
             config.envs_per_worker,
             policy.obs_spec,
@@ -160,6 +156,7 @@ class Worker:
             worker_index=self.worker_index,
             max_failures=config.max_env_failures,
             randomizer=self._randomizer,
+            observer=EpisodeHooks(self.callbacks, self) if self.callbacks is not None and episode_hooks else None,
         )
 
     def _counted(self, env: VectorEnv[Any, Any, Any], follows: bool) -> VectorEnv[Any, Any, Any]:
