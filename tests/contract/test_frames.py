@@ -82,8 +82,9 @@ def test_a_ray_worker_takes_the_same_way(ray_session):
             assert way == ["worker.sample", "sampler.sample", "vector.step"]
 
 
-def test_evaluation_samples_through_the_same_door():
+def test_evaluation_samples_through_the_same_door_and_all_its_functions_have_names():
     with shoal.PPO(config={**SHORT, "callbacks": SpyOnEpisodes}) as trainer:
         trainer.evaluate(episodes=3)
     way = between(SpyOnEpisodes.seen, "trainer.evaluate")
     assert way[-3:] == ["worker.sample", "sampler.sample", "vector.step"]
+    assert not [name for name in way if "<" in name]

@@ -9,7 +9,6 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.envs.context import EnvContext
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
-from shoal.envs.recording import Film
 from shoal.envs.video import check_videos, has_screen, made_to_be_filmed
 from shoal.errors import ConfigError
 from shoal.runs.evaluation import evaluated
@@ -35,8 +34,8 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
         made_to_be_filmed(maker, ctx, drawn.options).close()
 
 
-def film_of(trainer: Trainer, iteration: int) -> Film:
-    """The video of one evaluation, in `videos/` of the run or where `record_env` says."""
+def video_path(trainer: Trainer, iteration: int) -> Path:
+    """Where the video of one evaluation goes: into `videos/` of the run or where `record_env` says."""
     record = trainer.config.record_env
     if isinstance(record, str):
         folder = _folder(record)
@@ -44,7 +43,7 @@ def film_of(trainer: Trainer, iteration: int) -> Film:
         from shoal.runs.saving import folder_of
 
         folder = folder_of(trainer) / "videos"
-    return Film(folder / f"iteration_{iteration:06d}.mp4")
+    return folder / f"iteration_{iteration:06d}.mp4"
 
 
 def _folder(name: str) -> Path:
