@@ -15,11 +15,11 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from shoal.config.algorithm import Algorithm
 from shoal.config.algorithms import name_of
 from shoal.config.changing import changed, unchecked
+from shoal.config.env_sources import EnvSource
 from shoal.config.episode_variation import ClassSource, FunctionSource
 from shoal.config.fields import (
     Count,
     EnvCount,
-    EnvSource,
     Flag,
     Fraction,
     FragmentLength,
