@@ -16,6 +16,7 @@ from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.config.sweep import MethodChoice, Sweep
+    from shoal.envs.importing import UserCode
     from shoal.reports.records import Event
     from shoal.tune.sweep_run import SweepRun
 
@@ -106,8 +107,10 @@ def tune(
     sweeps = sweeps_from_file(file, overrides)
     if len({sweep.name for sweep in sweeps}) < len(sweeps):
         raise click.UsageError(f"--name gives {len(sweeps)} sweeps of {file} one name; leave it out.")
-    search_path = [file.parent]
-    _check_environments(sweeps, search_path)
+    from shoal.envs.importing import UserCode
+
+    user_code = UserCode.at(file.parent)
+    _check_environments(sweeps, user_code)
     if dry_run:
         click.echo("\n\n".join(described(sweep) for sweep in sweeps))
         return
@@ -115,7 +118,7 @@ def tune(
     from shoal.tune.sweep_run import SweepRun
 
     for sweep in sweeps:
-        follow(SweepRun.open(sweep, new, search_path), quiet, num_cpus)
+        follow(SweepRun.open(sweep, new, user_code), quiet, num_cpus)
 
 
 def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
@@ -194,13 +197,13 @@ def _choice_text(chosen: MethodChoice) -> str:
     return f"{chosen.type} ({options})" if options else chosen.type
 
 
-def _check_environments(sweeps: list[Sweep], search_path: list[Path]) -> None:
+def _check_environments(sweeps: list[Sweep], user_code: UserCode) -> None:
     """Find what is wrong with an environment before Ray is started; it is that of the first trial."""
     from shoal.config.sweep import experiment_with
     from shoal.runs.run import checked
 
     for sweep in sweeps:
-        checked(experiment_with(sweep, _examples(sweep)[0], None), search_path)
+        checked(experiment_with(sweep, _examples(sweep)[0], None), user_code)
 
 
 def _check_cores(num_cpus: int | None, ray_address: str | None) -> None:

@@ -19,8 +19,7 @@ from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.ray_session import Session
 from shoal.parallel.remote_worker import RemoteWorker, WorkerLocation
-from shoal.parallel.workers import Health, check_count
-from shoal.sampling.worker import Worker
+from shoal.sampling.worker import Worker, check_count
 
 CLOSING_TIMEOUT_S = 5.0
 MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
@@ -73,7 +72,7 @@ class RayWorkers:
         self._ray = session.ray
         self.task: Any = None
         self._slots: list[WorkerSlot] = []
-        self._restarts = 0
+        self.num_remote_worker_restarts = 0
         self._ahead: PendingFragments | None = None
         self.steps_sampled = 0
         try:
@@ -84,15 +83,15 @@ class RayWorkers:
             first, self.observation_space, self.action_space = answers[0]
             self.config = self._config = config = config.with_envs_per_worker(first.num_envs)
             own = config if config.num_learners == 1 else without_gpu(config)
-            self.policy: Policy = build_policy(self.observation_space, self.action_space, own, maker.search_path)
+            self.policy: Policy = build_policy(self.observation_space, self.action_space, own, maker.user_code)
         except BaseException:
             self.stop()
             raise
 
     @property
-    def health(self) -> Health:
+    def num_healthy_workers(self) -> int:
         """See `Workers`."""
-        return Health(sum(slot.starting is None for slot in self._slots), self._restarts)
+        return sum(slot.starting is None for slot in self._slots)
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""
@@ -217,8 +216,12 @@ class RayWorkers:
         slot.deaths_in_a_row += 1
         config = self._config
         often = slot.deaths_in_a_row > MOST_DEATHS_IN_A_ROW
-        if config.recreate_failed_workers and not often and self._restarts < config.max_worker_restarts:
-            self._restarts += 1
+        if (
+            config.recreate_failed_workers
+            and not often
+            and self.num_remote_worker_restarts < config.max_worker_restarts
+        ):
+            self.num_remote_worker_restarts += 1
             log.warning("%s; it is replaced", cause)
             with contextlib.suppress(Exception):
                 self._ray.kill(slot.actor)

@@ -43,19 +43,19 @@ class LoadedPolicy(Policy):
 
 def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> LoadedPolicy:
     """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
-    experiment, search_path = experiment_of(checkpoint.experiment_tree)
+    experiment, user_code = experiment_of(checkpoint.experiment_tree)
     trees = checkpoint.state.values.get("spaces") or [None]
     if None not in trees:
         observations, actions = map(space_from, trees)
     elif maker is not None:
-        drawn = first_draw(experiment.config, maker.search_path)
+        drawn = first_draw(experiment.config, maker.user_code)
         observations, actions = spaces_of(maker, {**experiment.config.env_config, **drawn.env_config})
     else:
         raise CheckpointError(
             f"{checkpoint.path} does not tell the spaces of its environment; "
             "make a trainer with that environment, and restore the checkpoint into it."
         )
-    loaded = build_policy(observations, actions, without_gpu(experiment.config), search_path, kind=LoadedPolicy)
+    loaded = build_policy(observations, actions, without_gpu(experiment.config), user_code, kind=LoadedPolicy)
     assert isinstance(loaded, LoadedPolicy)
     loaded.set_state(checkpoint.state.part("policy"))
     return loaded

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.experiment import Experiment, apply_overrides, as_tree, experiment_from
+from shoal.envs.importing import UserCode
 from shoal.errors import ConfigError
 from shoal.runs.checkpoints import checkpoints_of, newest_good, newest_summary
 from shoal.runs.folders import EXPERIMENT_FILE, runs_of
@@ -80,7 +81,7 @@ def choose(
         if settings(stored) != asked:
             other = other or _other(folder, stored, asked)
             continue
-        if (restored is None) != (source is None) or (source is not None and not _is_in(restored, source)):
+        if not _begins_with(restored, source):
             continue
         summary = newest_summary(folder)
         if summary is None and not checkpoints_of(folder) and _has_results(folder):
@@ -95,20 +96,27 @@ def choose(
     return finished or other or ResumeChoice()
 
 
+def _begins_with(restored: str | None, source: Path | None) -> bool:
+    """Whether a run took its first policy from where it is asked for: from a checkpoint of `source`, or from none."""
+    if restored is None or source is None:
+        return restored is None and source is None
+    return _is_in(restored, source)
+
+
 def _is_in(checkpoint: str, source: Path) -> bool:
     """Whether a checkpoint is the source, or one of the run or of the experiment that the source is."""
     return source in (Path(checkpoint), *Path(checkpoint).parents)
 
 
-def experiment_of(tree: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
-    """The experiment that a run or a checkpoint wrote down, and where its modules are looked for."""
-    search_path = tuple(str(folder) for folder in tree.get("search_path", ()))
-    return experiment_from({key: value for key, value in tree.items() if key != "search_path"}), search_path
+def experiment_of(tree: Mapping[str, Any]) -> tuple[Experiment, UserCode]:
+    """The experiment that a run or a checkpoint wrote down, and the user's code that it needs."""
+    user_code = UserCode(tuple(str(folder) for folder in tree.get("search_path", ())))
+    return experiment_from({key: value for key, value in tree.items() if key != "search_path"}), user_code
 
 
-def tree_of(experiment: Experiment, search_path: Sequence[str]) -> dict[str, Any]:
+def tree_of(experiment: Experiment, user_code: UserCode) -> dict[str, Any]:
     """What `experiment_of` reads back."""
-    return {**as_tree(experiment), "search_path": list(search_path)}
+    return {**as_tree(experiment), "search_path": list(user_code.folders)}
 
 
 def stored_tree(folder: Path) -> dict[str, Any] | None:
