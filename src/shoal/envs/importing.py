@@ -200,7 +200,10 @@ def _offers(module: ModuleType, name: str, of_env: bool) -> str:
     own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
     if of_env:
         own = {key: value for key, value in own.items() if inspect.isclass(value) and hasattr(value, "step")}
-    return f"; its {'environments' if of_env else 'names'} are: {', '.join(own)}" if own else ""
+    if not own:
+        return ""
+    what = "environments" if of_env else "names"
+    return f"; its {what} are: {', '.join(own)}"
 
 
 def _tell_origin(module: ModuleType) -> None:
