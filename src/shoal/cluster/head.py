@@ -127,12 +127,18 @@ class Head:
         await self._until(self._is_settled)
         up = [host for host in self._hosts.values() if host.state == "up"]
         if not self._enough(up):
-            bad = [host for host in self._hosts.values() if host.state != "up"]
-            is_late = all(host.state in ("starting", "here") for host in bad)
-            told = [f"{host.name} {_did(host)}" for host in bad if host.state in ("failed", "lost")]
-            sentences = told or [f"{host.name} {_did(host)}" for host in bad] or [self._missing()]
-            raise (TimedOut if is_late else NodeFailed)("\n".join(sentences))
+            raise self._too_few()
         return head
+
+    def _too_few(self) -> TimedOut | NodeFailed:
+        """Why not as many nodes are up as were asked for."""
+        bad = [host for host in self._hosts.values() if host.state != "up"]
+        is_late = all(host.state in ("starting", "here") for host in bad)
+        told = [f"{host.name} {_did(host)}" for host in bad if host.state in ("failed", "lost")]
+        if not told:
+            told = [f"{host.name} {_did(host)}" for host in bad]
+        sentences = "\n".join(told or [self._missing()])
+        return TimedOut(sentences) if is_late else NodeFailed(sentences)
 
     async def facts(self) -> dict[str, dict[str, Any]]:
         """What every host that shows up tells of itself, by its name."""

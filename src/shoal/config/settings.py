@@ -15,11 +15,11 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from shoal.config.algorithm import Algorithm
 from shoal.config.algorithms import name_of
 from shoal.config.changing import changed, unchecked
+from shoal.config.env_sources import EnvSource
 from shoal.config.episode_variation import ClassSource, FunctionSource
 from shoal.config.fields import (
     Count,
     EnvCount,
-    EnvSource,
     Flag,
     Fraction,
     FragmentLength,
@@ -71,7 +71,9 @@ class AlgorithmConfig(Algorithm):
     """The keys that all algorithms have in common."""
 
     env: EnvSource = None
-    """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable."""
+    """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable.
+
+    A program is a mapping: {command: [./solver, --case, a], timeout_s: 60}; docs/programs.md has its keys."""
     env_config: FreeMapping = {}
     """What the environment gets as its configuration.
 

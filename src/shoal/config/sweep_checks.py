@@ -118,11 +118,17 @@ def mutations(sweep: Sweep, is_experiment: bool) -> tuple[list[Setting], list[st
             "lr: {loguniform: [1e-5, 1e-2]}"
         ]
     found = [checked_setting(s.path, "choice", s.args) if s.kind == "grid_search" else s for s in found]
+    return found, problems + _fixed_settings(sweep, found, kind, is_experiment)
+
+
+def _fixed_settings(sweep: Sweep, found: list[Setting], kind: str, is_experiment: bool) -> list[str]:
+    """A sentence for each setting that a population of this kind cannot change."""
+    problems: list[str] = []
     if is_experiment:
         mutable = ALGORITHMS[str(sweep.tree.get("run", "PPO"))].mutable
         problems += [
             f"{setting.path}: cannot change while a run trains, as {kind} would; give it one value, or leave {kind} out"
-            for setting in {**{s.path: s for s in sweep.settings}, **{s.path: s for s in found}}.values()
+            for setting in {s.path: s for s in [*sweep.settings, *found]}.values()
             if setting.path.removeprefix("config.") not in mutable
         ]
     if kind == "pb2":
@@ -131,7 +137,7 @@ def mutations(sweep: Sweep, is_experiment: bool) -> tuple[list[Setting], list[st
             for setting in found
             if setting.kind in (*LISTED, "normal")
         ]
-    return found, problems
+    return problems
 
 
 def _as_spaces(value: Any, kind: str) -> Any:

@@ -154,7 +154,7 @@ def gymnasium_space(space: Any) -> spaces.Space[Any]:
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(np.asarray(space.nvec))
     if kind == "MultiBinary":
-        return spaces.MultiBinary(space.n if np.ndim(space.n) == 0 else [int(n) for n in space.n])
+        return spaces.MultiBinary(np.asarray(space.n).tolist())
     if kind == "Dict":
         # Old Gym sorted the keys and Gymnasium keeps the order given: the order of the space itself is right for both.
         return spaces.Dict([(str(key), gymnasium_space(child)) for key, child in space.spaces.items()])

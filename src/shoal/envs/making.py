@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +28,7 @@ from shoal.envs.importing import (
     attribute,
 )
 from shoal.envs.legacy import AnyForm, LegacyGymEnv, is_legacy
+from shoal.envs.programs import ProgramMaker
 from shoal.envs.registry import registered
 from shoal.envs.wrapping import Wrapping, wrappings
 from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing
@@ -126,6 +129,9 @@ def env_maker(env: object, user_code: UserCode = INSTALLED, wrappers: Sequence[A
 def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     if isinstance(env, str):
         return _maker_from_text(env, user_code)
+    if isinstance(env, Mapping):
+        program = ProgramMaker(dict(env), user_code.folders[0] if user_code.folders else os.getcwd())
+        return EnvMaker(_folder_name(program.name), json.dumps(program.config), program, user_code)
     if env is None or not callable(env) or _looks_like_env(env):
         what = f"an environment already made ({type(env).__name__})" if _looks_like_env(env) else repr(env)
         raise ConfigError(
@@ -242,7 +248,7 @@ def _file_called(text: str, user_code: UserCode) -> str | None:
         return None
     return (
         "is no file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
-        "or YAML with experiments (my_experiments.yml)"
+        "YAML with experiments (my_experiments.yml), or a program that speaks the lines protocol (add --protocol lines)"
     )
 
 

@@ -176,7 +176,9 @@ def _named_value(name: str, target: Callable[..., Any], value: str) -> str:
 def _offer(name: str) -> str:
     by_spelling = {known.lower(): known for known in wrapper_names()}
     near = difflib.get_close_matches(name.lower(), by_spelling, n=3)
-    names = [_RENAMED[name]] if name in _RENAMED else [by_spelling[spelling] for spelling in near]
+    names = [by_spelling[spelling] for spelling in near]
+    if name in _RENAMED:
+        names = [_RENAMED[name]]
     if names:
         return f"did you mean {', '.join(names)}?"
     return f"one of your own is my_module:MyWrapper or my_file.py:MyWrapper, its own are {', '.join(wrapper_names())}"

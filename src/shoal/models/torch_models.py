@@ -56,14 +56,18 @@ class Dense(nn.Module):
             self._hidden.append(layer)
             num_inputs = size
         self.num_features = num_inputs
-        self.head = None if num_outputs is None else orthogonal(nn.Linear(num_inputs, num_outputs), gain)
+        self.head = None
+        if num_outputs is not None:
+            self.head = orthogonal(nn.Linear(num_inputs, num_outputs), gain)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs `[B, O]` of features `[B, D]`."""
         # The layers' own `__call__` would cost a tenth of a small network's time.
         for layer in self._hidden:
             x = self.activation(F.linear(x, layer.weight, layer.bias))
-        return x if self.head is None else F.linear(x, self.head.weight, self.head.bias)
+        if self.head is None:
+            return x
+        return F.linear(x, self.head.weight, self.head.bias)
 
 
 class MLPNet(nn.Module):
@@ -73,10 +77,12 @@ class MLPNet(nn.Module):
         self, num_features: int, num_outputs: int, hiddens: Sequence[int], activation: str, share_layers: bool
     ) -> None:
         super().__init__()
-        self.shared = Dense(num_features, hiddens, activation) if share_layers else None
-        own, top = ([], self.shared.num_features) if self.shared else (hiddens, num_features)
-        self.policy = Dense(top, own, activation, num_outputs, gain=0.01)
-        self.value = Dense(top, own, activation, 1)
+        self.shared = None
+        if share_layers:
+            self.shared = Dense(num_features, hiddens, activation)
+            num_features, hiddens = self.shared.num_features, ()
+        self.policy = Dense(num_features, hiddens, activation, num_outputs, gain=0.01)
+        self.value = Dense(num_features, hiddens, activation, 1)
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]` of features `[B, D]`."""
@@ -93,7 +99,9 @@ class MLPNet(nn.Module):
 
     def features(self, inputs: Tensors) -> Tensor:
         """What both heads see `[B, D]`."""
-        return inputs[0] if self.shared is None else self.shared.forward(inputs[0])
+        if self.shared is None:
+            return inputs[0]
+        return self.shared.forward(inputs[0])
 
 
 class ImageNet(nn.Module):
@@ -104,13 +112,17 @@ class ImageNet(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.rank, self.channels_first = len(shape), len(shape) == 3 and channels_first(shape)
         channels, height, width = image_sides(shape)
-        plan = default_convolutions(height, width) if filters is None else classic_convolutions(filters, height, width)
+        if filters is None:
+            plan = default_convolutions(height, width)
+        else:
+            plan = classic_convolutions(filters, height, width)
         self._layers: list[tuple[tuple[int, ...] | None, nn.Module]] = []
         for index, layer in enumerate(plan):
             conv = orthogonal(nn.Conv2d(channels, layer.channels, layer.kernel, layer.stride), sqrt(2))
             self.add_module(f"conv{index}", conv)
             self._layers.append((layer.padding if any(layer.padding) else None, conv))
-            channels, height, width = layer.channels, layer.side(0, height), layer.side(1, width)
+            channels = layer.channels
+            height, width = layer.map_of(height, width)
         self.num_features = channels * height * width
 
     def forward(self, image: Tensor) -> Tensor:
@@ -123,7 +135,9 @@ class ImageNet(nn.Module):
         elif not self.channels_first:
             x = x.permute(0, 3, 1, 2)
         for padding, conv in self._layers:
-            x = self.activation(conv(x if padding is None else F.pad(x, padding)))
+            if padding is not None:
+                x = F.pad(x, padding)
+            x = self.activation(conv(x))
         return x.flatten(1)
 
 
@@ -154,21 +168,30 @@ class JoinedFeatures(nn.Module):
             self.add_module(f"{kind}{place - self._has_vector}", net)
             self._nets.append((place, net))
             self.num_features += net.num_features
-        self.num_wanted = num_outputs if self._avail is None else parts[self._avail][1][1]
+        self.num_wanted = num_outputs
         if self._avail is not None:
+            self.num_wanted = parts[self._avail][1][1]
             self.num_features += self.num_wanted
 
     def features(self, inputs: Tensors) -> Tensors:
         """Everything that is seen, as one row `[B, D]` per observation."""
-        seen = [inputs[0]] if self._has_vector else []
-        seen += [net(inputs[place]) for place, net in self._nets]
+        seen = []
+        if self._has_vector:
+            seen.append(inputs[0])
+        for place, net in self._nets:
+            seen.append(net(inputs[place]))
         if self._avail is not None:
-            seen.append(mean_offer(inputs[self._avail], inputs[-1] if self._masked else None))
-        return (torch.cat(seen, dim=1) if len(seen) > 1 else seen[0],)
+            mask = inputs[-1] if self._masked else None
+            seen.append(mean_offer(inputs[self._avail], mask))
+        if len(seen) == 1:
+            return (seen[0],)
+        return (torch.cat(seen, dim=1),)
 
     def scored(self, inputs: Tensors, wanted: Tensor) -> Tensor:
         """The outputs `[B, K]` that follow from what the policy put out."""
-        return wanted if self._avail is None else scores(inputs[self._avail], wanted)
+        if self._avail is None:
+            return wanted
+        return scores(inputs[self._avail], wanted)
 
 
 class JoinedNet(JoinedFeatures):
@@ -201,7 +224,9 @@ def dense_layers(kinds: Sequence[Kind], model: ModelConfig) -> tuple[Sequence[in
     """Widths and activation of the dense layers: those of `post_fcnet_hiddens` (None: [256]) where an image is seen."""
     if "image" not in kinds:
         return model.fcnet_hiddens, model.fcnet_activation
-    return (256,) if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens, model.conv_activation
+    if model.post_fcnet_hiddens is None:
+        return (256,), model.conv_activation
+    return model.post_fcnet_hiddens, model.conv_activation
 
 
 class _ModelType(type):
@@ -297,7 +322,10 @@ class FullyConnectedNetwork(TorchModelV2):
     ) -> tuple[Tensor, list[Tensor]]:
         """Outputs `[B, num_outputs]`; the value net waits for `value_function`."""
         del seq_lens
-        row = input_dict["obs_flat"] if "obs_flat" in input_dict else flat(input_dict["obs"])
+        if "obs_flat" in input_dict:
+            row = input_dict["obs_flat"]
+        else:
+            row = flat(input_dict["obs"])
         self._seen = self.net.features((row,))
         return self.net.policy.forward(self._seen), state or []
 

@@ -8,7 +8,6 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.envs.context import EnvContext
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
-from shoal.envs.recording import Film
 from shoal.envs.video import check_videos, has_screen, made_to_be_filmed
 from shoal.errors import ConfigError
 from shoal.runs.evaluation import evaluated
@@ -37,9 +36,9 @@ def videos_folder(config: AlgorithmConfig) -> Path | None:
     return Path(config.record_env).expanduser().absolute() if isinstance(config.record_env, str) else None
 
 
-def film_in(folder: Path, iteration: int) -> Film:
+def video_in(folder: Path, iteration: int) -> Path:
     """The video of the evaluation that belongs to an iteration."""
-    return Film(folder / f"iteration_{iteration:06d}.mp4")
+    return folder / f"iteration_{iteration:06d}.mp4"
 
 
 def _check_folder(folder: Path) -> None:
