@@ -98,7 +98,7 @@ def tune(
         _use(ray_address)
         from shoal.tune.sweep_run import SweepRun
 
-        follow(SweepRun.resume(resumed, results_dir), quiet, num_cpus)
+        follow(SweepRun.resume(resumed, results_dir, num_cpus), quiet)
         return
     if file is None:
         raise click.UsageError("There is nothing to search; type `shoal tune -f FILE`, or `shoal tune --resume NAME`.")
@@ -118,18 +118,15 @@ def tune(
     from shoal.tune.sweep_run import SweepRun
 
     for sweep in sweeps:
-        follow(SweepRun.open(sweep, new, user_code), quiet, num_cpus)
+        follow(SweepRun.open(sweep, new, user_code, num_cpus=num_cpus), quiet)
 
 
-def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
+def follow(run: SweepRun, quiet: bool) -> None:
     """Run a sweep before the user's eyes; the process ends here if a signal ended it."""
     from shoal.cli.output import guard_streams, report_lost_streams
     from shoal.cli.tune_view import open_tune_view, tell_end
 
     streams = guard_streams()
-    for note in run.notes:
-        click.echo(note)
-    run.num_cpus = num_cpus
     is_done = run.done is not None
     if is_done:
         click.echo(f"{run.folder} is finished: {run.done}. For another one add --new.")

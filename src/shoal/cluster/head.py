@@ -155,11 +155,6 @@ class Head:
         return [host for host in self._hosts.values() if host.state == "up"]
 
     @property
-    def num_ranks_here(self) -> int:
-        """How many ranks have said hello."""
-        return sum(len(host.members) for host in self._hosts.values())
-
-    @property
     def seconds(self) -> float:
         """Since the launch began."""
         return monotonic() - self._started_at
