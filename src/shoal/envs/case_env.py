@@ -51,7 +51,7 @@ class CaseEnv(gymnasium.Env[Any, Any], ABC):
     """How many of them each environment keeps, the newest ones; 0: none."""
     max_case_mb: ClassVar[float | None] = None
     """What a case may take on disk; one that grows further counts as diverged."""
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         ctx = config if isinstance(config, EnvContext) else EnvContext(config)
@@ -105,7 +105,7 @@ class CaseEnv(gymnasium.Env[Any, Any], ABC):
         """Observation, reward, terminated and truncated, from the files in `self.case`."""
 
     def inputs(self, action: Any) -> Mapping[str, Any]:
-        """What fills the places of the template's files; by default the action's numbers are @action0@, @action1@, ..."""
+        """What fills the places of the template's files; by default @action0@, @action1@, ... are its numbers."""
         return {f"action{k}": value for k, value in enumerate(np.atleast_1d(action).tolist())}
 
     def write_inputs(self, action: Any) -> None:
