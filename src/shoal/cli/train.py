@@ -229,6 +229,8 @@ def env_of(env: str | None, protocol: str | None, command: str) -> str | dict[st
         if env is None:
             raise click.UsageError(f"--protocol is for a program: {command} ./PROGRAM --protocol {protocol}")
         return {"command": shlex.split(env), "protocol": protocol}
+    if env is not None and env.endswith(".fmu"):
+        return {"fmu": env}
     if env is None or not env.endswith(".py"):
         return env
     from shoal.envs.catalogue import class_in_file

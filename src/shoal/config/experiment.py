@@ -370,7 +370,8 @@ def apply_overrides(body: dict[str, Any], overrides: Iterable[Override], more: S
         known = ["name", *more, *known_keys(ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig))]
         value = algorithm_name(value) if path == "run" else copied(value)
         try:
-            set_in(body, "config.env" if path == "env" else path, value, known)
+            # `env` may be a mapping with keys of its own.
+            set_in(body, f"config.{path}" if path.partition(".")[0] == "env" else path, value, known)
         except ConfigError as error:
             problems += error.problems
     return problems
