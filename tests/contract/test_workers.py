@@ -12,8 +12,8 @@ from time import monotonic
 import numpy as np
 import pytest
 
+from shoal.config.on_policy import OnPolicyConfig
 from shoal.config.ppo import PPOConfig
-from shoal.config.settings import OnPolicyConfig
 from shoal.config.trpo import TRPOConfig
 from shoal.data.state import State
 from shoal.envs.making import env_maker

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from shoal.algorithms.network_inputs import BatchInputs, final_inputs
-from shoal.config.settings import OnPolicyConfig
+from shoal.config.on_policy import OnPolicyConfig
 from shoal.data.batch import Batch
 from shoal.data.returns import gae, successor_values
 from shoal.models.network import Array, Inputs

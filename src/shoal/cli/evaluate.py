@@ -24,9 +24,11 @@ from shoal.errors import ConfigError, EnvError, ShoalError
 if TYPE_CHECKING:
     from shoal.cli.output import Outlet
     from shoal.config.settings import AlgorithmConfig
+    from shoal.envs.cases import Cases
     from shoal.envs.making import EnvMaker
     from shoal.models.policy import Policy
     from shoal.runs.evaluation import EvaluationSetup
+    from shoal.sampling.evaluation_episodes import EpisodeResults
 
 SHOWN = 10
 FILE = click.Path(path_type=Path)
@@ -75,10 +77,7 @@ def evaluate(
     """
     if sum(given is not None for given in (episodes, steps, cases)) > 1:
         raise click.UsageError("Give one of --episodes, --steps and --cases.")
-    if output is not None and cases is None:
-        raise click.UsageError("--output is for the results of --cases; leave it out.")
-    if video is not None and num_workers:
-        raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
+    _check_pairs(cases, output, video, num_workers)
     _check_files(output, trajectories, video)
     from shoal.cli.output import open_outlets
     from shoal.cli.run_names import found_run
@@ -86,6 +85,7 @@ def evaluate(
     from shoal.envs.making import env_maker
     from shoal.envs.recording import RecordingOptions
     from shoal.runs.evaluation import start_cases, start_evaluation
+    from shoal.runs.folders import env_text
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
@@ -93,13 +93,8 @@ def evaluate(
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
-    _check_same("--env", env, str(experiment.config.env))
-    file = None
-    if cases is not None:
-        from shoal.envs.cases import read_cases
-
-        own = experiment.config
-        file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})
+    _check_same("--env", env, env_text(experiment.config.env))
+    file = _read(cases, experiment.config)
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     recording = RecordingOptions(trajectories is not None, None if video is None else video.absolute(), shown)
     maker = env_maker(experiment.config.env, user_code, experiment.config.wrappers)
@@ -113,13 +108,18 @@ def evaluate(
         else:
             evaluation = start_cases(setup, file.cases, **chosen)
         metrics, found = evaluation.results()
-    click.echo(f"{experiment.run} {experiment.config.env}  {short_path(checkpoint.path)}")
+    click.echo(f"{experiment.run} {env_text(experiment.config.env)}  {short_path(checkpoint.path)}")
     if best:
         score = score_of(checkpoint.experiment_tree)
         click.echo(f"best by {score} {number_text(checkpoint.summary[score.removeprefix('min-')])}")
     from shoal.runs.case_results import case_rows, summary_of
 
-    report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **metrics}
+    report = {
+        "checkpoint": str(checkpoint.path),
+        "run": experiment.run,
+        "env": env_text(experiment.config.env),
+        **metrics,
+    }
     summary, place = summary_of(found), _place(checkpoint.path.parent)
     if file is None:
         failures = f", {found.failures} failures" if found.failures else ""
@@ -132,10 +132,7 @@ def evaluate(
         click.echo(table(summary))
     place.write_text(json.dumps(report, indent=1, default=str) + "\n")
     if file is not None:
-        results = output or place.with_suffix(".csv")
-        with _written(results):
-            results.write_text(_csv(*case_rows(file, found)))
-        click.echo(f"cases in {results}")
+        _write_cases(output or place.with_suffix(".csv"), *case_rows(file, found))
     if trajectories is not None:
         from shoal.runs.trajectories import write_trajectories
 
@@ -146,10 +143,23 @@ def evaluate(
         click.echo(f"video in {video}")
     click.echo(f"written to {short_path(place)}")
     _check_told(outlets, place)
+    _check_found(file, found)
+
+
+def _check_found(file: Cases | None, found: EpisodeResults) -> None:
+    """End with an error where the environment failed so that the results are not what was asked for."""
     if found.video_problem:
         raise ShoalError(found.video_problem)
     if file is not None and len(found.failed_cases) == len(file.rows):
         raise EnvError(f"all {len(file.rows)} cases failed; the first: {next(iter(found.failed_cases.values()))}")
+
+
+def _check_pairs(cases: Path | None, output: Path | None, video: Path | None, num_workers: int) -> None:
+    """Refuse options that have nothing to do without another, or with it."""
+    if output is not None and cases is None:
+        raise click.UsageError("--output is for the results of --cases; leave it out.")
+    if video is not None and num_workers:
+        raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
 
 
 def _setup(
@@ -212,10 +222,20 @@ def _check_files(output: Path | None, trajectories: Path | None, video: Path | N
             raise ConfigError(f"{path}: {folder} cannot be written: {error.strerror or error}") from error
 
 
-def _csv(header: list[str], rows: list[list[Any]]) -> str:
+def _read(cases: Path | None, config: AlgorithmConfig) -> Cases | None:
+    if cases is None:
+        return None
+    from shoal.envs.cases import read_cases
+
+    return read_cases(cases, {**config.env_config, **config.evaluation_config.env_config})
+
+
+def _write_cases(path: Path, header: list[str], rows: list[list[Any]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()
+    with _written(path):
+        path.write_text(text.getvalue())
+    click.echo(f"cases in {path}")
 
 
 def _place(folder: Path) -> Path:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from shoal.config.changing import unchecked
-from shoal.config.settings import AlgorithmConfig, RandomizeConfig
+from shoal.config.sections import RandomizeConfig
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.metrics import custom_metrics, episode_statistics, mean_interval
 from shoal.data.streams import evaluation_seed
 from shoal.envs.cases import Case

@@ -14,9 +14,10 @@ from threadpoolctl import ThreadpoolController
 
 from shoal.config.algorithms import ALGORITHMS, BUILT_IN, load
 from shoal.config.changing import changed, unchecked
-from shoal.config.experiment import algorithm_config, as_said, config_tree, default_config
+from shoal.config.experiment import Experiment, algorithm_config, as_said, config_tree, default_config
 from shoal.config.foreign_names import POLICY_NAMES, keyword_problems, missing_method, policy_problem
-from shoal.config.settings import AlgorithmConfig, NoiseConfig, key_paths
+from shoal.config.sections import NoiseConfig
+from shoal.config.settings import AlgorithmConfig, key_paths
 from shoal.data.batch import Incident, Step
 from shoal.data.metrics import EpisodeWindow
 from shoal.data.returns import scheduled
@@ -33,9 +34,13 @@ from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner
 from shoal.parallel.start import start_evaluators, start_learner, start_workers, with_worker_count
 from shoal.parallel.workers import Workers
+from shoal.runs.checkpoints import write_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import Evaluation, EvaluationSetup, check_environment, start_evaluation
-from shoal.runs.videos import check_pictures, video_path
+from shoal.runs.folders import make_run_folder, results_folder
+from shoal.runs.resuming import tree_of
+from shoal.runs.saved_states import read_state
+from shoal.runs.videos import check_pictures, video_in, videos_folder
 from shoal.sampling.callbacks import call_hook, load_callbacks
 from shoal.sampling.evaluation_episodes import EpisodeResults
 
@@ -169,28 +174,26 @@ class Trainer(metaclass=TrainerType):
 
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint into `folder` (default: a new run folder) and return its path."""
-        from shoal.runs.saving import save
-
-        return str(save(self, folder))
+        summary = {"training_iteration": self.iteration, "timesteps_total": self.timesteps_total}
+        place = self._folder_for_files() if folder is None else Path(folder).expanduser()
+        path = write_checkpoint(place, self.get_state(), tree_of(self._experiment, self.user_code), summary)
+        self.call_hook("on_checkpoint", checkpoint=str(path))
+        return str(path)
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint of the same algorithm, environment and model."""
-        from shoal.runs.saving import restore
-
-        restore(self, path)
+        self.set_state(self._read(path))
 
     def evaluate(
         self, checkpoint: str | Path | None = None, *, episodes: int | None = None, explore: bool | None = None
     ) -> dict[str, Any]:
         """Run whole episodes without learning, with the present policy or that of a checkpoint."""
-        from shoal.runs.saving import read_policy
-
         self._check_going()
         if checkpoint is None:
             return self._evaluated(*self._start_evaluation(self.iteration, episodes, explore).results())
         kept = self.get_policy().get_state()
         try:
-            self.get_policy().set_state(read_policy(self, checkpoint))
+            self.get_policy().set_state(self._read_policy(checkpoint))
             return self._evaluated(*start_evaluation(self._setup, episodes=episodes, explore=explore).results())
         finally:
             self.get_policy().set_state(kept)
@@ -355,14 +358,41 @@ class Trainer(metaclass=TrainerType):
     def _setup(self) -> EvaluationSetup:
         return EvaluationSetup(self.config, self.env_maker, self.get_policy(), self.evaluators, self.curriculum.task)
 
+    @property
+    def _experiment(self) -> Experiment:
+        return Experiment(name=self.env_maker.name, run=self.algorithm, config=self.config)
+
+    def _folder_for_files(self) -> Path:
+        """Where it writes what it is not told a place for: its run, or a new run folder under ~/shoal_results."""
+        if self.folder is None:
+            parent = results_folder(self._experiment.results_dir, self._experiment.name)
+            self.folder = make_run_folder(parent, self.algorithm, self.config.env)
+        return self.folder
+
+    def _read(self, path: str | Path) -> State:
+        return read_state(path, self.config, self.get_policy().obs_spec.space)
+
+    def _read_policy(self, path: str | Path) -> State:
+        """The policy's part of a checkpoint, which must be of the same algorithm."""
+        state = self._read(path)
+        if state.values["algorithm"] != self.algorithm:
+            raise CheckpointError(f"{path} is a checkpoint of {state.values['algorithm']}, this is {self.algorithm}")
+        return state.part("policy")
+
     def _is_due(self, iteration: int) -> bool:
         interval = self.config.evaluation_interval
         return interval is not None and iteration % interval == 0
 
     def _start_evaluation(self, iteration: int, episodes: int | None = None, explore: bool | None = None) -> Evaluation:
         """Begin an evaluation with the policy as it is now, and with the video of this iteration if there are any."""
-        recording = RecordingOptions(video=video_path(self, iteration) if self.config.record_env else None)
+        recording = RecordingOptions(video=self._video(iteration))
         return start_evaluation(self._setup, episodes=episodes, explore=explore, recording=recording)
+
+    def _video(self, iteration: int) -> Path | None:
+        """Where the video of one evaluation goes: into `videos/` of the run, or where `record_env` says."""
+        if not self.config.record_env:
+            return None
+        return video_in(videos_folder(self.config) or self._folder_for_files() / "videos", iteration)
 
     def _evaluated(self, metrics: dict[str, Any], results: EpisodeResults) -> dict[str, Any]:
         """The metrics of an evaluation, and what the user's hook adds to them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs.context import EnvContext
@@ -14,9 +13,6 @@ from shoal.errors import ConfigError
 from shoal.runs.evaluation import evaluated
 from shoal.runs.folders import check_writable
 
-if TYPE_CHECKING:
-    from shoal.runs.trainer import Trainer
-
 
 def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
     """Refuse a window without a screen, and videos that cannot be made, before anything is trained."""
@@ -26,28 +22,23 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
         )
     if config.record_env:
         check_videos("config.record_env")
-        if isinstance(config.record_env, str):
-            _check_folder(_folder(config.record_env))
+        folder = videos_folder(config)
+        if folder is not None:
+            _check_folder(folder)
         there = evaluated(config)
         drawn = first_draw(there, maker.user_code)
         ctx = EnvContext({**there.env_config, **drawn.env_config}, env_index=config.num_envs)
         made_to_be_filmed(maker, ctx, drawn.options).close()
 
 
-def video_path(trainer: Trainer, iteration: int) -> Path:
-    """Where the video of one evaluation goes: into `videos/` of the run or where `record_env` says."""
-    record = trainer.config.record_env
-    if isinstance(record, str):
-        folder = _folder(record)
-    else:
-        from shoal.runs.saving import folder_of
+def videos_folder(config: AlgorithmConfig) -> Path | None:
+    """The folder that `record_env` names for videos; None if it names none."""
+    return Path(config.record_env).expanduser().absolute() if isinstance(config.record_env, str) else None
 
-        folder = folder_of(trainer) / "videos"
+
+def video_in(folder: Path, iteration: int) -> Path:
+    """The video of the evaluation that belongs to an iteration."""
     return folder / f"iteration_{iteration:06d}.mp4"
-
-
-def _folder(name: str) -> Path:
-    return Path(name).expanduser().absolute()
 
 
 def _check_folder(folder: Path) -> None:
