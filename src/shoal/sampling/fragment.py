@@ -100,8 +100,10 @@ class Fragment:
         final_at = np.concatenate([cut_at, going_at])
         order = np.lexsort(final_at.T[::-1])
         final_at = final_at[order]
+        obs = tuple(part[:steps] for part in b.obs)
+        final_obs = tuple(part[order] for part in self._final_obs(going))
         return Batch(
-            obs=tuple(part[:steps] for part in b.obs),
+            obs=obs,
             actions=b.actions[:steps],
             rewards=b.rewards[:steps],
             terminated=b.terminated[:steps],
@@ -109,7 +111,7 @@ class Fragment:
             valid=b.valid[:steps],
             log_probs=self._log_probs(),
             dist_inputs=b.dist_inputs[:steps],
-            final_obs=tuple(part[order] for part in self._final_obs(going)),
+            final_obs=final_obs,
             final_at=final_at,
             carried=None if recurrent is None else recurrent.record(final_at),
         )

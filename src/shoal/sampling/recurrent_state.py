@@ -61,12 +61,11 @@ class RecurrentActor:
     def record(self, final_at: NDArray[np.int64]) -> RecurrentRecord:
         """What was carried into the fragment's steps and into the observations that follow those in `final_at`."""
         finals = [self._finals.get((t, row)) or _row(self._now, row) for t, row in final_at.tolist()]
-        nothing = self._recurrence.begin(0)
         return RecurrentRecord(
             previous=np.stack(self._previous),
-            states=tuple(np.stack(part) for part in zip(*self._states.values(), strict=True)),
+            states=_stacked(list(self._states.values())),
             states_at=np.array(list(self._states), np.int64),
-            final=tuple(np.stack(part) for part in zip(*finals, strict=True)) if finals else nothing,
+            final=_stacked(finals) if finals else self._recurrence.begin(0),
         )
 
     def get_state(self) -> State:
@@ -81,3 +80,8 @@ class RecurrentActor:
 
 def _row(parts: Parts, row: int) -> Parts:
     return tuple(part[row].copy() for part in parts)
+
+
+def _stacked(rows: list[Parts]) -> Parts:
+    """Rows of parts as parts of rows."""
+    return tuple(np.stack(part) for part in zip(*rows, strict=True))

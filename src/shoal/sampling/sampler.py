@@ -161,12 +161,17 @@ class Sampler:
         return True
 
     def _no_histories(self) -> list[list[NDArray[Any]] | None]:
-        return [[] if self.vector.can_replay else None for _ in range(self.num_envs)]
+        if not self.vector.can_replay:
+            return [None] * self.num_envs
+        return [[] for _ in range(self.num_envs)]
 
     def _stands_where_saved(self, row: int, state: State) -> bool:
         """Whether following the saved actions has led an environment to the saved observation."""
-        saved = (state.arrays[f"current{k}"][row] for k in range(len(self._current)))
-        return all(map(np.array_equal, (part[row] for part in self._current), saved))
+        for k, part in enumerate(self._current):
+            stands_there = np.array_equal(part[row], state.arrays[f"current{k}"][row])
+            if not stands_there:
+                return False
+        return True
 
     def _draw(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Noise for `steps` steps, `[steps, N, M]`.
