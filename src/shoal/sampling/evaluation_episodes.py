@@ -22,7 +22,7 @@ from shoal.envs.recording import EpisodeRecorder, RecordingOptions, Trajectory, 
 from shoal.envs.spaces import Path, Space, leaves_of, path_name
 from shoal.errors import ConfigError, EnvError
 from shoal.models.policy import Policy
-from shoal.sampling.sampler import LONGEST_EPISODE
+from shoal.sampling.fragment import LONGEST_EPISODE
 from shoal.sampling.worker import Worker
 
 CHUNK = 100
