@@ -43,7 +43,7 @@ FILES = {
 }
 
 REFUSED = {
-    "train": "There is nothing to train on",
+    "train": "There is no environment to train on",
     "train Cartpole-v1": "CartPole-v1",
     "train CartPole-v7": "there is no such version",
     "train no_such_id": "no_such_id",
@@ -58,7 +58,7 @@ REFUSED = {
     "train texts.py:Mine": "Text",
     "train plain": "did you mean plain.py?",
     "train notes.txt": "a file is Python with an environment in it (my_env.py:MyEnv), or YAML with experiments",
-    "train CartPole-v1 Pendulum-v1": "One environment is trained at a time (got Pendulum-v1 too)",
+    "train CartPole-v1 Pendulum-v1": "Only one environment is trained at a time (got Pendulum-v1 too)",
     "train CartPole-v1 --num-workers two": "must be a number, 0 or more, or auto (got 'two')",
     "train CartPole-v1 --stop timesteps_total 1000": "write --stop timesteps_total=1000",
     "train CartPole-v1 --stop timesteps_total=0": "stop.timesteps_total: must be more than 0 (got 0)",
@@ -74,8 +74,8 @@ REFUSED = {
     "train plain.py": "there is no environment in it",
     "train several.py": "type shoal train several.py:First or shoal train several.py:Second",
     "train list.yml -f empty.yml": "Two files are given",
-    "tune CartPole-v1": "A sweep stands in a YAML file",
-    "envs no_such_environment": "no environment here is called like 'no_such_environment'",
+    "tune CartPole-v1": "A sweep needs a YAML file",
+    "envs no_such_environment": "no environment here matches 'no_such_environment'",
     "help tarin": "did you mean train?",
     "train CartPole-v1 --set config.lr=fast": "config.lr: must be a number (got 'fast')",
     "train CartPole-v1 --set config.learning_rate=1": "did you mean config.lr?",
@@ -161,5 +161,5 @@ def test_evaluate_checks_what_it_is_told(trained: tuple[Any, Any, Path], flag: l
     done = desk.shoal("evaluate", str(run), *flag)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith(f"Error: {flag[0]}: the checkpoint is of ")
+    assert done.stderr.startswith(f"Error: {flag[0]}: the checkpoint has ")
     assert f"(got {flag[1]})" in done.stderr

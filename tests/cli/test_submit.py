@@ -48,7 +48,7 @@ def test_a_flag_goes_before_the_jobs_file_and_that_before_the_sites(desk: Any) -
     site.write_text("account: water\npartition: debug\nnodes: 5\n")
     (desk.work / "job.yml").write_text("partition: standard\nnodes: 7\ncommand: shoal train CartPole-v1\n")
     done = desk.shoal("submit", *SLURM, "-f", "job.yml", "--nodes", "3", "--dry-run")
-    assert done.stderr == f"With the keys of {site}.\n"
+    assert done.stderr == f"Using the keys of {site}.\n"
     directives = [line.partition("--")[2] for line in done.stdout.splitlines() if line.startswith("#SBATCH")]
     assert {"account=water", "partition=standard", "nodes=3"} <= set(directives)
 

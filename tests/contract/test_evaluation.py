@@ -165,14 +165,14 @@ def test_cases_that_all_fail_are_an_error_that_leaves_their_results(run, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--cases", "CASES", "--episodes", "2"], "Give one of --episodes, --steps and --cases."),
+        (["--cases", "CASES", "--episodes", "2"], "Use only one of --episodes, --steps and --cases."),
         (["--output", "x.csv"], "--output is for the results of --cases"),
         (["--video", "x.mp4", "--num-workers", "1"], "A video is made in one process"),
         (["--video", "x.avi"], "a video's name must end in .mp4 or .gif"),
         (["--trajectories", "x.csv"], "must end in .parquet"),
         (["--trajectories", "no/such/folder/x.parquet"], "there is no folder"),
         (["--trajectories", "/proc/x.parquet"], "/proc cannot be written"),
-        (["--cases", "CASES", "--output", "."], ".: is a folder; give the name of a file in it"),
+        (["--cases", "CASES", "--output", "."], ".: is a folder; write the name of a file in it"),
         (["--cases", "no_such.csv"], "cannot be read: No such file"),
         (["--cases", "CASES"], "column 'gravity' belongs to nobody; write env_config.gravity"),
     ],

@@ -149,7 +149,7 @@ def test_the_same_command_goes_on_after_kill_9(desk: Desk, uninterrupted: tuple[
         await_iteration(child, least)
         assert desk.end(child, signal.SIGKILL)[1] == 137
     printed = desk.run(*TRAIN)
-    assert f"goes on from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
+    assert f"continues from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
     assert numbers_of(desk.run_folder()) == uninterrupted
 
 

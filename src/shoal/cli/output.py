@@ -60,7 +60,7 @@ def tell_losses(outlets: Iterable[Outlet]) -> list[Outlet]:
         if outlet.loss is not None:
             why = outlet.loss.strerror or outlet.loss
             logger.warning(
-                "%s cannot be written (%s): nothing more is printed there, but training goes on, and its folder "
+                "%s cannot be written (%s): nothing more is printed there, but training continues, and its folder "
                 "has all results.",
                 outlet.stream_name,
                 why,

@@ -100,7 +100,7 @@ def test_the_view_knows_the_trials_of_a_sweep_that_goes_on(tmp_path: Path, capsy
     again = dataclasses.replace(read_trials(folder)[2], status="running")
     with open_tune_view(run, quiet=True) as view:
         view.show(Event("started", "trial 2 goes on", again))
-    begin = f"cartpole: goes on with 3 of 3 trials: 3 finished in {folder}\n"
+    begin = f"cartpole: continues with 3 of 3 trials: 3 finished in {folder}\n"
     assert capsys.readouterr().out == begin
     with open_tune_view(run, quiet=False) as view:
         view.show(Event("started", "trial 2 goes on", again))
