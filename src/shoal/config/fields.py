@@ -130,7 +130,7 @@ def env_source(value: Any) -> str | Callable[..., Any] | None:
     if type(value).__name__ == "EnvSpec" and hasattr(value, "entry_point"):
         return _registered_id(value)
     if hasattr(value, "reset") and hasattr(value, "step"):
-        raise ValueError(f"is one environment, made already, and there will be several; {_how_to_make(value)}")
+        raise ValueError(f"is a single environment that is already made, but several are needed; {_how_to_make(value)}")
     raise ValueError("must be an environment's id (CartPole-v1), module:Class, file.py:Class, a class or a callable")
 
 
@@ -143,7 +143,7 @@ def _registered_id(spec: Any) -> str:
         return str(spec.id)
     usual = registered.kwargs if registered is not None else {}
     own = {key: value for key, value in spec.kwargs.items() if usual.get(key) != value}
-    raise ValueError(f"is not as {spec.id} is registered; write env={spec.id!r} and env_config={own!r}")
+    raise ValueError(f"differs from {spec.id} as it is registered; write env={spec.id!r} and env_config={own!r}")
 
 
 def _how_to_make(env: Any) -> str:
@@ -248,7 +248,7 @@ ModelSource = Annotated[str | type | None, PlainValidator(model_source), WithJso
 def refuse_tensorflow(value: Any) -> Any:
     """Say what to do about the frameworks that classic RLlib had."""
     if isinstance(value, str) and value.lower() in ("tf", "tf1", "tf2", "tfe", "tensorflow"):
-        raise ValueError("TensorFlow is not supported; leave framework out, or say torch")
+        raise ValueError("TensorFlow is not supported; leave framework out, or use torch")
     return value
 
 

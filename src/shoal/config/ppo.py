@@ -48,7 +48,7 @@ class PPOConfig(OnPolicyConfig):
     clip_param_schedule: Schedule = None
     """How far the ratio may move over timesteps, as lr_schedule; it replaces clip_param."""
     vf_clip_param: Positive | None = None
-    """Largest squared error of a value that still teaches; null: any (classic RLlib: 10.0, low for large returns)."""
+    """Squared value errors above this are not learned from; null: any (classic RLlib: 10.0, low for large returns)."""
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""

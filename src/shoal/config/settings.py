@@ -96,19 +96,19 @@ class NoiseConfig(ExplorationConfig):
             (
                 ("EpsilonGreedy", "PerWorkerEpsilonGreedy", "SoftQ"),
                 "chooses by the values of actions, and this algorithm explores by sampling from its own action "
-                "distribution; leave exploration_config out, or say run: DQN",
+                "distribution; leave exploration_config out, or set run: DQN",
             )
         ),
     ] = "StochasticSampling"
     """StochasticSampling: actions are drawn from the policy's own distribution.
 
-    GaussianNoise: so too, but the spread of continuous actions is not learned; it is stddev. OrnsteinUhlenbeckNoise: so
-    too, but what chance adds to continuous actions is correlated from step to step, which carries a sluggish system
+    GaussianNoise: the same, but the spread of continuous actions is stddev and is not learned. OrnsteinUhlenbeckNoise:
+    the same, but the noise on continuous actions is correlated from step to step, which moves a sluggish system
     further (Hollenstein et al. 2024)."""
     stddev: Positive = 0.3
     """Standard deviation of continuous actions, for GaussianNoise; with normalize_actions the bounds are -1 and 1.
 
-    Classic RLlib: 0.1, on top of a policy without chance."""
+    Classic RLlib: 0.1, on top of a deterministic policy."""
     stddev_schedule: Schedule = None
     """Standard deviation over timesteps, as lr_schedule; it replaces stddev."""
     ou_theta: PositiveFraction = 0.15
@@ -116,7 +116,7 @@ class NoiseConfig(ExplorationConfig):
 
 
 class EvaluationConfig(BaseModel):
-    """What is different in evaluation."""
+    """Settings that differ in evaluation."""
 
     model_config = STRICT
 
@@ -129,9 +129,9 @@ class EvaluationConfig(BaseModel):
     horizon: Size | None = None
     """Longest evaluation episode in steps; null: as in training."""
     task: Task = None
-    """Task of the evaluation environments; null: that of training at the time."""
+    """Task of the evaluation environments; null: the current task of training."""
     randomize: Flag = True
-    """Whether evaluation draws what randomize says, as training does, from seeds of its own."""
+    """Whether evaluation episodes are randomized as in training, with their own seeds."""
 
 
 class CurriculumConfig(BaseModel):
@@ -145,7 +145,7 @@ class CurriculumConfig(BaseModel):
     The environments get a stage's task (by set_task) at their next reset. A stage ends as soon as any result in until
     reaches its limit; "<= 20" instead of 20 means at most that. Statistics over episodes are those of its own task."""
     min_episodes: Size = 20
-    """Episodes that must have ended at a stage's task before a statistic over episodes may end the stage."""
+    """Number of episodes that must end at a stage's task before a statistic over episodes may end the stage."""
 
 
 class RandomizeConfig(BaseModel):
@@ -154,13 +154,13 @@ class RandomizeConfig(BaseModel):
     model_config = STRICT
 
     options: OptionSamplers = {}
-    """What the environment gets as reset(options=...), drawn, e.g. {wind: {uniform: [0, 10]}}.
+    """Values to draw for reset(options=...), e.g. {wind: {uniform: [0, 10]}}.
 
     Samplers: uniform [low, high], loguniform [low, high], normal [mean, std], choice [a, b, ...]."""
     env_config: EnvConfigSamplers = {}
-    """Entries of env_config, drawn, by the same samplers; the environment is made anew for every episode."""
+    """Entries of env_config to draw, with the same samplers; the environment is made again for every episode."""
     cases: Text | None = None
-    """A CSV file of which every episode gets a row: its columns are env_config.NAME and options.NAME (of reset)."""
+    """A CSV file from which every episode takes a row: its columns are env_config.NAME and options.NAME (of reset)."""
 
 
 class AlgorithmConfig(BaseModel):
@@ -192,7 +192,7 @@ class AlgorithmConfig(BaseModel):
 
     Each is the name of one of Gymnasium's, module:Class or file.py:Class, alone or with its arguments as here."""
     max_env_failures: Count | None = 1000
-    """How many failures of environments a run survives in all; one more ends it, saved, with the cause; null: any."""
+    """Number of environment failures that a run survives; one more ends it, saved, with the cause; null: any number."""
     horizon: Size | None = None
     """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
     env_task_fn: FunctionSource = None
@@ -203,34 +203,34 @@ class AlgorithmConfig(BaseModel):
     curriculum: CurriculumConfig = CurriculumConfig()
     """Tasks of rising difficulty without a function of your own."""
     randomize: RandomizeConfig = RandomizeConfig()
-    """Values that are drawn anew for every episode."""
+    """Values that are drawn for every episode."""
     callbacks: ClassSource = None
     """Your subclass of shoal.DefaultCallbacks, as a class, module.Class or file.py:Class; null: none."""
 
     num_workers: WorkerCount = 0
-    """Processes that sample experience; 0: everything in this process, without Ray; auto: as many as there are cores.
+    """Number of sampling processes; 0: everything runs in this process, without Ray; auto: as many as fit the cores.
 
     Classic RLlib: 2."""
     num_envs_per_worker: EnvCount = "auto"
-    """Environments that each worker steps as one vector; auto: 8, or those of a native vector environment.
+    """Number of environments that each worker steps as one vector; auto: 8, or those of a native vector environment.
 
-    Classic RLlib: 1; a vector needs one forward pass a step."""
+    Classic RLlib: 1; a vector needs one forward pass per step."""
     num_cpus_per_worker: NonNegative = 1
-    """Cores that each worker takes; a fraction lets workers share a core."""
+    """Number of cores for each worker; a fraction lets workers share a core."""
     num_learners: Size = 1
-    """Processes that learn, each from the experience of the workers on its own node; 1: in the driver's process."""
+    """Number of learning processes, each with the experience of the workers on its node; 1: in the driver's process."""
     num_cpus_per_learner: NonNegative = 1
-    """Cores that each learner takes, where there are several."""
+    """Number of cores for each learner, if there are several."""
     num_gpus: NonNegative = 0
-    """GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
+    """Number of GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
     sample_async: Flag = False
     """Whether workers sample the next batch while the learner learns from this one, with weights one update old."""
     ignore_worker_failures: Flag = False
-    """Whether training goes on with the remaining workers when one is lost and not recreated."""
+    """Whether training continues with the remaining workers when one is lost and not recreated."""
     recreate_failed_workers: Flag = True
     """Whether a lost worker is replaced by a new one (classic RLlib: false)."""
     max_worker_restarts: Count = 1000
-    """How many lost workers a run replaces in all; one more ends it, saved, with the cause."""
+    """Number of lost workers that a run replaces; one more ends it, saved, with the cause."""
 
     rollout_fragment_length: FragmentLength = "auto"
     """Steps of each environment that train_batch_size must be a multiple of; auto: any (classic RLlib: 200).
@@ -239,9 +239,9 @@ class AlgorithmConfig(BaseModel):
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
     """Whether a batch may end inside an episode, or waits until every episode in it is complete."""
     train_batch_size: Size = 2048
-    """Steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
+    """Number of steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
     clip_rewards: RewardClipping = None
-    """Rewards as the learner sees them: null as they are, true their sign, a number their largest magnitude."""
+    """How rewards are clipped for learning: null: not at all, true: to their sign, a number: to this magnitude."""
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
     """MeanStdFilter scales observations by their running mean and standard deviation."""
     normalize_actions: Flag = True
@@ -249,7 +249,7 @@ class AlgorithmConfig(BaseModel):
     clip_actions: Flag = True
     """Whether continuous actions are clipped to the environment's bounds (classic RLlib: false when normalised)."""
     squash_actions: Flag = False
-    """Whether bounded continuous actions pass a tanh, which ends at the bounds, where clipping cuts at them."""
+    """Whether bounded continuous actions pass a tanh, which stays within the bounds, instead of being clipped."""
 
     gamma: Fraction = 0.99
     """Discount factor."""
@@ -276,34 +276,34 @@ class AlgorithmConfig(BaseModel):
     exploration_config: ExplorationConfig = ExplorationConfig()
     """How the algorithm explores."""
     evaluation_interval: Size | None = None
-    """Training iterations between evaluations; null: none."""
+    """Number of training iterations between evaluations; null: no evaluation."""
     evaluation_duration: Size = 10
     """Length of one evaluation, in evaluation_duration_unit; null: the default."""
     evaluation_duration_unit: Literal["episodes", "timesteps"] = "episodes"
     """Unit of evaluation_duration."""
     evaluation_num_workers: Count = 0
-    """Processes for evaluation, of num_cpus_per_worker cores each; 0: in this process.
+    """Number of processes for evaluation, of num_cpus_per_worker cores each; 0: evaluate in this process.
 
     They share evaluation_duration; each has num_envs_per_worker environments."""
     evaluation_parallel_to_training: Flag = False
-    """Whether an evaluation runs while its iteration trains; it is then of the policy as it was before that."""
+    """Whether an evaluation runs while its iteration trains; it then measures the policy from before that iteration."""
     evaluation_config: EvaluationConfig = EvaluationConfig()
-    """What is different in evaluation."""
+    """Settings that differ in evaluation."""
     record_env: RecordEnv = False
     """Whether the first episode of every evaluation becomes a video: true, in videos/ of the run, or a folder's name.
 
     Videos need PyAV: pip install 'shoal-rl[video]'."""
     render_env: Flag = False
-    """Whether the first training environment shows itself on the screen, at the pace of eyes."""
+    """Whether the first training environment is shown on the screen, at a speed that people can follow."""
 
     seed: Seed = 0
-    """Seed of everything random; the same seed and environments give the same run; null: the default.
+    """Seed of all random numbers; the same seed and environments give the same run; null: the default.
 
-    Classic RLlib: unset, so that every run is another."""
+    Classic RLlib: unset, so every run differs."""
     restore_episodes: Flag = True
-    """Whether a resumed run replays its unfinished episodes to where they were, rather than starting new ones."""
+    """Whether a resumed run replays its unfinished episodes to where they were, instead of starting new ones."""
     log_level: Literal["DEBUG", "INFO", "WARN", "ERROR"] = "WARN"
-    """Least important messages that are shown."""
+    """Lowest level of messages that are shown."""
 
     @property
     def num_envs(self) -> int:
@@ -358,7 +358,7 @@ class AlgorithmConfig(BaseModel):
         found: list[str] = []
         if self.framework == "numpy":
             found += [
-                f"config.framework: numpy cannot do {what}; say torch, or leave framework out"
+                f"config.framework: numpy cannot do {what}; use torch, or leave framework out"
                 for what, asked in (
                     ("num_gpus above 0", self.num_gpus > 0),
                     ("a custom_model", self.model.custom_model is not None),
@@ -372,7 +372,7 @@ class AlgorithmConfig(BaseModel):
             found += self._scheduled("lr", self.lr_schedule)
         found += self._unread("squash_actions", self.model.custom_action_dist is not None, "custom_action_dist samples")
         if self.squash_actions and not self.normalize_actions:
-            found.append("config.squash_actions: a tanh gives -1..1; say normalize_actions: true, or leave it out")
+            found.append("config.squash_actions: a tanh gives -1..1; set normalize_actions: true, or leave it out")
         found += self._ability_conflicts()
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
@@ -401,7 +401,7 @@ class AlgorithmConfig(BaseModel):
         if self.model.memory is not None and not self.takes_memory:
             found.append(
                 f"config.model.{self.model.memory}: {name_of(type(self))} learns from single transitions and has no "
-                "memory; leave it out, or say run: PPO"
+                "memory; leave it out, or set run: PPO"
             )
         return found
 
@@ -409,7 +409,7 @@ class AlgorithmConfig(BaseModel):
         """What is asked of workers and learners that are not there."""
         found: list[str] = []
         if self.sample_async and self.num_workers == 0 and "num_workers" not in self.model_fields_set:
-            found.append("config.sample_async: there is nobody to sample meanwhile; set num_workers above 0")
+            found.append("config.sample_async: there are no workers to sample meanwhile; set num_workers above 0")
         if self.num_learners > 1 and self.num_workers != "auto" and self.num_workers < self.num_learners:
             found.append(
                 f"config.num_learners: each of {self.num_learners} learners needs a worker to learn from "
@@ -418,7 +418,7 @@ class AlgorithmConfig(BaseModel):
         if self.num_gpus > self.num_learners:
             found.append(
                 f"config.num_gpus: one learner uses one GPU at most; for {self.num_gpus:g} GPUs "
-                f"say num_learners: {math.ceil(self.num_gpus)}"
+                f"set num_learners: {math.ceil(self.num_gpus)}"
             )
         return found
 
@@ -445,7 +445,7 @@ class AlgorithmConfig(BaseModel):
         """
         if not unread or getattr(self, key) == type(self).model_fields[key].default:
             return []
-        return [f"config.{key}: nothing reads it, for {why}; leave it out"]
+        return [f"config.{key}: it has no effect, because {why}; leave it out"]
 
     def _scheduled(self, key: str, schedule: Any) -> list[str]:
         """A value beside a schedule must be the default or the schedule's start, else one of them is ignored."""
@@ -518,7 +518,7 @@ class OnPolicyConfig(AlgorithmConfig):
                 f"{self.train_batch_size}; make it at most that, or the batch larger"
             )
         if self.use_gae and not self.use_critic:
-            found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
+            found.append("config.use_gae: needs the value function; set use_critic: true, or use_gae: false")
         return found + self._noise_conflicts()
 
     def with_whole_fragments(self: OnPolicy) -> OnPolicy:
@@ -537,7 +537,7 @@ class OnPolicyConfig(AlgorithmConfig):
         return [
             f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
             f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
-            f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
+            f"use auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
         ]
 
     def _noise_conflicts(self) -> list[str]:
@@ -546,12 +546,12 @@ class OnPolicyConfig(AlgorithmConfig):
         path, owners = "config.exploration_config", {"ou_theta": "OrnsteinUhlenbeckNoise"}
         owners |= dict.fromkeys(("stddev", "stddev_schedule"), "GaussianNoise")
         found = [
-            f"{path}.{key}: nothing reads it; say type: {owner}, or leave it out"
+            f"{path}.{key}: it has no effect; set type: {owner}, or leave it out"
             for key, owner in owners.items()
             if noise.type != owner and getattr(noise, key) != NoiseConfig.model_fields[key].default
         ]
         if noise.type != "StochasticSampling" and self.model.custom_action_dist is not None:
-            found.append(f"{path}.type: nothing reads it, for custom_action_dist samples; leave it out")
+            found.append(f"{path}.type: it has no effect, because custom_action_dist samples; leave it out")
         if noise.type != "GaussianNoise":
             return found
         if noise.stddev_schedule is not None:
@@ -563,7 +563,7 @@ class OnPolicyConfig(AlgorithmConfig):
         if self.model.custom_model is not None or not self.model.free_log_std:
             found.append(
                 f"{path}.type: GaussianNoise sets the spread that this model computes itself; "
-                "say free_log_std: true without a custom_model, or StochasticSampling"
+                "set free_log_std: true without a custom_model, or StochasticSampling"
             )
         return found
 

@@ -49,7 +49,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"framework": "tf2"}, "TensorFlow is not supported"),
     ({"framework": "pytorch"}, "must be auto, numpy or torch (got 'pytorch'); did you mean torch?"),
-    ({"framework": "numpy", "num_gpus": 1}, "config.framework: numpy cannot do num_gpus above 0; say torch"),
+    ({"framework": "numpy", "num_gpus": 1}, "config.framework: numpy cannot do num_gpus above 0; use torch"),
     ({"framework": "numpy", "model": {"custom_model": "mine"}}, "numpy cannot do a custom_model"),
     ({"framework": "numpy", "model": {"conv_filters": [[16, 3, 1]]}}, "numpy cannot do conv_filters"),
     ({"exploration_config": {"type": "EpsilonGreedy"}}, "explores by sampling from its own action distribution"),
@@ -81,11 +81,11 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     (
         {"rollout_fragment_length": 100},
         "100 steps of 8 environments make 800, which does not divide train_batch_size 2048; "
-        "say auto, or train_batch_size: 2400",
+        "use auto, or train_batch_size: 2400",
     ),
     ({"rollout_fragment_length": "all"}, "config.rollout_fragment_length: must be a whole number of steps"),
     ({"rollout_fragment_length": 0}, "config.rollout_fragment_length: must be a whole number of steps, at least 1"),
-    ({"use_critic": False}, "config.use_gae: needs the value function; say use_critic: true, or use_gae: false"),
+    ({"use_critic": False}, "config.use_gae: needs the value function; set use_critic: true, or use_gae: false"),
     ({"clip_rewards": -1}, "config.clip_rewards: must be null (off), true (the reward's sign) or a number above 0"),
     ({"clip_rewards": "sign"}, "config.clip_rewards: must be null (off), true"),
     ({"grad_clip": 0}, "config.grad_clip: must be more than 0"),
@@ -107,9 +107,9 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"model": {"conv_filters": [[16, 8]]}}, "must be a list of [filters, kernel, stride]"),
     ({"model": {"conv_filters": [[16, [8, 4], 4]]}}, "must be a list of [filters, kernel, stride]"),
     ({"model": {"custom_model": 3}}, "config.model.custom_model: must be the name of a registered model"),
-    ({"model": {"custom_model_config": {"width": 3}}}, "nobody reads it; name a custom_model, or leave it out"),
+    ({"model": {"custom_model_config": {"width": 3}}}, "it has no effect; set custom_model, or leave it out"),
     ({"model": {"max_seq_len": 0}}, "config.model.max_seq_len: must be at least 1 (got 0)"),
-    ({"model": {"max_seq_len": 5}}, "config.model.max_seq_len: nothing reads it; say use_lstm: true, or leave it out"),
+    ({"model": {"max_seq_len": 5}}, "config.model.max_seq_len: it has no effect; set use_lstm: true, or leave it out"),
     (
         {"model": {"use_lstm": True, "use_attention": True}},
         "config.model.use_attention: a model has one kind of memory; say use_lstm or use_attention, not both",
@@ -129,10 +129,10 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"model": {3: 4}}, "config.model"),
     ({"evaluation_config": {"lr": 1}}, "config.evaluation_config.lr: unknown key"),
     ({"evaluation_interval": 0}, "config.evaluation_interval: must be at least 1"),
-    ({"sample_async": True}, "config.sample_async: there is nobody to sample meanwhile; set num_workers above 0"),
+    ({"sample_async": True}, "config.sample_async: there are no workers to sample meanwhile; set num_workers above 0"),
     ({"num_learners": 0}, "config.num_learners: must be at least 1 (got 0)"),
     ({"num_workers": 2, "num_learners": 3}, "config.num_learners: each of 3 learners needs a worker"),
-    ({"num_gpus": 2}, "one learner uses one GPU at most; for 2 GPUs say num_learners: 2"),
+    ({"num_gpus": 2}, "one learner uses one GPU at most; for 2 GPUs set num_learners: 2"),
     (
         {"evaluation_parallel_to_training": True, "evaluation_interval": 1},
         "config.evaluation_parallel_to_training: nothing is evaluated meanwhile; set evaluation_num_workers too",
@@ -173,7 +173,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"exploration_config": {"type": "GaussianNoise"}, "model": {"custom_model": "mine"}},
-        "say free_log_std: true without a custom_model, or StochasticSampling",
+        "set free_log_std: true without a custom_model, or StochasticSampling",
     ),
     (
         {"exploration_config": {"type": "OrnsteinUhlenbeckNoise"}, "model": {"custom_action_dist": "mine"}},
@@ -257,10 +257,13 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
         "prioritized_replay_beta: must be at most 1",
     ),
     ({"exploration_config": {"type": "Boltzmann"}}, "must be EpsilonGreedy, PerWorkerEpsilonGreedy or SoftQ (got"),
-    ({"exploration_config": {"type": "StochasticSampling"}}, "say SoftQ, which draws by those"),
+    ({"exploration_config": {"type": "StochasticSampling"}}, "use SoftQ, which draws by those"),
     ({"exploration_config": {"type": "GaussianNoise"}}, "is noise on continuous actions, and DQN chooses among"),
-    ({"exploration_config": {"type": "OrnsteinUhlenbeckNoise"}}, "say EpsilonGreedy or SoftQ"),
-    ({"exploration_config": {"temperature": 2}}, "temperature: nothing reads it, for EpsilonGreedy has no temperature"),
+    ({"exploration_config": {"type": "OrnsteinUhlenbeckNoise"}}, "use EpsilonGreedy or SoftQ"),
+    (
+        {"exploration_config": {"temperature": 2}},
+        "temperature: it has no effect, because EpsilonGreedy has no temperature",
+    ),
     ({"exploration_config": {"type": "SoftQ", "temperature": 0}}, "temperature: must be more than 0"),
     (
         {"exploration_config": {"type": "SoftQ", "final_epsilon": 0.1}},
@@ -283,7 +286,7 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"n_step": 5, "rollout_fragment_length": 4},
-        "config.rollout_fragment_length: 4 steps are fewer than n_step 5; say auto, or at least 5",
+        "config.rollout_fragment_length: 4 steps are fewer than n_step 5; use auto, or at least 5",
     ),
     ({"n_step": 0}, "config.n_step: must be at least 1"),
     ({"batch_mode": "complete_episodes"}, "config.batch_mode: DQN learns from single transitions"),
@@ -325,7 +328,7 @@ EXPERIMENTS: list[tuple[Any, str]] = [
             "checkpoint_score_attr": "min-evaluation/episode_len_mean",
             "config": {"evaluation_interval": 3},
         },
-        "every 3, so that not every checkpoint has one; say checkpoint_freq: 3, or a multiple",
+        "every 3, so that not every checkpoint has one; set checkpoint_freq: 3, or a multiple",
     ),
     (
         {
@@ -341,7 +344,7 @@ EXPERIMENTS: list[tuple[Any, str]] = [
     ),
     ({"env": "X-v0", "results_dir": 3}, "results_dir: must be text (got 3)"),
     ({"env": "X-v0", "config": [1]}, "config: must be a mapping of keys (got [1])"),
-    ({"env": "X-v0", "config": {"env": "Y-v0"}}, "env: stands both in the experiment and in config, and they differ"),
+    ({"env": "X-v0", "config": {"env": "Y-v0"}}, "env: is set both in the experiment and in config, and they differ"),
     ({"env": "X-v0", "name": "a/b"}, "name: becomes a folder: use no slash"),
     ({"env": "X-v0", "name": "../up"}, "name: becomes a folder"),
     ({"env": "X-v0", "name": "a\nb"}, "name: must be one line of printable text"),
@@ -354,7 +357,7 @@ EXPERIMENTS: list[tuple[Any, str]] = [
     ({"env": "X-v0", "stop": {"time_total_s": "02:30"}}, "stop.time_total_s: must be a length of time such as"),
     ({"env": "X-v0", "stop": {"kl": 3}}, "stop.kl: no result has this name"),
     ({"env": "X-v0", "stop": {"custom_metrics/": 3}}, "stop.custom_metrics/: no result has this name"),
-    ({"env": "X-v0", "stop": {"xyzzy": 3}}, "type `shoal config show stop` for their names"),
+    ({"env": "X-v0", "stop": {"xyzzy": 3}}, "`shoal config show stop` lists their names"),
     ({"env": "X-v0", "stop": {3: 3}}, "stop.3: no result has this name"),
     (
         {"env": "X-v0", "stop": {"evaluation/episode_reward_mean": 3}},

@@ -120,7 +120,7 @@ def test_problems_in_a_file_have_their_line(tmp_path: Path) -> None:
         ("x:", "x: must be an experiment"),
         ("1: {env: X-v0}", "name must be text; put it in quotes"),
         ("x: {env: X-v0, name: y}", "x.name: unknown key; the experiment's name is the key on top"),
-        ("a/b: {env: X-v0}", "becomes a folder"),
+        ("a/b: {env: X-v0}", "becomes the name of a folder"),
         ("x: {env: 3}", ":1: x.config.env: must be an environment's id"),
     ],
 )
