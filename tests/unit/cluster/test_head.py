@@ -203,7 +203,7 @@ def test_missing_ranks_and_hosts_are_named(tmp_path: Path) -> None:
     sentences: list[str] = []
     with_head(plan_of(tmp_path, 3, timeout_s=0.3), body)
     with_head(plan_of(tmp_path, None, ("n1", "n2", "n3"), timeout_s=0.3), body)
-    assert sentences == ["rank 1, 2 of 3 has not shown up within 0.3 s", "n2, n3 have not shown up within 0.3 s"]
+    assert sentences == ["rank 1, 2 of 3 has not appeared within 0.3 s", "n2, n3 have not appeared within 0.3 s"]
 
 
 def test_a_host_that_cannot_start_is_named_with_its_error(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_what_is_kept(key: str, value: Any, kept: Any) -> None:
         ({"variables": {"A": True}}, "--variables: A must be text or a number; put it in quotes"),
         ({"variables": {"A": "x\ny"}}, "--variables: A must be one line"),
         ({"command": "a | b"}, "command: is not read by a shell"),
-        ({"command": "echo $HOME"}, 'say [bash, -c, "..."]'),
+        ({"command": "echo $HOME"}, 'use [bash, -c, "..."]'),
         ({"command": "echo 'a"}, "command: has a quote that is not closed"),
         ({"command": []}, "command: must be a list of words"),
         ({"command": [""]}, "command: must be a list of words"),

@@ -9,7 +9,7 @@
 #PBS -r y
 #PBS -l filesystems=home:eagle
 
-# Written by `shoal submit`; `qsub job.sh` submits it as well, also where there is no shoal.
+# Written by `shoal submit`; `qsub job.sh` submits it too, even where shoal is not installed.
 
 # PBS keeps the output until the job has ended, so this shell writes the log itself.
 cd "$PBS_O_WORKDIR" || exit
@@ -17,7 +17,7 @@ job_id=${SHOAL_FIRST_JOB:-${PBS_JOBID%%.*}}
 log=$PWD/ppo-$job_id.log
 exec >>"$log" 2>&1
 
-# The preamble of the job's description. Where a line of it fails, that is said, and the job ends.
+# The preamble of the job's description. If a line of it fails, a message says so, and the job ends.
 trap 'echo "The job ended in its preamble, with exit code $?." >&2; exit 1' EXIT
 trap 'code=$? at=$LINENO
   [ ${#BASH_SOURCE[@]} -eq 1 ] || code=0 # the lines of a file that it sources may fail
@@ -61,11 +61,11 @@ while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
 done
 kill -- "-$timer" 2>/dev/null
 
-# 85: saved, resume me. PBS requeues a job for its operators only, so this one submits its script anew, at most 20 times.
+# 85: saved, resume me. PBS requeues a job for its operators only, so this one submits its script again, at most 20 times.
 if [ "$code" -eq 85 ]; then
   if [ -z "$stopped" ] && [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
     cd "$PBS_O_WORKDIR" && qsub -v SHOAL_FIRST_JOB="$job_id" "$0" >>"$log.requeues-$job_id" && exit 0
   fi
-  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
+  echo "The run is saved, but the job is not requeued; submit it again to continue." >&2
 fi
 exit "$code"

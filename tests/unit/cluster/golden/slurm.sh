@@ -14,11 +14,11 @@
 #SBATCH --requeue
 #SBATCH --constraint=haswell
 
-# Written by `shoal submit`; `sbatch job.sh` submits it as well, also where there is no shoal.
+# Written by `shoal submit`; `sbatch job.sh` submits it too, even where shoal is not installed.
 
 job_id=$SLURM_JOB_ID
 
-# The preamble of the job's description. Where a line of it fails, that is said, and the job ends.
+# The preamble of the job's description. If a line of it fails, a message says so, and the job ends.
 trap 'echo "The job ended in its preamble, with exit code $?." >&2; exit 1' EXIT
 trap 'code=$? at=$LINENO
   [ ${#BASH_SOURCE[@]} -eq 1 ] || code=0 # the lines of a file that it sources may fail
@@ -62,6 +62,6 @@ if [ "$code" -eq 85 ]; then
   if [ -z "$stopped" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then
     scontrol requeue "$SLURM_JOB_ID" && exit 0
   fi
-  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
+  echo "The run is saved, but the job is not requeued; submit it again to continue." >&2
 fi
 exit "$code"
