@@ -259,7 +259,7 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
     if needed > there:
         raise ConfigError(
             f"config.replay_buffer_config.capacity: {arithmetic}, and {_size(there)} are available; "
-            f"say at most {max(there // each - slack, 1)}"
+            f"use at most {max(there // each - slack, 1)}"
         )
     priorities = Priorities(asked.prioritized_replay_alpha, asked.prioritized_replay_beta, asked.prioritized_replay_eps)
     return Replay(

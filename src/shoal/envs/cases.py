@@ -48,14 +48,14 @@ def read_cases(path: Path, env_config: Mapping[str, Any]) -> Cases:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     problems = [problem for name in columns if (problem := _column_problem(name))]
-    problems += [f"column {name!r} is there twice" for name in dict.fromkeys(columns) if columns.count(name) > 1]
+    problems += [f"column {name!r} occurs twice" for name in dict.fromkeys(columns) if columns.count(name) > 1]
     if not numbered:
         problems.append("it has no rows; write a header such as options.x0,options.v0 and one row per episode")
     cases: list[Case] = []
     header_is_sound = not problems
     for number, row in numbered:
         if "" in row or None in row.values():
-            problems.append(f"line {number} has not as many cells as the header has columns")
+            problems.append(f"line {number} has a different number of cells than the header has columns")
         elif header_is_sound:
             try:
                 cases.append(_case(row, env_config))
@@ -76,7 +76,7 @@ def _column_problem(name: str) -> str | None:
         return None
     if not name:
         return "a column has no name"
-    return f"column {name!r} belongs to nobody; write env_config.{name}, options.{name}, seed or case"
+    return f"column {name!r} has an unknown meaning; write env_config.{name}, options.{name}, seed or case"
 
 
 def _case(row: Mapping[str, str], env_config: Mapping[str, Any]) -> Case:
@@ -110,5 +110,5 @@ def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:
     for key in path[:-1]:
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
-            raise ValueError(f"{name} leads into {key}, which is no mapping")
+            raise ValueError(f"{name} leads into {key}, which is not a mapping")
     tree[path[-1]] = value

@@ -105,8 +105,8 @@ class EnvMaker:
         if self.wrappers:
             env.close()
             raise ConfigError(
-                f"config.wrappers: env {self.name} is a batch of environments, of which shoal wraps none; "
-                "put the wrappers where it is made"
+                f"config.wrappers: env {self.name} is a batch of environments, which shoal does not wrap; "
+                "apply the wrappers where it is made"
             )
         return env
 
@@ -247,7 +247,7 @@ def _file_called(text: str, folders: tuple[str, ...]) -> str | None:
     if "." not in text or not any(Path(folder, text).is_file() for folder in (*folders, ".")):
         return None
     return (
-        "is no file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
+        "is not a file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
         "or YAML with experiments (my_experiments.yml)"
     )
 

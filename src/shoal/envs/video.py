@@ -76,7 +76,7 @@ def made_to_be_filmed(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] 
     if isinstance(env, VectorEnv):
         env.close()
         raise ConfigError(
-            f"env {maker.name}: a native vector environment cannot be filmed; name one of its environments"
+            f"env {maker.name}: a native vector environment cannot be recorded; name one of its environments"
         )
     try:
         env.reset(seed=0, **({"options": options} if options else {}))
@@ -86,7 +86,9 @@ def made_to_be_filmed(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] 
         raise
     except Exception as error:
         env.close()
-        raise start_error(f"env {maker.name}: it cannot be filmed, its render() failed: {own_words(error)}") from error
+        raise start_error(
+            f"env {maker.name}: it cannot be recorded, because its render() failed: {own_words(error)}"
+        ) from error
     return env
 
 
@@ -99,7 +101,7 @@ def picture(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
     if array.ndim != 3 or array.shape[2] not in (3, 4) or array.dtype != np.uint8:
         got = f"an array of {array.dtype} and shape {array.shape}" if array.ndim else type(frame).__name__
         raise ConfigError(
-            f"env {type(env.unwrapped).__name__}: for a video its render() must give an array of uint8 and shape "
+            f"env {type(env.unwrapped).__name__}: for a video its render() must return an array of uint8 and shape "
             f"(height, width, 3) when it is made with render_mode='rgb_array' (got {got})"
         )
     return array[:, :, :3]

@@ -122,7 +122,7 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
     )
     fields = type(model).model_fields
     return [
-        f"config.model.{key}: nothing reads it for observations {why}; leave it out, or use {other}"
+        f"config.model.{key}: it has no effect for observations {why}; leave it out, or use {other}"
         for key in own
         if getattr(model, key) != fields[key].default
     ]
@@ -135,22 +135,24 @@ def unfit_keys(config: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSp
     unread = {"sequence_max_len": all(isinstance(space, Repeated) for space in sequences)}
     unread |= dict.fromkeys(("sequence_hiddens", "sequence_pooling"), not sequences and model.custom_model is None)
     found = [
-        f"config.model.{key}: nothing reads it, for no observation is a Sequence"
+        f"config.model.{key}: it has no effect, because no observation is a Sequence"
         f"{' that leaves its length open' if sequences else ''}; leave it out"
         for key, is_unread in unread.items()
         if is_unread and getattr(model, key) != fields[key].default
     ]
     if config.squash_actions and not any(leaf.squashed.any() for leaf in action_spec.leaves):
-        found.append("config.squash_actions: nothing reads it, for no action is a bounded Box; leave it out")
+        found.append("config.squash_actions: it has no effect, because no action is a bounded Box; leave it out")
     if config.framework == "numpy" and (sequences or "avail" in obs_spec.kinds):
         what = "pool a Sequence" if sequences else f"score {AVAIL}"
-        found.append(f"config.framework: numpy cannot {what}; say torch, or leave framework out")
+        found.append(f"config.framework: numpy cannot {what}; use torch, or leave framework out")
     return found
 
 
 def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: ObsSpec) -> Distribution:
     if find_spec("torch") is None:
-        raise ConfigError("custom_action_dist needs PyTorch, which is not here; type: pip install 'shoal-rl[torch]'")
+        raise ConfigError(
+            "custom_action_dist needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'"
+        )
     from shoal.models.torch_distributions import CustomDistribution
     from shoal.models.torch_network import set_threads
 
@@ -160,8 +162,8 @@ def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: 
     distribution: Distribution = CustomDistribution(model.custom_action_dist, action_spec, dict(vars(model)))
     if obs_spec.mask is not None and distribution.num_inputs != obs_spec.mask.size:
         raise ConfigError(
-            f"config.model.custom_action_dist: its {distribution.num_inputs} inputs are not the {obs_spec.mask.size} "
-            f"values that {MASK} is about; leave one of them out"
+            f"config.model.custom_action_dist: its {distribution.num_inputs} inputs do not fit the "
+            f"{obs_spec.mask.size} values of {MASK}; leave one of them out"
         )
     return distribution
 
@@ -235,6 +237,6 @@ def _recurrence(network: Network, config: AlgorithmConfig, previous: PreviousSte
     if not config.takes_memory:
         raise ConfigError(
             f"config.model.custom_model: {name_of(type(config))} learns from single transitions, and your model has "
-            "memory (get_initial_state); say run: PPO, or return []"
+            "memory (get_initial_state); set run: PPO, or return []"
         )
     return Recurrence(network.step, network.initial_state, previous, config.model.max_seq_len)

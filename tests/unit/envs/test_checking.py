@@ -156,7 +156,7 @@ def obs(value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("keywords", "sentence"),
     [
-        (obs(np.zeros(2)), "reset(): the observation is float64 where its space says float32: shoal casts it"),
+        (obs(np.zeros(2)), "reset(): the observation is float64 where its space says float32: shoal converts it"),
         (
             obs(np.full(2, 9, np.float32)),
             "reset(): the observation lies outside its space Box(-1.0, 1.0, (2,), float32)",

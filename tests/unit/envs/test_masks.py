@@ -62,7 +62,7 @@ def test_flags_are_about_the_choices_of_the_action(mask, action, choices) -> Non
         (flags(3), spaces.MultiBinary(3), "this action is a MultiBinary"),
         (spaces.Dict(how=flags(2)), HYBRID, "'action_mask/how' can mask .* this action is a Box"),
         (spaces.Dict(og=flags(3)), HYBRID, "'action_mask/og' masks an action that action_space has not"),
-        (flags(3), spaces.Discrete(4), r"one flag for each of 4 values \(got Box.*\); say Box\(0, 1, \(4,\)\)"),
+        (flags(3), spaces.Discrete(4), r"one flag for each of 4 values \(got Box.*\); use Box\(0, 1, \(4,\)\)"),
         (spaces.Tuple([flags(2)]), spaces.MultiDiscrete([2, 4]), "1 masks for 2 choices; give one for each"),
         (spaces.Tuple([flags(2), flags(3)]), spaces.MultiDiscrete([2, 4]), "'action_mask/1' must have one flag"),
         (spaces.Dict(), HYBRID, "holds no flags"),

@@ -135,7 +135,7 @@ def test_what_only_a_first_step_reveals_is_hidden_from_wrappers() -> None:
     [
         ("FrameStack", r"Gymnasium has no wrapper 'FrameStack'; did you mean FrameStackObservation\?"),
         ("FlatenObservation", r"did you mean FlattenObservation"),
-        ("zzz", r"one of your own is my_module:MyWrapper or my_file\.py:MyWrapper"),
+        ("zzz", r"your own is named my_module:MyWrapper or my_file\.py:MyWrapper"),
         (
             "FrameStackObservation",
             r"stack_size is missing; FrameStackObservation takes stack_size, padding_type='reset'",
@@ -174,7 +174,7 @@ def test_what_a_wrapper_may_give_and_wrap() -> None:
         def close_extras(self, **keywords):
             closed.append(True)
 
-    with pytest.raises(ConfigError, match="is a batch of environments, of which shoal wraps none"):
+    with pytest.raises(ConfigError, match="is a batch of environments, which shoal does not wrap"):
         made(lambda config: Vector([Maze]), Doubled)
     assert closed
 
