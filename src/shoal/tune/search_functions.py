@@ -88,4 +88,4 @@ def checked_options(key: str, name: str, options: Mapping[str, Any]) -> Option:
 
 def _in_python(problem: str) -> str:
     """A problem of a file in the words of a program."""
-    return problem.replace(" stands beside stop", " goes to shoal.tune.run itself, beside stop")
+    return problem.replace(" belongs beside stop", " goes to shoal.tune.run itself, beside stop")

@@ -63,14 +63,14 @@ def test_a_log_has_a_line_per_event_and_a_summary_now_and_then(capsys: pytest.Ca
         now[0] = float(second)
         view.show(Event("result", "trial 0 episode_reward_mean 5", record(0, score=float(second), lr=3e-4)))
     view.show(Event("failed", "trial 0 failed: EnvError: it died\nTraceback", record(0, "failed", 69.0, lr=3e-4)))
-    view.show(Event("exploited", "trial 1 takes over trial 0", record(1, score=1.0, lr=6e-4)))
+    view.show(Event("exploited", "trial 1 copies trial 0", record(1, score=1.0, lr=6e-4)))
     view.show(Event("note", "SIGTERM: 1 running trial saves and ends"))
     assert capsys.readouterr().out.splitlines() == [
         "trial 0 starts: lr 0.0003",
         "30 s: 1 of 4 trials: 1 running; best is trial 0, episode_reward_mean 30",
         "1 min: 1 of 4 trials: 1 running; best is trial 0, episode_reward_mean 60",
         "trial 0 failed: EnvError: it died",
-        "trial 1 takes over trial 0: lr 0.0006",
+        "trial 1 copies trial 0: lr 0.0006",
         "SIGTERM: 1 running trial saves and ends",
     ]
 
