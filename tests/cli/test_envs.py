@@ -57,4 +57,4 @@ def test_the_classes_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "Text" in told
     assert last == "2 environments"
     (tmp_path / "empty.py").write_text("")
-    assert "there is no environment in it" in shoal("envs", "empty.py").output
+    assert "defines no environment" in shoal("envs", "empty.py").output

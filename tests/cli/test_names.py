@@ -177,7 +177,7 @@ def test_a_new_run_begins_with_weights_and_filter_of_another(home: Path) -> None
     same = ["CartPole-v1", "--name", "tuned", *SMALL, *FILTER, "--restore", "CartPole-v1", "--set", "lr=1e-12"]
     result = shoal("train", *same, "--stop", "training_iteration=1")
     assert result.exit_code == 0, result.output
-    assert f"It begins with weights and observation filter of {source}; optimiser, counters, " in result.output
+    assert f"It starts with the weights and observation filter of {source}; optimiser, counters, " in result.output
     run = newest(home, "tuned")
     before, after = read_checkpoint(source).state, read_checkpoint(run).state
     # With a learning rate of nothing the weights stay what they were, and the filter has seen one batch more.
@@ -190,7 +190,7 @@ def test_a_new_run_begins_with_weights_and_filter_of_another(home: Path) -> None
     # The same command goes on with it; nothing is taken a second time.
     again = shoal("train", *same, "--stop", "training_iteration=2")
     assert f"continues from ~/{run.relative_to(home)}/checkpoint_000001" in again.output
-    assert "It begins with" not in again.output
+    assert "It starts with" not in again.output
     assert read_checkpoint(run).state.values["policy"]["filter"]["count"] == counts[1] + 128
     assert shoal("resume", "tuned", "--stop", "training_iteration=3", "--quiet").exit_code == 0
     assert read_checkpoint(run).state.values["policy"]["filter"]["count"] == counts[1] + 256

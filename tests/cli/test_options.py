@@ -33,7 +33,7 @@ INSTEAD = {
     "--total-timesteps 1e6": "write --stop timesteps_total=1e6",
     "--algo ppo": "write --run PPO",
     "--device cuda": "write --num-gpus 1",
-    "--device cpu": "leave it out, for cpu is what happens without it",
+    "--device cpu": "leave it out, because cpu is the default",
     "--verbose": "write --set config.log_level=DEBUG",
     "--gpus 1": "write --num-gpus 1",
     "--cuda": "write --num-gpus 1",
@@ -49,9 +49,9 @@ INSTEAD = {
     "--fcnet-hiddens [32,32]": "write --set config.model.fcnet_hiddens='[32,32]'",
     "--keep-checkpoints-num 3": "write --set keep_checkpoints_num=3",
     "--num-samples 3": "type shoal tune FILE.yml",
-    "--type adam": "type shoal train --help",
+    "--type adam": "shoal train --help lists the options",
     "--stpo x=1": "did you mean --stop?",
-    "--zzz": "type shoal train --help",
+    "--zzz": "shoal train --help lists the options",
 }
 
 

@@ -308,7 +308,7 @@ def test_what_cannot_be_drawn_is_refused_before_training(trainer_of, monkeypatch
         with pytest.raises(ConfigError, match="has no window"):
             trainer_of(name, render_env=True)
     pytest.importorskip("av")
-    with pytest.raises(ConfigError, match=r"its render\(\) must give an array of uint8 .* \(got NoneType\)"):
+    with pytest.raises(ConfigError, match=r"its render\(\) must return an array of uint8 .* \(got NoneType\)"):
         trainer_of("Blind", record_env=True)
 
 
@@ -375,7 +375,7 @@ def test_a_checkpoint_without_spaces_needs_its_environment(run, tmp_path) -> Non
     old = read_checkpoint(run)
     del old.state.values["spaces"]
     path = write_checkpoint(tmp_path, old.state, old.experiment_tree, old.summary)
-    with pytest.raises(CheckpointError, match="does not tell the spaces of its environment"):
+    with pytest.raises(CheckpointError, match="does not record the spaces of its environment"):
         shoal.Policy.load(path)
     done = typed("evaluate", str(path), "--episodes", "1")
     assert done.exit_code == 0, done.output

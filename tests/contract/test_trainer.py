@@ -425,7 +425,7 @@ def test_an_environment_that_never_steps_ends_with_its_cause(trainer_of, size) -
 
 
 def test_there_must_be_one_environment() -> None:
-    with pytest.raises(ConfigError, match="nothing to train on"):
+    with pytest.raises(ConfigError, match="env: is missing"):
         shoal.PPO()
     with pytest.raises(ConfigError, match="given twice"):
         shoal.PPO(env="CartPole-v1", config={"env": "Acrobot-v1"})

@@ -315,10 +315,10 @@ def test_the_second_process_says_who_has_the_run(desk: Desk) -> None:
     sentence = f"Error: {lease.parent} is being written by process {child.pid} on "
     assert second.stderr.startswith(sentence)
     assert len(second.stderr.splitlines()) == 1
-    # The very same command means this run too; another one says who is at it, and starts a run of its own.
+    # The very same command means this run too; another one says who is running it, and starts a run of its own.
     for words, code, told in (
         (ENDLESS, 1, f"{lease.parent} is being written by process {child.pid} on .* --new"),
-        ([*ENDLESS, "--set", "config.lr=1e-4"], 143, f"other settings .*, and process {child.pid} on .* is at it"),
+        ([*ENDLESS, "--set", "config.lr=1e-4"], 143, f"other settings .*, and process {child.pid} on .* is running it"),
     ):
         another = desk.start(*words)
         assert another.stdout is not None

@@ -229,7 +229,7 @@ class RayWorkers:
             seat.place = None
             return
         if config.ignore_worker_failures and len(self._seats) > 1:
-            log.warning("%s; the others go on", cause)
+            log.warning("%s; the others continue", cause)
             self._seats.remove(seat)
             return
         if often:

@@ -50,7 +50,7 @@ def read_policy(trainer: Trainer, path: str | Path) -> State:
     """The policy's part of a checkpoint, which must be of the same algorithm."""
     state = _read(trainer, path)
     if state.values["algorithm"] != trainer.algorithm:
-        raise CheckpointError(f"{path} is a checkpoint of {state.values['algorithm']}, this is {trainer.algorithm}")
+        raise CheckpointError(f"{path} is a checkpoint of {state.values['algorithm']}, but this is {trainer.algorithm}")
     return state.part("policy")
 
 

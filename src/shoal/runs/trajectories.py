@@ -38,7 +38,7 @@ def write_trajectories(path: FilePath, traces: Sequence[Trace], observation_spac
     import pyarrow.parquet as pq
 
     if not traces:
-        raise ConfigError(f"{path}: no episode came to its end, so there is nothing to write")
+        raise ConfigError(f"{path}: no episode ended, so there is nothing to write")
     tables = [_table(episode, trace, observation_space, action_space) for episode, trace in enumerate(traces)]
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:

@@ -111,7 +111,7 @@ def _over_episodes(worker: Worker, share: Share) -> tuple[list[Episode], int]:
         sample = worker.sampler.sample(CHUNK, share.explore)
         longest = 0 if sample.episodes else longest + CHUNK
         if longest > LONGEST_EPISODE:
-            raise EnvError(f"no episode ended within {longest} steps; set evaluation_config.horizon, or give --steps")
+            raise EnvError(f"no episode ended within {longest} steps; set evaluation_config.horizon, or use --steps")
         for episode in sample.episodes:
             row = episode.env_index - share.first_index
             if wanted[row]:
@@ -210,7 +210,7 @@ def check_same_form(policy: Policy, observation_space: Space, action_space: Spac
         if _form(mine) != _form(theirs):
             raise ConfigError(
                 f"the environment of the evaluation has other {what} than the policy was trained on: {theirs}, "
-                f"not {mine}; mend evaluation_config.env_config or the cases"
+                f"not {mine}; fix evaluation_config.env_config or the cases"
             )
 
 

@@ -101,7 +101,7 @@ def test_a_trainers_own_folder_is_a_run(tmp_path: Path) -> None:
     assert find_run(tmp_path / "mine") == tmp_path / "mine"
 
 
-@pytest.mark.parametrize(("path", "message"), [("nowhere", "there is no run"), (".", "is no run and holds none")])
+@pytest.mark.parametrize(("path", "message"), [("nowhere", "there is no run"), (".", "is not a run and contains none")])
 def test_no_run(tmp_path: Path, path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         find_run(tmp_path / path)

@@ -493,7 +493,7 @@ def test_resume(tmp_path: Path) -> None:
     more = Run.resume(first.folder.parent, {"stop": {"timesteps_total": 900}})
     assert more.search_path == (str(tmp_path / "near"), os.getcwd())
     assert iterations(more.results()) == [8, 9]
-    with pytest.raises(CheckpointError, match="goes on from its newest checkpoint"):
+    with pytest.raises(CheckpointError, match="continues from its newest checkpoint"):
         Run.resume(first.folder / "checkpoint_000003")
     assert Run.resume(first.folder / "checkpoint_000009" / "checkpoint-9").done == "timesteps_total 900 >= 900"
 
