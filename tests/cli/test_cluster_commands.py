@@ -105,7 +105,7 @@ def test_aws_tells_all_that_is_missing_at_once_and_makes_nothing(desk: Any) -> N
     ("words", "sentence"),
     [
         ((), "there is no command to run"),
-        (("--timeout", "5", "--", "true"), "--timeout: must say its unit"),
+        (("--timeout", "5", "--", "true"), "--timeout: must have a unit"),
         (("--ports", "1-2", "--", "true"), "--ports: must be a range"),
         (("--hosts", "a", "--hostfile", "b", "--", "true"), "use --hosts or --hostfile, not both"),
         (("--hostfile", "nowhere", "--", "true"), "--hostfile: nowhere cannot be read"),

@@ -64,7 +64,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "asha without an end": (
         searching(LR, flags="--scheduler asha --stop episode_reward_mean=100"),
-        "asha must know how far a trial goes at most; say stop: {timesteps_total: 100000}",
+        "asha needs a limit on the length of a trial; set stop: {timesteps_total: 100000}",
     ),
     "hyperband without an end": (searching(LR, flags="--scheduler hyperband"), "set stop: {training_iteration: 81}"),
     "trials that may never end": (searching(LR, flags="--stop episode_reward_mean=100"), "stop: has no limit"),
@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a stop that no result has": (searching(LR, flags="--stop timestep_total=9"), "did you mean timesteps_total?"),
     "a population without changes": (
         searching(flags="--scheduler pbt --num-samples 4"),
-        "scheduler.hyperparam_mutations: pbt has nothing to change on the way",
+        "scheduler.hyperparam_mutations: pbt has nothing to change during training",
     ),
     "a population of one": (searching(LR, flags="--scheduler pbt"), "num_samples: pbt is a population"),
     "a change of what cannot change": (

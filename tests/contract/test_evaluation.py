@@ -174,7 +174,7 @@ def test_cases_that_all_fail_are_an_error_that_leaves_their_results(run, tmp_pat
         (["--trajectories", "/proc/x.parquet"], "/proc cannot be written"),
         (["--cases", "CASES", "--output", "."], ".: is a folder; write the name of a file in it"),
         (["--cases", "no_such.csv"], "cannot be read: No such file"),
-        (["--cases", "CASES"], "column 'gravity' belongs to nobody; write env_config.gravity"),
+        (["--cases", "CASES"], "column 'gravity' has an unknown meaning; write env_config.gravity"),
     ],
 )
 def test_what_evaluate_refuses(run, tmp_path, monkeypatch, arguments, words) -> None:

@@ -155,7 +155,7 @@ def test_what_does_not_fit_the_memory_is_refused() -> None:
             (lambda: trainer.compute_actions({0: obs}, [state]), "state: must be a dict with the keys of the obs"),
             (
                 lambda: trainer.compute_single_action(obs, state, prev_action=1),
-                "prev_action: this policy does not look",
+                "prev_action: this policy does not use",
             ),
         ):
             with pytest.raises(ValueError, match=words):

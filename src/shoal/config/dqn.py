@@ -195,7 +195,7 @@ class DQNConfig(AlgorithmConfig):
         falling = ("initial_epsilon", "final_epsilon", "epsilon_timesteps")
         unread: dict[str, str] = {} if said.type == "SoftQ" else {"temperature": f"{said.type} has no temperature"}
         if said.type == "PerWorkerEpsilonGreedy":
-            unread |= dict.fromkeys((*falling, "epsilon_schedule"), "PerWorkerEpsilonGreedy has epsilons of its own")
+            unread |= dict.fromkeys((*falling, "epsilon_schedule"), "PerWorkerEpsilonGreedy has its own epsilons")
         elif said.type == "SoftQ":
             unread |= dict.fromkeys((*falling, "epsilon_schedule"), "SoftQ has no epsilon")
         elif said.epsilon_schedule is not None:

@@ -523,7 +523,7 @@ def test_torch_models_train_and_the_value_fit_moves_only_what_is_the_values(kind
 def test_a_model_whose_values_have_nothing_of_their_own_is_refused_with_a_way_out() -> None:
     config = config_of(model={"custom_model": OneHead})
     policy = build_policy(Walk.observation_space, ACTIONS["discrete"], config)
-    with pytest.raises(ConfigError, match="give it a value layer of its own, or use use_critic: false, use_gae: false"):
+    with pytest.raises(ConfigError, match="give it a value layer of its own, or set use_critic: false, use_gae: false"):
         TRPOLearner(config, policy)
     learner, batch = learner_and_batch(model={"custom_model": OneHead}, **NO_CRITIC)
     assert learner.update(batch, 0)["step_fraction"] > 0

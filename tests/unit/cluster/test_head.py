@@ -161,7 +161,7 @@ def test_the_user_says_how_many_cpus_ray_offers_on_each_host(tmp_path: Path) -> 
         assert [host.num_cpus for host in head.up] == [5, 5, 7]
 
     told = with_head(plan_of(tmp_path, 2, num_cpus=5), body)
-    assert told[0] == "n1 has fewer CPUs than --num-cpus, so Ray offers more than there are (5 on n1, which has 2)"
+    assert told[0] == "n1 has fewer CPUs than --num-cpus, so Ray offers more CPUs than there are (5 on n1, which has 2)"
 
 
 def test_a_check_sees_what_all_hosts_offer_before_any_ray_is_started(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_the_grammar_of_slurm() -> None:
         ("n1,", "a name is missing, at character 4"),
         ("n[1-3", "a bracket that is never closed, at character 2"),
         ("n1]", "a bracket that was never opened, at character 3"),
-        ("n[1[2]]", "a bracket inside of a bracket, at character 4"),
+        ("n[1[2]]", "a bracket inside a bracket, at character 4"),
         ("a,n[3-1]", "the range 3-1 runs backwards, at character 3"),
         ("n[]", "'' is neither a number nor a range"),
         ("n[1-x]", "'1-x' is neither a number nor a range"),

@@ -45,7 +45,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"log_level": "WARNING"}, "must be DEBUG, INFO, WARN or ERROR (got 'WARNING'); did you mean WARN?"),
     (
         {"framework": "tf"},
-        "config.framework: TensorFlow is not supported; leave framework out, or say torch (got 'tf')",
+        "config.framework: TensorFlow is not supported; leave framework out, or use torch (got 'tf')",
     ),
     ({"framework": "tf2"}, "TensorFlow is not supported"),
     ({"framework": "pytorch"}, "must be auto, numpy or torch (got 'pytorch'); did you mean torch?"),
@@ -112,19 +112,19 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"model": {"max_seq_len": 5}}, "config.model.max_seq_len: it has no effect; set use_lstm: true, or leave it out"),
     (
         {"model": {"use_lstm": True, "use_attention": True}},
-        "config.model.use_attention: a model has one kind of memory; say use_lstm or use_attention, not both",
+        "config.model.use_attention: a model has one kind of memory; use use_lstm or use_attention, not both",
     ),
-    ({"model": {"use_lstm": True, "use_gru": True}}, "say use_lstm or use_gru, not both"),
-    ({"model": {"lstm_cell_size": 8}}, "config.model.lstm_cell_size: nothing reads it; say use_lstm: true"),
-    ({"model": {"use_attention": True, "lstm_use_prev_action": True}}, "config.model.lstm_use_prev_action: nothing"),
+    ({"model": {"use_lstm": True, "use_gru": True}}, "use use_lstm or use_gru, not both"),
+    ({"model": {"lstm_cell_size": 8}}, "config.model.lstm_cell_size: it has no effect; set use_lstm: true"),
+    ({"model": {"use_attention": True, "lstm_use_prev_action": True}}, "config.model.lstm_use_prev_action: it has no effect"),
     (
         {"model": {"use_gru": True, "attention_dim": 8}},
-        "config.model.attention_dim: nothing reads it; say use_attention",
+        "config.model.attention_dim: it has no effect; set use_attention",
     ),
     ({"model": {"use_attention": True, "attention_use_n_prev_actions": 2}}, "must be at most 1 (got 2)"),
     ({"model": {"use_attention": True, "attention_memory_training": 9}}, "learning looks back as far as acting does"),
     ({"model": {"custom_model": "mine", "use_lstm": True}}, "give your own model a state with get_initial_state"),
-    ({"framework": "numpy", "model": {"use_gru": True}}, "config.framework: numpy cannot do use_gru; say torch"),
+    ({"framework": "numpy", "model": {"use_gru": True}}, "config.framework: numpy cannot do use_gru; use torch"),
     ({"model": 3}, "config.model: must be a mapping of keys (got 3)"),
     ({"model": {3: 4}}, "config.model"),
     ({"evaluation_config": {"lr": 1}}, "config.evaluation_config.lr: unknown key"),
@@ -148,16 +148,16 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"exploration_config": {"type": "Gaussian"}}, "(got 'Gaussian'); did you mean GaussianNoise?"),
     (
         {"exploration_config": {"stddev": 0.1}},
-        "config.exploration_config.stddev: nothing reads it; say type: GaussianNoise, or leave it out",
+        "config.exploration_config.stddev: it has no effect; set type: GaussianNoise, or leave it out",
     ),
-    ({"exploration_config": {"stddev_schedule": [[0, 1]]}}, "stddev_schedule: nothing reads it; say type: Gaussian"),
+    ({"exploration_config": {"stddev_schedule": [[0, 1]]}}, "stddev_schedule: it has no effect; set type: Gaussian"),
     (
         {"exploration_config": {"epsilon_timesteps": 9}},
-        "config.exploration_config.epsilon_timesteps: is a key of DQN, and PPO has none like it; leave it out, or",
+        "config.exploration_config.epsilon_timesteps: is a key of DQN, not of PPO; leave it out, or",
     ),
     ({"exploration_config": {"ou_sigma": 0.2}}, "ou_sigma: unknown key; the spread of actions is the policy's own"),
     ({"exploration_config": {"initial_scale": 1}}, "initial_scale: unknown key; write type: GaussianNoise"),
-    ({"exploration_config": {"ou_theta": 0.5}}, "ou_theta: nothing reads it; say type: OrnsteinUhlenbeckNoise"),
+    ({"exploration_config": {"ou_theta": 0.5}}, "ou_theta: it has no effect; set type: OrnsteinUhlenbeckNoise"),
     ({"exploration_config": {"type": "OrnsteinUhlenbeckNoise", "ou_theta": 0}}, "ou_theta: must be more than 0"),
     (
         {"exploration_config": {"type": "GaussianNoise", "stddev": 0.1, "stddev_schedule": [[0, 1]]}},
@@ -177,7 +177,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"exploration_config": {"type": "OrnsteinUhlenbeckNoise"}, "model": {"custom_action_dist": "mine"}},
-        "config.exploration_config.type: nothing reads it, for custom_action_dist samples; leave it out",
+        "config.exploration_config.type: it has no effect, because custom_action_dist samples; leave it out",
     ),
     (
         {"clip_param": 0.1, "clip_param_schedule": [[0, 0.3], [9, 0.1]]},
@@ -238,7 +238,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 ]
 
 DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
-    ({"lambda_": 0.9}, "config.lambda_: is a key of PPO and TRPO, and DQN has none like it"),
+    ({"lambda_": 0.9}, "config.lambda_: is a key of PPO and TRPO, not of DQN"),
     ({"replay_buffer_config": {"size": 3}}, "config.replay_buffer_config.size: unknown key"),
     ({"capacity": 3}, "config.capacity: unknown key; did you mean config.replay_buffer_config.capacity?"),
     ({"initial_epsilon": 1}, "did you mean config.exploration_config.initial_epsilon?"),
@@ -249,7 +249,7 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"replay_buffer_config": {"prioritized_replay_beta": 0.5}},
-        "config.replay_buffer_config.prioritized_replay_beta: nothing reads it; say prioritized_replay: true",
+        "config.replay_buffer_config.prioritized_replay_beta: it has no effect; set prioritized_replay: true",
     ),
     ({"replay_buffer_config": {"prioritized_replay": 1}}, "prioritized_replay: must be true or false (got 1)"),
     (
@@ -257,7 +257,7 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
         "prioritized_replay_beta: must be at most 1",
     ),
     ({"exploration_config": {"type": "Boltzmann"}}, "must be EpsilonGreedy, PerWorkerEpsilonGreedy or SoftQ (got"),
-    ({"exploration_config": {"type": "StochasticSampling"}}, "use SoftQ, which draws by those"),
+    ({"exploration_config": {"type": "StochasticSampling"}}, "use SoftQ, which samples by these values"),
     ({"exploration_config": {"type": "GaussianNoise"}}, "is noise on continuous actions, and DQN chooses among"),
     ({"exploration_config": {"type": "OrnsteinUhlenbeckNoise"}}, "use EpsilonGreedy or SoftQ"),
     (
@@ -267,11 +267,11 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"exploration_config": {"type": "SoftQ", "temperature": 0}}, "temperature: must be more than 0"),
     (
         {"exploration_config": {"type": "SoftQ", "final_epsilon": 0.1}},
-        "config.exploration_config.final_epsilon: nothing reads it, for SoftQ has no epsilon",
+        "config.exploration_config.final_epsilon: it has no effect, because SoftQ has no epsilon",
     ),
     (
         {"exploration_config": {"epsilon_timesteps": 9, "epsilon_schedule": [[0, 1]]}},
-        "config.exploration_config.epsilon_timesteps: nothing reads it, for epsilon_schedule replaces it",
+        "config.exploration_config.epsilon_timesteps: it has no effect, because epsilon_schedule replaces it",
     ),
     ({"exploration_config": {"epsilon_schedule": [[0, 2]]}}, "epsilon_schedule: its values are shares of all actions"),
     ({"exploration_config": {"initial_epsilon": 2}}, "initial_epsilon: must be at most 1 (got 2)"),
@@ -282,7 +282,7 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"exploration_config": {"type": "PerWorkerEpsilonGreedy", "final_epsilon": 0.1}},
-        "config.exploration_config.final_epsilon: nothing reads it, for PerWorkerEpsilonGreedy has epsilons of its own",
+        "config.exploration_config.final_epsilon: it has no effect, because PerWorkerEpsilonGreedy has its own",
     ),
     (
         {"n_step": 5, "rollout_fragment_length": 4},
@@ -290,7 +290,7 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"n_step": 0}, "config.n_step: must be at least 1"),
     ({"batch_mode": "complete_episodes"}, "config.batch_mode: DQN learns from single transitions"),
-    ({"squash_actions": True}, "config.squash_actions: nothing reads it, for DQN acts in discrete spaces alone"),
+    ({"squash_actions": True}, "config.squash_actions: it has no effect, because DQN acts only in discrete spaces"),
     ({"training_intensity": 0}, "config.training_intensity: must be more than 0"),
     ({"target_network_update_freq": 0}, "config.target_network_update_freq: must be at least 1"),
     ({"timesteps_per_iteration": 0}, "config.timesteps_per_iteration: must be at least 1"),
@@ -301,10 +301,10 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
 EXPERIMENTS: list[tuple[Any, str]] = [
     ({}, "env: is missing; write env: with an id such as CartPole-v1"),
     (None, "the experiment must be a mapping with env, run, stop and config (got null)"),
-    ({"env": "X-v0", "run": "ppo"}, "run: there are PPO, TRPO and DQN (got 'ppo'); did you mean PPO?"),
-    ({"env": "X-v0", "run": "A3C"}, "run: there are PPO, TRPO and DQN (got 'A3C')"),
-    ({"env": "X-v0", "run": None}, "run: there are PPO, TRPO and DQN (got null)"),
-    ({"env": "X-v0", "run": ["PPO"]}, "run: there are PPO, TRPO and DQN (got ['PPO'])"),
+    ({"env": "X-v0", "run": "ppo"}, "run: must be PPO, TRPO or DQN (got 'ppo'); did you mean PPO?"),
+    ({"env": "X-v0", "run": "A3C"}, "run: must be PPO, TRPO or DQN (got 'A3C')"),
+    ({"env": "X-v0", "run": None}, "run: must be PPO, TRPO or DQN (got null)"),
+    ({"env": "X-v0", "run": ["PPO"]}, "run: must be PPO, TRPO or DQN (got ['PPO'])"),
     ({"env": "X-v0", "lr": 1e-3}, "lr: unknown key; did you mean config.lr?"),
     ({"env": "X-v0", "num_workers": 3}, "num_workers: unknown key; did you mean config.num_workers?"),
     ({"env": "X-v0", "checkpoint_frq": 3}, "checkpoint_frq: unknown key; did you mean checkpoint_freq?"),
@@ -345,15 +345,15 @@ EXPERIMENTS: list[tuple[Any, str]] = [
     ({"env": "X-v0", "results_dir": 3}, "results_dir: must be text (got 3)"),
     ({"env": "X-v0", "config": [1]}, "config: must be a mapping of keys (got [1])"),
     ({"env": "X-v0", "config": {"env": "Y-v0"}}, "env: is set both in the experiment and in config, and they differ"),
-    ({"env": "X-v0", "name": "a/b"}, "name: becomes a folder: use no slash"),
-    ({"env": "X-v0", "name": "../up"}, "name: becomes a folder"),
+    ({"env": "X-v0", "name": "a/b"}, "name: becomes the name of a folder: use no slash"),
+    ({"env": "X-v0", "name": "../up"}, "name: becomes the name of a folder"),
     ({"env": "X-v0", "name": "a\nb"}, "name: must be one line of printable text"),
     ({"env": "X-v0", "stop": 3}, "stop: must be a mapping such as {timesteps_total: 100000} (got 3)"),
     ({"env": "X-v0", "stop": {"timestep_total": 3}}, "stop.timestep_total: no result has this name; did you mean"),
     ({"env": "X-v0", "stop": {"timesteps_total": "many"}}, "stop.timesteps_total: must be a number (got 'many')"),
     ({"env": "X-v0", "stop": {"timesteps_total": float("nan")}}, "stop.timesteps_total: must be a finite number"),
     ({"env": "X-v0", "stop": {"timesteps_total": True}}, "stop.timesteps_total: must be a number (got true)"),
-    ({"env": "X-v0", "stop": {"time_total_s": "90"}}, "stop.time_total_s: must say its unit"),
+    ({"env": "X-v0", "stop": {"time_total_s": "90"}}, "stop.time_total_s: must have a unit"),
     ({"env": "X-v0", "stop": {"time_total_s": "02:30"}}, "stop.time_total_s: must be a length of time such as"),
     ({"env": "X-v0", "stop": {"kl": 3}}, "stop.kl: no result has this name"),
     ({"env": "X-v0", "stop": {"custom_metrics/": 3}}, "stop.custom_metrics/: no result has this name"),

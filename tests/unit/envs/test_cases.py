@@ -50,7 +50,7 @@ def test_cells_are_yaml(tmp_path: Path) -> None:
         ("options.x;options.y\n1;2\n", "columns are separated by commas, not by ';'"),
         ("options.x\toptions.y\n1\t2\n", "columns are separated by commas, not by '\\t'"),
         ('options.x\n"[1"\n', "line 2"),
-        ("env_config.a.b\n1\n", "env_config.a.b leads into a, which is no mapping"),
+        ("env_config.a.b\n1\n", "env_config.a.b leads into a, which is not a mapping"),
         ("options.x\n", "it has no rows"),
         ("", "it has no rows"),
     ],

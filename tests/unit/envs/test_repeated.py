@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_named(space, obs, words) -> None:
 
 def test_an_open_length_and_sequences_of_sequences_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"'a': a Sequence has no longest length; say model: \{sequence_max_len: 32\}"
+        ConfigError, match=r"'a': a Sequence has no maximum length; set model: \{sequence_max_len: 32\}"
     ):
         ObsSpec(spaces.Dict(a=spaces.Sequence(BOX)))
     with pytest.raises(ConfigError, match="a sequence of sequences"):

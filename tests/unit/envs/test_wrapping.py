@@ -145,7 +145,7 @@ def test_what_only_a_first_step_reveals_is_hidden_from_wrappers() -> None:
         ({Doubled: {"facter": 4}}, r"no argument facter; Doubled takes factor=2\.0, shift=0\.0"),
         ("nothing_here:Wrap", r"config\.wrappers\[0\] 'nothing_here:Wrap': no module 'nothing_here'"),
         ("os:sep", r"os:sep is of type str; name a wrapper class"),
-        ("gymnasium.wrappers:Autoreset", r"cannot be used here: shoal begins the next episode itself"),
+        ("gymnasium.wrappers:Autoreset", r"cannot be used here: shoal starts the next episode itself"),
         ("gymnasium.wrappers.vector:FlattenObservation", r"it is for a batch of environments"),
         *((name, rf"{name} cannot be used here: ") for name in REFUSED),
     ],

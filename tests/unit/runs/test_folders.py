@@ -66,7 +66,7 @@ def test_run_folders_are_new_and_dated(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be written: Not a directory; give another place with --results-dir"):
+    with pytest.raises(ConfigError, match="cannot be written: Not a directory; set another folder with --results-dir"):
         make_run_folder(tmp_path / "file" / "x", "PPO", "E")
 
 

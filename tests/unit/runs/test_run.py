@@ -388,7 +388,7 @@ def test_what_hangs_in_spite_of_a_signal_is_saved_meanwhile(
     assert opened.outcome.sentence == "interrupted by SIGTERM"
     assert opened._saved_words() == f"; the last checkpoint is {opened.folder}/checkpoint_000004."
     (told,) = (line for line in caplog.text.splitlines() if "does not end" in line)
-    assert "SIGTERM came, but training iteration 5" in told
+    assert "SIGTERM: training iteration 5 does not end" in told
     assert "checkpoint_000004 is saved; Ctrl-C or SIGTERM ends the process at once." in told
 
 

@@ -93,7 +93,7 @@ def test_what_is_run_is_an_algorithm_its_trainer_or_a_function() -> None:
         (trainer, "every trial makes a trainer of its own .*; say 'PPO'"),
         (Mine, "trials run one of PPO, TRPO, DQN, not a trainer of your own"),
         (3, "needs the name of an algorithm, or a function"),
-        ("A3C", "run: there are PPO, TRPO and DQN"),
+        ("A3C", "run: must be PPO, TRPO or DQN"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             shoal.tune.run(what, config={"env": "CartPole-v1"}, stop={"training_iteration": 1})

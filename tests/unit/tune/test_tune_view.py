@@ -118,4 +118,4 @@ def test_one_trial_is_not_said_to_be_many(tmp_path: Path, capsys: pytest.Capture
     assert Board(alone).counts() == "0 of 1 trial"
     told = [counted(count, "trial", ("has", "have")) for count in (0, 1, 2)]
     assert told == ["0 trials have", "1 trial has", "2 trials have"]
-    assert importances(["a"], [{"a": 1}], [0.0]).note == "1 configuration is too few to tell; 10 are needed"
+    assert importances(["a"], [{"a": 1}], [0.0]).note == "1 configuration is too few; at least 10 are needed"
