@@ -27,7 +27,7 @@ INDENT = " " * 6
 
 @click.group()
 def config() -> None:
-    """Show every key there is, or check a file."""
+    """Show every configuration key, or check a file."""
 
 
 @config.command(cls=Command)

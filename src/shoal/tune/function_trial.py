@@ -17,11 +17,11 @@ from ray.tune.result import RESULT_DUPLICATE
 
 from shoal.config.layout import Bundle
 from shoal.config.sweep import tree_with
+from shoal.data.results import numbers, plain_json
 from shoal.errors import ShoalError
 from shoal.reports.records import RESULTS_FILE
 from shoal.runs.atomic_files import open_own
-from shoal.runs.reporters import plain_json
-from shoal.runs.stopping import numbers, stop_reason
+from shoal.runs.stopping import stop_reason
 from shoal.tune.metric_checks import check_finite, check_metric
 from shoal.tune.report_function import Stopped, reporting
 from shoal.tune.trial import TuneTrial
@@ -39,15 +39,13 @@ class FunctionTrial(TuneTrial):
         return PlacementGroupFactory([cls.bundle])
 
     def setup(self, config: dict[str, Any]) -> None:
-        """See `Trainable`; a function that was interrupted begins anew."""
+        """See `Trainable`.
+
+        It leaves the trial's results alone. Tune may set up two processes for one trial: a new one, which is slow to
+        start, and one that became free meanwhile, which gets the trial and may have reported before the new one is up.
+        """
         super().setup(config)
         self.call: Call | None = None
-        self.began = perf_counter()
-        self.iteration_count = 0
-        if self.done is None and self.refusal is None:
-            self.last = {}
-            descriptor = open_own(self.folder / RESULTS_FILE, os.O_WRONLY | os.O_TRUNC)
-            self.file = open(descriptor, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial."""
@@ -58,8 +56,7 @@ class FunctionTrial(TuneTrial):
     def one_result(self) -> dict[str, Any]:
         """The function's next report."""
         if self.call is None:
-            config = tree_with(self.assignment.sweep, self.settings, self.seed).get("config") or {}
-            self.call = Call(type(self).function, config, self.folder / "log.txt")
+            self.call = self._begin()
         kind, told = self.call.next()
         if kind == "failed":
             raise ShoalError(told)
@@ -79,6 +76,16 @@ class FunctionTrial(TuneTrial):
         if reason is not None:
             self.end(reason)
         return {**self.last, "done": reason is not None}
+
+    def _begin(self) -> Call:
+        """Call the function; one that was interrupted begins anew."""
+        self.last = {}
+        self.iteration_count = 0
+        self.began = perf_counter()
+        descriptor = open_own(self.folder / RESULTS_FILE, os.O_WRONLY | os.O_TRUNC)
+        self.file = open(descriptor, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+        config = tree_with(self.assignment.sweep, self.settings, self.seed).get("config") or {}
+        return Call(type(self).function, config, self.folder / "log.txt")
 
     def cleanup(self) -> None:
         """End the function where it reports."""

@@ -37,7 +37,7 @@ def MedianStoppingRule(**options: Any) -> Option:
 
 
 def PopulationBasedTraining(**options: Any) -> Option:
-    """Lets bad trials take over good ones, and change their settings, while they train."""
+    """Lets bad trials copy good ones, and change their settings, during training."""
     return checked_options("scheduler", "pbt", options)
 
 

@@ -116,7 +116,10 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"model": {"use_lstm": True, "use_gru": True}}, "use use_lstm or use_gru, not both"),
     ({"model": {"lstm_cell_size": 8}}, "config.model.lstm_cell_size: it has no effect; set use_lstm: true"),
-    ({"model": {"use_attention": True, "lstm_use_prev_action": True}}, "config.model.lstm_use_prev_action: it has no effect"),
+    (
+        {"model": {"use_attention": True, "lstm_use_prev_action": True}},
+        "config.model.lstm_use_prev_action: it has no effect",
+    ),
     (
         {"model": {"use_gru": True, "attention_dim": 8}},
         "config.model.attention_dim: it has no effect; set use_attention",
