@@ -89,7 +89,7 @@ class ModelConfig(BaseModel):
     custom_model: ModelSource = None
     """Your own model: a registered name, module:Class, or in Python the class itself; null: the built-in networks."""
     custom_model_config: FreeMapping = {}
-    """What your own model gets as its configuration."""
+    """Configuration that your own model gets."""
     custom_action_dist: ModelSource = None
     """Your own action distribution, named as a custom_model is; null: the one that suits the action space."""
 

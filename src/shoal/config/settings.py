@@ -184,7 +184,7 @@ class AlgorithmConfig(BaseModel):
     env: EnvSource = None
     """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable."""
     env_config: FreeMapping = {}
-    """What the environment gets as its configuration.
+    """Configuration that the environment gets.
 
     worker_index, vector_index, env_index and num_workers are attributes of it."""
     wrappers: Wrappers = ()
@@ -196,7 +196,7 @@ class AlgorithmConfig(BaseModel):
     horizon: Size | None = None
     """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
     env_task_fn: FunctionSource = None
-    """A function (train_results, task_settable_env, env_ctx) of yours that gives the next task; null: none.
+    """Your function (train_results, task_settable_env, env_ctx), which returns the next task; null: none.
 
     Called in the driver before every iteration but the first, with an environment of its own (env_index -1) that is
     never stepped; every environment gets the task at its next reset. Also as module.function or file.py:function."""
@@ -267,7 +267,7 @@ class AlgorithmConfig(BaseModel):
     model: ModelConfig = ModelConfig()
     """The network."""
     framework: Framework = "auto"
-    """What computes the network: numpy or torch; auto: torch for images, memory, custom models, GPUs, else numpy.
+    """Library of the network: numpy or torch; auto: torch for images, memory, custom models, GPUs, else numpy.
 
     Classic RLlib: tf, which is not supported."""
 
@@ -489,11 +489,11 @@ class OnPolicyConfig(AlgorithmConfig):
     use_critic: Flag = True
     """Whether a value function is the baseline of the advantages."""
     use_gae: Flag = True
-    """Whether advantages are generalised advantage estimates; false: whole returns less the baseline."""
+    """Whether advantages are generalised advantage estimates; false: whole returns minus the baseline."""
     lambda_: Fraction = 0.95
     """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
     sgd_minibatch_size: Size = 256
-    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
+    """Number of steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
 
     A model with memory takes whole sequences, as many as come closest to it."""
     exploration_config: NoiseConfig = NoiseConfig()
