@@ -90,7 +90,7 @@ def test_what_is_run_is_an_algorithm_its_trainer_or_a_function() -> None:
 
     trainer = shoal.PPO("CartPole-v1")
     for what, sentence in (
-        (trainer, "every trial makes a trainer of its own .*; say 'PPO'"),
+        (trainer, "every trial makes a trainer of its own .*; use 'PPO'"),
         (Mine, "trials run one of PPO, TRPO, DQN, not a trainer of your own"),
         (3, "needs the name of an algorithm, or a function"),
         ("A3C", "run: must be PPO, TRPO or DQN"),
@@ -107,7 +107,7 @@ def test_what_is_run_is_an_algorithm_its_trainer_or_a_function() -> None:
 
 @pytest.mark.parametrize("word", FOREIGN)
 def test_rays_other_arguments_are_refused_with_what_to_write(word: str) -> None:
-    with pytest.raises(ConfigError, match=f"{word}: shoal.tune.run does not take it; .*(leave|say|use)"):
+    with pytest.raises(ConfigError, match=f"{word}: shoal.tune.run does not take it; .*(leave|set|use)"):
         shoal.tune.run("PPO", config={"env": "CartPole-v1"}, **{word: 1})
 
 
