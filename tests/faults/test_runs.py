@@ -23,8 +23,8 @@ import psutil
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
+from shoal.errors import Interrupted
 from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
-from shoal.runs.interrupts import Interrupted
 
 FAULT_ENV = Path(__file__).with_name("fault_env.py")
 DEADLINE_S = 100
