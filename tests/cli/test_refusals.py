@@ -57,7 +57,7 @@ REFUSED = {
     "train leaving.py:Mine --num-workers 1": "its first reset() failed: SystemExit:",
     "train texts.py:Mine": "Text",
     "train plain": "did you mean plain.py?",
-    "train notes.txt": "a file is Python with an environment in it (my_env.py:MyEnv), or YAML with experiments",
+    "train notes.txt": "a file is Python with an environment in it (my_env.py:MyEnv), YAML with experiments",
     "train CartPole-v1 Pendulum-v1": "Only one environment is trained at a time (got Pendulum-v1 too)",
     "train CartPole-v1 --num-workers two": "must be a number, 0 or more, or auto (got 'two')",
     "train CartPole-v1 --stop timesteps_total 1000": "write --stop timesteps_total=1000",
