@@ -223,7 +223,7 @@ def test_a_policy_is_taken_in_a_file_and_by_another_algorithm_of_its_kind(home: 
             "NoFilter here; add --set 'config.model.fcnet_hiddens=[64, 64]' "
             "--set config.observation_filter=MeanStdFilter",
         ),
-        (["CartPole-v1", "--run", "DQN"], "is of PPO, whose network DQN cannot use; use --run PPO"),
+        (["CartPole-v1", "--run", "DQN"], "is of PPO, whose network DQN cannot use; set --run PPO"),
         (["Acrobot-v1", *FILTER], "has other observations: Box(4) there, Box(6) here"),
         (["CartPole-v1", *FILTER, "--set", "framework=torch"], "(MLP there, TorchNetwork here: use the same"),
         (["CartPole-v1", "--restore", "nowhere"], "there is no run at "),

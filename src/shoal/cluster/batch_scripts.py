@@ -105,7 +105,7 @@ def _launch(job: Job, folder: Path) -> list[str]:
             options += f" --{name.replace('_', '-')} {getattr(job, name)}"
     return [
         "# `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.",
-        "# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.",
+        "# Its process group is its own (set -m): signals of the scheduler reach it through this shell.",
         "set +e -m",
         f"shoal launch {options} \\",
         f"  -- {shlex.join(job.command)} </dev/null &",

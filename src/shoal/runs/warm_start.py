@@ -85,7 +85,7 @@ def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
     if theirs.config.acts_by_value != experiment.config.acts_by_value:
         raise ConfigError(
             f"restore: {checkpoint.path} is of {theirs.run}, whose network {experiment.run} cannot use; "
-            f"use --run {theirs.run}, or leave restore out"
+            f"set --run {theirs.run}, or leave restore out"
         )
     there, here = (_same(config_tree(config)) for config in (theirs.config, experiment.config))
     differing = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]

@@ -44,7 +44,7 @@ export OMP_NUM_THREADS=1
 export CASE='it'"'"'s wet'
 
 # `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.
-# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.
+# Its process group is its own (set -m): signals of the scheduler reach it through this shell.
 set +e -m
 shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
   -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
