@@ -145,7 +145,7 @@ def test_a_run_saves_and_goes_on(tmp_path) -> None:
 
 
 def test_box_actions_are_refused_with_a_way_out(trainer_of) -> None:
-    with pytest.raises(ConfigError, match="say run: PPO"):
+    with pytest.raises(ConfigError, match="set run: PPO"):
         trainer_of("WalkInBox")
 
 

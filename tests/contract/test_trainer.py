@@ -338,7 +338,7 @@ class Line(gym.Env):
         (lambda: ("CartPole-v1", "Acrobot-v1"), "env: given twice, as 'Acrobot-v1' and as 'CartPole-v1'"),
         (lambda: ({"lr": 1e-3}, {"lr": 1e-4}), "config: given twice"),
         (lambda: ("CartPole-v1", {"env": "Acrobot-v1"}), "env: given twice"),
-        (lambda: (gym.make("CartPole-v1"),), "made already, and there will be several; write env='CartPole-v1'"),
+        (lambda: (gym.make("CartPole-v1"),), "that is already made, but several are needed; write env='CartPole-v1'"),
         (lambda: (Line(),), r"give the class, env=Line, or a function that makes one, env=lambda config: Line\(...\)"),
         (
             lambda: (gym.wrappers.FlattenObservation(gym.make("CartPole-v1")),),
@@ -425,7 +425,7 @@ def test_an_environment_that_never_steps_ends_with_its_cause(trainer_of, size) -
 
 
 def test_there_must_be_one_environment() -> None:
-    with pytest.raises(ConfigError, match="nothing to train on"):
+    with pytest.raises(ConfigError, match="env: is missing"):
         shoal.PPO()
     with pytest.raises(ConfigError, match="given twice"):
         shoal.PPO(env="CartPole-v1", config={"env": "Acrobot-v1"})

@@ -280,7 +280,7 @@ def test_asha_stops_bad_trials_early_and_finds_the_same_best(sweep, tmp_path) ->
 
 def test_a_function_cannot_be_paused(sweep) -> None:
     words = {"scheduler": "hyperband", "stop": {"training_iteration": 9}}
-    with pytest.raises(ConfigError, match="scheduler: hyperband pauses trials and lets them go on, which a function"):
+    with pytest.raises(ConfigError, match="scheduler: hyperband pauses and resumes trials, which a function"):
         sweep(hill, config={"x": {"uniform": [0, 1]}}, metric="score", mode="max", num_samples=3, **words)
 
 

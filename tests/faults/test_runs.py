@@ -149,7 +149,7 @@ def test_the_same_command_goes_on_after_kill_9(desk: Desk, uninterrupted: tuple[
         await_iteration(child, least)
         assert desk.end(child, signal.SIGKILL)[1] == 137
     printed = desk.run(*TRAIN)
-    assert f"goes on from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
+    assert f"continues from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
     assert numbers_of(desk.run_folder()) == uninterrupted
 
 
@@ -315,10 +315,10 @@ def test_the_second_process_says_who_has_the_run(desk: Desk) -> None:
     sentence = f"Error: {lease.parent} is being written by process {child.pid} on "
     assert second.stderr.startswith(sentence)
     assert len(second.stderr.splitlines()) == 1
-    # The very same command means this run too; another one says who is at it, and starts a run of its own.
+    # The very same command means this run too; another one says who is running it, and starts a run of its own.
     for words, code, told in (
         (ENDLESS, 1, f"{lease.parent} is being written by process {child.pid} on .* --new"),
-        ([*ENDLESS, "--set", "config.lr=1e-4"], 143, f"other settings .*, and process {child.pid} on .* is at it"),
+        ([*ENDLESS, "--set", "config.lr=1e-4"], 143, f"other settings .*, and process {child.pid} on .* is running it"),
     ):
         another = desk.start(*words)
         assert another.stdout is not None

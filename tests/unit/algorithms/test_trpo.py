@@ -405,7 +405,7 @@ def test_a_step_that_is_not_finite_is_refused_and_the_policy_stays(caplog) -> No
     with caplog.at_level(logging.WARNING, "shoal"):
         stats = learner.update(wild, 0)
     assert [record.message for record in caplog.records] == [
-        "the policy's step is not finite: it is left out, and the policy stays as it was"
+        "the policy's step is not finite: it is skipped, and the policy stays as it was"
     ]
     np.testing.assert_array_equal(learner.policy.network.params, before)
     assert not learner.optimizer.adam.m.any()
@@ -523,7 +523,7 @@ def test_torch_models_train_and_the_value_fit_moves_only_what_is_the_values(kind
 def test_a_model_whose_values_have_nothing_of_their_own_is_refused_with_a_way_out() -> None:
     config = config_of(model={"custom_model": OneHead})
     policy = build_policy(Walk.observation_space, ACTIONS["discrete"], config)
-    with pytest.raises(ConfigError, match="give it a value layer of its own, or say use_critic: false, use_gae: false"):
+    with pytest.raises(ConfigError, match="give it a value layer of its own, or set use_critic: false, use_gae: false"):
         TRPOLearner(config, policy)
     learner, batch = learner_and_batch(model={"custom_model": OneHead}, **NO_CRITIC)
     assert learner.update(batch, 0)["step_fraction"] > 0
