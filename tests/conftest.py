@@ -2,9 +2,26 @@
 
 import signal
 
+import pytest
+
 # A script's background job ignores Ctrl-C, and what runs under nohup a closed terminal; so would everything that these
 # tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="module")
+def ray_session(request):
+    """One Ray for the module, which trainers find running, with its NUM_CPUS or four."""
+    ray = pytest.importorskip("ray")
+    ray.init(
+        address="local",
+        num_cpus=getattr(request.module, "NUM_CPUS", 4),
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    yield
+    ray.shutdown()

@@ -13,7 +13,7 @@ from shoal.cli.main import main
 from shoal.errors import WorkerError
 from shoal.parallel.evaluators import LocalEvaluators
 
-ENVS = Path(__file__).with_name("evaluation_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "evaluation_env.py"
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -23,7 +23,7 @@ from shoal.parallel.start import start_workers
 from shoal.parallel.workers import Health
 from shoal.runs.trainer import make_learner
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 NUM_ENVS = 4
 
 

@@ -19,7 +19,7 @@ from shoal.envs.cases import Case
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.evaluation import Agent, Watch, evaluate, evaluate_cases
 
-ENVS = Path(__file__).with_name("evaluation_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "evaluation_env.py"
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
 
 

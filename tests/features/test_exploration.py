@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 SMALL = {"num_envs_per_worker": 4, "model": {"fcnet_hiddens": [8]}, "seed": 11}
 ON_POLICY = {**SMALL, "train_batch_size": 200, "sgd_minibatch_size": 50, "num_sgd_iter": 2}
 REPLAY = {"timesteps_per_iteration": 96, "learning_starts": 100, "replay_buffer_config": {"capacity": 200}}

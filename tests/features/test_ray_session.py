@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import shoal
 from shoal.cli.main import main
 
-ENVS = Path(__file__).with_name("meeting_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "meeting_env.py"
 NUM_ENVS = 4
 SMALL: dict[str, Any] = {
     "num_envs_per_worker": NUM_ENVS,

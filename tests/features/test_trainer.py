@@ -15,7 +15,7 @@ from shoal.envs.native import NativeVector
 from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 CONFIG = {
     "num_envs_per_worker": 4,
     "train_batch_size": 100,

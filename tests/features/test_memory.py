@@ -10,7 +10,7 @@ import pytest
 import shoal
 
 pytest.importorskip("torch")
-MODELS = Path(__file__).with_name("memory_models.py")
+MODELS = Path(__file__).parents[1] / "shared" / "memory_models.py"
 NUM_ENVS = 4
 MEMORIES = {
     "lstm": {"use_lstm": True, "lstm_cell_size": 8, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},

@@ -12,7 +12,7 @@ import pytest
 import shoal
 from shoal.errors import ConfigError
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 CONFIG = {
     "num_envs_per_worker": 4,
     "train_batch_size": 16,

@@ -15,7 +15,7 @@ from shoal.envs.vector import PythonVector
 from shoal.errors import CallbackError, ShoalError
 from shoal.sampling.episode_hooks import HookedVector
 
-FILE = Path(__file__).with_name("task_env.py")
+FILE = Path(__file__).parents[1] / "shared" / "task_env.py"
 NUM_ENVS = 4
 CONFIG = {
     "num_envs_per_worker": NUM_ENVS,
