@@ -1,8 +1,12 @@
 """What every test stands on."""
 
 import signal
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+
+import shoal
 
 # A script's background job ignores Ctrl-C, and what runs under nohup a closed terminal; so would everything that these
 # tests start and interrupt.
@@ -25,3 +29,17 @@ def ray_session(request):
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def start_trainer() -> Iterator[Callable[..., shoal.Trainer]]:
+    """Makes trainers, `start_trainer("PPO", env=..., config=...)`, which stop when the test ends."""
+    started: list[shoal.Trainer] = []
+
+    def start(algorithm: str, env: Any, config: dict[str, Any]) -> shoal.Trainer:
+        started.append(getattr(shoal, algorithm)(env=env, config=config))
+        return started[-1]
+
+    yield start
+    for trainer in started:
+        trainer.stop()

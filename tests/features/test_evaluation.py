@@ -28,16 +28,11 @@ def typed(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(name: str = "Falling", **changes: Any) -> shoal.PPO:
-        started.append(shoal.PPO(env=f"{ENVS}:{name}", config={**SMALL, **changes}))
-        return started[-1]
+        return start_trainer("PPO", f"{ENVS}:{name}", {**SMALL, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
+    return make
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from same_training import without_times
 
 import shoal
 
@@ -37,24 +38,13 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(variant: str, **changes: Any) -> shoal.Trainer:
         algorithm, env, config = VARIANTS[variant]
         common = {**SMALL, **REPLAY} if algorithm == "DQN" else ON_POLICY
-        kind = getattr(shoal, algorithm)
-        started.append(kind(env=f"{PROBES}:{env}", config={**common, **config, **changes}))
-        return started[-1]
+        return start_trainer(algorithm, f"{PROBES}:{env}", {**common, **config, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
-
-
-def without_times(result: dict[str, Any]) -> dict[str, Any]:
-    timed = {"time_this_iter_s", "time_total_s", "timesteps_per_s", "timers", "parallel_efficiency"}
-    return {key: value for key, value in result.items() if key not in timed}
+    return make
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
