@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from shoal.models.torch_distributions import TorchDistributionWrapper
     from shoal.models.torch_memory import RecurrentNetwork
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
-    from shoal.runs.loaded_policy import Policy
+    from shoal.runs.loaded_policy import LoadedPolicy as Policy
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
     from shoal.runs.trainer import DQN, PPO, TRPO, Trainer
     from shoal.sampling.callbacks import DefaultCallbacks
 
-_HOMES = {
+_HOMES = {  # where each name comes from; after a colon, what it is called there
     "Trainer": "runs.trainer",
     "run": "runs.run",
     "pretty_print": "runs.printing",
@@ -58,7 +58,7 @@ _HOMES = {
     "TorchDistributionWrapper": "models.torch_distributions",
     "TorchModelV2": "models.torch_models",
     "FullyConnectedNetwork": "models.torch_models",
-    "Policy": "runs.policies",
+    "Policy": "runs.loaded_policy:LoadedPolicy",
     "RecurrentNetwork": "models.torch_memory",
     "ShoalError": "errors",
     "ConfigError": "errors",
@@ -131,7 +131,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"shoal.{name}")
     home = _HOMES.get(name) or _CLASSIC.get(name)
     if home is not None:
-        return getattr(import_module(f"shoal.{home}"), name)
+        module, _, own_name = home.partition(":")
+        return getattr(import_module(f"shoal.{module}"), own_name or name)
     if name[:1].isupper():
         from shoal.config.algorithms import algorithm_names
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.cli.live import MOST_POINTS, History, live_lines, plain_line, sparkline
-from shoal.cli.progress import duration, rate
+from shoal.data.number_text import duration_text, rate_text
 
 
 def history(stop: dict[str, float], *results: dict[str, Any]) -> History:
@@ -91,7 +91,7 @@ def test_a_long_run_stays_small() -> None:
     ("value", "text"), [(0, "0"), (829.6, "830"), (2300, "2.3k"), (9_960, "10k"), (23_456, "23k"), (1.23e6, "1.2M")]
 )
 def test_rate(value: float, text: str) -> None:
-    assert rate(value) == text
+    assert rate_text(value) == text
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_rate(value: float, text: str) -> None:
     [(0, "0 s"), (4.2, "5 s"), (60, "1 min"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (273_600, "3 d 4 h")],
 )
 def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert duration_text(seconds) == text

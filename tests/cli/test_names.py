@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from shoal import Policy
 from shoal.cli.main import main
 from shoal.config.sweep import Setting
 from shoal.config.yaml_files import load_text
 from shoal.reports.records import new_record
 from shoal.runs.checkpoints import read_checkpoint
-from shoal.runs.loaded_policy import Policy
 
 SMALL = ["--set", "train_batch_size=128", "--set", "num_envs_per_worker=4", "--set", "num_sgd_iter=1", "--quiet"]
 VALUES = ["--set", "timesteps_per_iteration=128", "--stop", "training_iteration=1", "--quiet"]

@@ -12,9 +12,9 @@ import pytest
 
 import shoal
 from shoal.data.batch import Episode, Incident, Sample
-from shoal.envs.importing import load_file
+from shoal.envs.importing import INSTALLED
 
-fault_env = load_file(str(Path(__file__).with_name("fault_env.py")), ())
+fault_env = INSTALLED.load_file(str(Path(__file__).with_name("fault_env.py")))
 FATAL, HARMLESS = fault_env.FATAL, fault_env.HARMLESS
 NUM_ENVS = 4
 FAULTY = 1

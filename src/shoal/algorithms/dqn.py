@@ -18,7 +18,7 @@ from shoal.algorithms.on_policy import clipped_rewards
 from shoal.algorithms.optimizer import Optimizer
 from shoal.config.dqn import DQNConfig
 from shoal.data.batch import Batch, Step, Summary
-from shoal.data.replay import Drawn, Priorities, Replay, bytes_per_transition, transitions_of
+from shoal.data.replay import DrawnTransitions, Priorities, Replay, bytes_per_transition, transitions_of
 from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
@@ -57,7 +57,7 @@ class DQNLearner:
         c = self.config
         samples: list[Summary] = []
         learn_time = 0.0
-        totals = Totals()
+        totals = UpdateStatistics()
         timesteps = timesteps_total
         with self.optimizer.guarded(self._is_sound, self.target):
             for _ in range(c.rounds_per_iteration):
@@ -83,9 +83,9 @@ class DQNLearner:
         }
         if self.exploration is not None:
             stats["cur_epsilon"] = self.exploration.epsilon
-        return Step.of(samples, stats, learn_time)
+        return Step.from_samples(samples, stats, learn_time)
 
-    def learn(self, updates: int, timesteps: int, totals: Totals) -> None:
+    def learn(self, updates: int, timesteps: int, totals: UpdateStatistics) -> None:
         """So many updates, each from a minibatch of replayed transitions."""
         c = self.config
         if timesteps - self.target_timestep >= c.target_network_update_freq:
@@ -98,7 +98,7 @@ class DQNLearner:
             errors = self.update(drawn, lr, totals)
             self.replay.learned(drawn.places, errors)
 
-    def update(self, drawn: Drawn, lr: float, totals: Totals) -> Array:
+    def update(self, drawn: DrawnTransitions, lr: float, totals: UpdateStatistics) -> Array:
         """One step of the optimiser for each `train_batch_size` of the transitions; returns their errors."""
         c, network = self.config, self.policy.network
         size, scale = c.train_batch_size, np.float32(1 / c.train_batch_size)
@@ -126,7 +126,7 @@ class DQNLearner:
             chosen_q[part] = q
 
             # The slope of e^2 / 2 is e; of Huber's loss, e cut at +-1.
-            d_q = error * (scale if drawn.weights is None else drawn.weights[part] * scale)
+            d_q = error * scale if drawn.weights is None else error * (drawn.weights[part] * scale)
             if c.td_error_loss_fn == "huber":
                 d_q /= np.maximum(np.abs(error), 1)
             if c.dueling:
@@ -142,9 +142,13 @@ class DQNLearner:
             else:
                 totals.grad_gnorm += norm
         magnitudes = np.abs(errors)
-        reach = magnitudes if c.td_error_loss_fn == "mse" else np.minimum(magnitudes, 1)
+        reach = magnitudes
+        if c.td_error_loss_fn == "huber":
+            reach = np.minimum(magnitudes, 1)
         losses: Array = reach * (magnitudes - np.float32(0.5) * reach)
-        totals.add(size, losses if drawn.weights is None else losses * drawn.weights, chosen_q, magnitudes)
+        if drawn.weights is not None:
+            losses = losses * drawn.weights
+        totals.add(size, losses, chosen_q, magnitudes)
         return errors
 
     def get_state(self) -> State:
@@ -226,7 +230,7 @@ class DQNLearner:
 
 
 @dataclass
-class Totals:
+class UpdateStatistics:
     """Sums over the updates of an iteration."""
 
     updates: int = 0
@@ -244,8 +248,14 @@ class Totals:
 
     def means(self) -> dict[str, float]:
         """The mean of each statistic over the updates; what no update has said is left out."""
-        sums = {"total_loss": self.loss, "mean_q": self.q, "mean_td_error": self.error, "grad_gnorm": self.grad_gnorm}
-        return {name: total / self.updates for name, total in sums.items() if self.updates}
+        if not self.updates:
+            return {}
+        return {
+            "total_loss": self.loss / self.updates,
+            "mean_q": self.q / self.updates,
+            "mean_td_error": self.error / self.updates,
+            "grad_gnorm": self.grad_gnorm / self.updates,
+        }
 
 
 def _replay(config: DQNConfig, policy: Policy) -> Replay:
@@ -261,16 +271,16 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
             f"config.replay_buffer_config.capacity: {arithmetic}, and {_size(there)} are available; "
             f"say at most {max(there // each - slack, 1)}"
         )
-    priorities = Priorities(asked.prioritized_replay_alpha, asked.prioritized_replay_beta, asked.prioritized_replay_eps)
-    return Replay(
-        spec.shapes,
-        spec.dtypes,
-        asked.capacity,
-        slack,
-        priorities if asked.prioritized_replay else None,
-        generator(config.seed, Stream.REPLAY),
-    )
+    priorities = None
+    if asked.prioritized_replay:
+        priorities = Priorities(
+            asked.prioritized_replay_alpha, asked.prioritized_replay_beta, asked.prioritized_replay_eps
+        )
+    rng = generator(config.seed, Stream.REPLAY)
+    return Replay(spec.shapes, spec.dtypes, asked.capacity, slack, priorities, rng)
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.1f} MB"

@@ -61,7 +61,7 @@ class Minibatches:
         self.passes = 0  # made so far, over all batches
         self._seed = number(seed, Stream.MINIBATCHES, np.uint64)
 
-    def of(
+    def epochs(
         self,
         valid: NDArray[np.bool_],
         group: Group,

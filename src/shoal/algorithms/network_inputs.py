@@ -21,7 +21,7 @@ CHUNK_ROWS, CHUNK_BYTES = 1024, 1 << 20  # the most of one forward pass where no
 GATHERED_BYTES = 8 << 20  # up to here a pass puts its inputs in order at once; larger ones by minibatch
 
 
-class Rows:
+class StepInputs:
     """What a network without memory takes: steps in any order and number."""
 
     starts: Integers | None = None  # of sequences
@@ -30,11 +30,11 @@ class Rows:
         self._parts = parts
         self.order = order  # of the steps in `chunks`
 
-    def only(self, chosen: NDArray[np.bool_]) -> Rows:
+    def only(self, chosen: NDArray[np.bool_]) -> StepInputs:
         """The chosen steps of all; the same if those are all."""
         if chosen.all():
             return self
-        return Rows(tuple(part[chosen] for part in self._parts), np.flatnonzero(chosen))
+        return StepInputs(tuple(part[chosen] for part in self._parts), np.flatnonzero(chosen))
 
     def chunks(self, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES) -> Iterator[Inputs]:
         """All steps in order, at most `rows` and about `size` bytes at a time: few enough for cache and memory."""
@@ -48,13 +48,13 @@ class Rows:
 
     def ordered(self, rows: Integers) -> Callable[[slice], Inputs]:
         """What gives the steps in a stretch of these rows."""
-        if sum(part.nbytes for part in self._parts) > GATHERED_BYTES:
+        if _num_bytes(self._parts) > GATHERED_BYTES:
             return lambda stretch: self.take(rows[stretch])
         parts = self.take(rows)
         return lambda stretch: tuple(part[stretch] for part in parts)
 
 
-class Sequences:
+class SequenceInputs:
     """What a network with memory takes: the steps of whole sequences, each from the state in which it began.
 
     A sequence begins with each episode, and wherever a state was recorded (see `Carried`).
@@ -68,7 +68,7 @@ class Sequences:
         self.order = order  # of the steps in `chunks`: by environment and time, without what is no transition
 
     @classmethod
-    def of(cls, parts: Inputs, batch: Batch, initial_state: Inputs) -> Sequences:
+    def from_batch(cls, parts: Inputs, batch: Batch, initial_state: Inputs) -> SequenceInputs:
         """The sequences of a batch, whose encoded observations are `parts`."""
         assert batch.carried is not None
         carried, (steps, num_envs) = batch.carried, batch.valid.shape
@@ -76,20 +76,18 @@ class Sequences:
         state_at[1:][(batch.terminated | batch.truncated)[:-1]] = len(carried.states_at)
         state_at[tuple(carried.states_at.T)] = np.arange(len(carried.states_at))
         times = np.arange(steps)[:, None]
-        return cls(
-            (*parts, carried.previous.reshape(steps * num_envs, carried.previous.shape[2])),
-            tuple(
-                np.concatenate([part, first[None]]) for part, first in zip(carried.states, initial_state, strict=True)
-            ),
-            state_at.reshape(-1),
-            np.maximum.accumulate(np.where(state_at >= 0, times, 0), axis=0),
-            np.arange(steps * num_envs).reshape(steps, num_envs).T[batch.valid.T],
-        )
+        starts = np.maximum.accumulate(np.where(state_at >= 0, times, 0), axis=0)
+        order = np.arange(steps * num_envs).reshape(steps, num_envs).T[batch.valid.T]
+        previous = carried.previous.reshape(steps * num_envs, carried.previous.shape[2])
+        states = []
+        for recorded, initial in zip(carried.states, initial_state, strict=True):
+            states.append(np.concatenate([recorded, initial[None]]))
+        return cls((*parts, previous), tuple(states), state_at.reshape(-1), starts, order)
 
-    def only(self, chosen: NDArray[np.bool_]) -> Sequences:
+    def only(self, chosen: NDArray[np.bool_]) -> SequenceInputs:
         """The chosen steps, which must be those of whole sequences."""
         order = self.order[chosen[self.order]]
-        return Sequences(self._parts, self._states, self._state_at, self.starts, order)
+        return SequenceInputs(self._parts, self._states, self._state_at, self.starts, order)
 
     def chunks(self, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES) -> Iterator[Inputs]:
         """All sequences in order, about `rows` steps and `size` bytes at a time."""
@@ -98,7 +96,8 @@ class Sequences:
         begins = np.flatnonzero(self._state_at[self.order] >= 0)
         places = np.searchsorted(begins, np.arange(0, total, step))
         cuts = np.unique([*begins[places[places < len(begins)]], total])
-        return (self.take(self.order[begin:end]) for begin, end in pairwise(cuts.tolist()))
+        for begin, end in pairwise(cuts.tolist()):
+            yield self.take(self.order[begin:end])
 
     def take(self, rows: Integers) -> Inputs:
         """The steps in these rows, which must be those of whole sequences one after another."""
@@ -113,24 +112,30 @@ class Sequences:
         return lambda stretch: self.take(rows[stretch])
 
 
-Seen = Rows | Sequences
+BatchInputs = StepInputs | SequenceInputs
 
 
-def seen_by(policy: Policy, batch: Batch) -> Seen:
+def batch_inputs(policy: Policy, batch: Batch) -> BatchInputs:
     """The batch as the policy's network takes it."""
     rows = batch.valid.size
     parts = policy.encoder(tuple(part.reshape(rows, *part.shape[2:]) for part in batch.obs))
-    return Rows(parts) if policy.recurrence is None else Sequences.of(parts, batch, policy.recurrence.initial_state)
+    if policy.recurrence is None:
+        return StepInputs(parts)
+    return SequenceInputs.from_batch(parts, batch, policy.recurrence.initial_state)
 
 
-def seen_at_ends(policy: Policy, batch: Batch) -> Rows:
+def final_inputs(policy: Policy, batch: Batch) -> StepInputs:
     """The batch's final observations as the policy's network takes them."""
     parts = policy.encoder(batch.final_obs)
     if batch.carried is not None:  # each is a sequence of its own
         parts = (*parts, *batch.carried.final, np.ones(len(batch.final_at), np.int64))
-    return Rows(parts)
+    return StepInputs(parts)
 
 
 def _most_rows(parts: Inputs, rows: int, size: int) -> int:
-    total = len(parts[0])
-    return max(1, min(rows, size * total // max(1, sum(part.nbytes for part in parts))))
+    rows_of_size = size * len(parts[0]) // max(1, _num_bytes(parts))
+    return max(1, min(rows, rows_of_size))
+
+
+def _num_bytes(parts: Inputs) -> int:
+    return sum(part.nbytes for part in parts)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from shoal.algorithms.network_inputs import Seen, seen_at_ends
+from shoal.algorithms.network_inputs import BatchInputs, final_inputs
 from shoal.config.settings import OnPolicyConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import gae, successor_values
@@ -32,16 +32,19 @@ def training_step(learner: BatchLearner, workers: Workers, steps: int, timesteps
     check_usable(sample)
     start = perf_counter()
     stats = learner.update(sample.batch, timesteps_total)
-    return Step.of([sample], stats, perf_counter() - start)
+    return Step.from_samples([sample], stats, perf_counter() - start)
 
 
-def values_and_advantages(policy: Policy, batch: Batch, seen: Seen, config: OnPolicyConfig) -> tuple[Array, Array]:
+def values_and_advantages(
+    policy: Policy, batch: Batch, inputs: BatchInputs, config: OnPolicyConfig
+) -> tuple[Array, Array]:
     """Values and advantages `[T, N]`, from one pass of the value net over the batch and its final observations."""
     rewards = clipped_rewards(batch.rewards, config.clip_rewards)
-    values, final_values = np.zeros(rewards.shape, np.float32), np.zeros(len(batch.final_at), np.float32)
+    values = np.zeros(rewards.shape, np.float32)
+    final_values = np.zeros(len(batch.final_at), np.float32)
     if config.use_critic:
-        values.reshape(-1)[seen.order] = values_of(policy, seen.chunks())
-        final_values = values_of(policy, seen_at_ends(policy, batch).chunks())
+        values.reshape(-1)[inputs.order] = values_of(policy, inputs.chunks())
+        final_values = values_of(policy, final_inputs(policy, batch).chunks())
     following = successor_values(values, final_values, batch.final_at)
     lambda_ = config.lambda_ if config.use_gae else 1.0
     return values, gae(rewards, values, following, batch.terminated, batch.truncated, config.gamma, lambda_)
@@ -49,22 +52,27 @@ def values_and_advantages(policy: Policy, batch: Batch, seen: Seen, config: OnPo
 
 def values_of(policy: Policy, passes: Iterable[Inputs]) -> Array:
     """The values of all passes."""
-    return np.concatenate([np.zeros(0, np.float32), *(policy.network.values(inputs).copy() for inputs in passes)])
+    values = [np.zeros(0, np.float32)]
+    for inputs in passes:
+        values.append(policy.network.values(inputs).copy())
+    return np.concatenate(values)
 
 
-def is_sound(policy: Policy, seen: Seen, group: Group) -> bool:
+def is_sound(policy: Policy, inputs: BatchInputs, group: Group) -> bool:
     """Whether the network still gives finite outputs and values for what was seen, to every learner."""
     wrong = 0
-    for inputs in islice(seen.chunks(256), 1):
-        outputs, values, _ = policy.network.forward(inputs)
+    for chunk in islice(inputs.chunks(256), 1):
+        outputs, values, _ = policy.network.forward(chunk)
         wrong = int(np.count_nonzero(~np.isfinite(outputs)) + np.count_nonzero(~np.isfinite(values)))
     return not group.sum(np.array([wrong])).any()
 
 
 def outputs_of(policy: Policy, passes: Iterable[Inputs]) -> Array:
     """The outputs of all passes."""
-    nothing = np.zeros((0, policy.network.num_outputs), np.float32)
-    return np.concatenate([nothing, *(policy.network.act(inputs).copy() for inputs in passes)])
+    outputs = [np.zeros((0, policy.network.num_outputs), np.float32)]
+    for inputs in passes:
+        outputs.append(policy.network.act(inputs).copy())
+    return np.concatenate(outputs)
 
 
 def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:
@@ -78,11 +86,13 @@ def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:
 
 def explained_variance(predicted: Array, actual: Array, group: Group) -> float:
     """How much of the targets' variance the predictions explain: 1 all, 0 none, below 0 worse than the mean."""
-    sums = [len(actual)]
-    for x in (actual.astype(np.float64), actual.astype(np.float64) - predicted):
-        sums += [x.sum(), np.dot(x, x)]
+    actual = actual.astype(np.float64)
+    error = actual - predicted
+    sums = [len(actual), actual.sum(), np.dot(actual, actual), error.sum(), np.dot(error, error)]
     count, *sums = group.sum(np.array(sums, np.float64)).tolist()
-    variance, unexplained = (
-        square / max(count, 1) - (total / max(count, 1)) ** 2 for total, square in (sums[:2], sums[2:])
-    )
-    return 0.0 if variance <= 0 else float(1 - unexplained / variance)
+    mean, square, mean_error, square_error = np.array(sums) / max(count, 1)
+    variance = square - mean**2
+    unexplained = square_error - mean_error**2
+    if variance <= 0:
+        return 0.0
+    return float(1 - unexplained / variance)

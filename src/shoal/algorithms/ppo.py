@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.algorithms.minibatches import Epoch, Minibatches
-from shoal.algorithms.network_inputs import Seen, seen_by
+from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
 from shoal.algorithms.on_policy import explained_variance, is_sound, training_step, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.config.ppo import PPOConfig
@@ -48,15 +48,15 @@ class PPOLearner:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""
         policy, group = self.policy, self.group
         now = self._coefficients(timesteps_total)
-        seen = seen_by(policy, batch)
-        values, advantages = values_and_advantages(policy, batch, seen, self.config)
-        steps = Steps.of(batch, advantages, values)
-        totals = Totals()
-        passes = self.minibatches.of(batch.valid, group, batch.columns, seen.starts)
-        with self.optimizer.guarded(lambda: is_sound(policy, seen, group)):
-            for count, epoch in enumerate(islice(passes, self.config.num_sgd_iter), start=1):
+        inputs = batch_inputs(policy, batch)
+        values, advantages = values_and_advantages(policy, batch, inputs, self.config)
+        steps = Steps.from_batch(batch, advantages, values)
+        totals = EpochStatistics()
+        epochs = self.minibatches.epochs(batch.valid, group, batch.columns, inputs.starts)
+        with self.optimizer.guarded(lambda: is_sound(policy, inputs, group)):
+            for count, epoch in enumerate(islice(epochs, self.config.num_sgd_iter), start=1):
                 is_last = count == self.config.num_sgd_iter
-                self._learn_once(epoch, seen, steps, now, totals if is_last else None)
+                self._learn_once(epoch, inputs, steps, now, totals if is_last else None)
         stats = totals.means(group) | {"refused_minibatches": float(self.optimizer.refused)}
         stats["total_loss"] = (
             stats["policy_loss"]
@@ -83,14 +83,16 @@ class PPOLearner:
         self.minibatches.passes = int(state.values["passes"])
         self.optimizer.set_state(state.part("optimizer"))
 
-    def _learn_once(self, epoch: Epoch, seen: Seen, steps: Steps, now: Coefficients, totals: Totals | None) -> None:
+    def _learn_once(
+        self, epoch: Epoch, inputs: BatchInputs, steps: Steps, now: Coefficients, totals: EpochStatistics | None
+    ) -> None:
         """One pass over the batch: a step of the optimiser for each minibatch."""
         network = self.policy.network
-        inputs = seen.ordered(epoch.rows)
+        inputs_in = inputs.ordered(epoch.rows)
         ordered = steps.ordered(epoch, self.group, with_dist_inputs=now.kl_coeff > 0)
         for part, count in epoch:
             size = np.float32(1 / count)
-            outputs, values, tape = network.forward(inputs(part))
+            outputs, values, tape = network.forward(inputs_in(part))
             terms = self._objective(outputs, values, ordered.part(part), now)
             d_outputs, d_values = self._gradient(terms, now, size)
             norm = self.optimizer.step(network.vjp(tape, d_outputs, d_values), now.lr)
@@ -172,7 +174,7 @@ class Steps(NamedTuple):
     targets: Array  # [B], of the values
 
     @classmethod
-    def of(cls, batch: Batch, advantages: Array, values: Array) -> Steps:
+    def from_batch(cls, batch: Batch, advantages: Array, values: Array) -> Steps:
         """Every step of a `[T, N]` batch."""
         return cls(
             actions=batch.actions.reshape(-1, batch.actions.shape[2]),
@@ -202,7 +204,7 @@ class Steps(NamedTuple):
         return Steps(self.actions[part], self.log_probs[part], dist_inputs, self.advantages[part], self.targets[part])
 
 
-class Totals:
+class EpochStatistics:
     """Sums of the statistics of the last pass over a batch."""
 
     NAMES = ("policy_loss", "vf_loss", "entropy", "kl", "clip_fraction", "grad_gnorm")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.algorithms.minibatches import Epoch, Minibatches
-from shoal.algorithms.network_inputs import Seen, seen_by
+from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
 from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, training_step, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.config.trpo import TRPOConfig
@@ -64,12 +64,12 @@ class TRPOLearner:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""
         c, policy = self.config, self.policy
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
-        seen = seen_by(policy, batch)
+        inputs = batch_inputs(policy, batch)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
-            values, advantages = values_and_advantages(policy, batch, seen, c)
+            values, advantages = values_and_advantages(policy, batch, inputs, c)
             targets = (advantages + values).reshape(-1)
-            stats = self._step_policy(TrustRegion(policy, self.group, batch, seen, advantages, c.fisher_subsample))
-            stats |= self._fit_values(batch, seen, targets, lr)
+            stats = self._step_policy(TrustRegion(policy, self.group, batch, inputs, advantages, c.fisher_subsample))
+            stats |= self._fit_values(batch, inputs, targets, lr)
         valid = batch.valid.reshape(-1)
         stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], targets[valid], self.group)
         stats["cur_lr"] = lr
@@ -117,26 +117,26 @@ class TRPOLearner:
             "refused_steps": float(refused),
         }
 
-    def _fit_values(self, batch: Batch, seen: Seen, targets: Array, lr: float) -> dict[str, float]:
+    def _fit_values(self, batch: Batch, inputs: BatchInputs, targets: Array, lr: float) -> dict[str, float]:
         """Passes of Adam over the squared errors; no parameter moves that the policy depends on."""
         if not self.config.use_critic:
             return {"vf_loss": 0.0, "refused_minibatches": 0.0}
         loss = 0.0
-        passes = self.minibatches.of(batch.valid, self.group, batch.columns, seen.starts)
-        with self.optimizer.guarded(lambda: is_sound(self.policy, seen, self.group), what="the value fit"):
-            for epoch in islice(passes, self.config.num_sgd_iter):
-                loss = self._fit_once(epoch, seen, targets, lr)
+        epochs = self.minibatches.epochs(batch.valid, self.group, batch.columns, inputs.starts)
+        with self.optimizer.guarded(lambda: is_sound(self.policy, inputs, self.group), what="the value fit"):
+            for epoch in islice(epochs, self.config.num_sgd_iter):
+                loss = self._fit_once(epoch, inputs, targets, lr)
         loss = float(self.group.sum(np.array([loss]))[0])
         return {"vf_loss": loss, "refused_minibatches": float(self.optimizer.refused)}
 
-    def _fit_once(self, epoch: Epoch, seen: Seen, targets: Array, lr: float) -> float:
+    def _fit_once(self, epoch: Epoch, inputs: BatchInputs, targets: Array, lr: float) -> float:
         """One pass over the squared errors, a step for each minibatch; this learner's part of their mean."""
         network = self.policy.network
         losses, count = 0.0, 0
         for part, size in epoch:
             rows = epoch.rows[part]
             if len(rows):
-                predicted, tape = network.forward_value(seen.take(rows))
+                predicted, tape = network.forward_value(inputs.take(rows))
                 error = predicted - targets.take(rows)
                 losses += float(np.dot(error, error)) / size
                 gradient = network.vjp(tape, None, error * np.float32(2 / size))
@@ -163,17 +163,17 @@ class TrustRegion:
     """
 
     def __init__(
-        self, policy: Policy, group: Group, batch: Batch, seen: Seen, advantages: Array, subsample: int
+        self, policy: Policy, group: Group, batch: Batch, inputs: BatchInputs, advantages: Array, subsample: int
     ) -> None:
         self.policy, self.group = policy, group
         steps, num_envs = batch.valid.shape
         valid = batch.valid.reshape(-1)
         times = np.arange(steps * num_envs) // max(num_envs, 1)
-        if seen.starts is not None:  # whole sequences
-            times = seen.starts.reshape(-1) // policy.window
+        if inputs.starts is not None:  # whole sequences
+            times = inputs.starts.reshape(-1) // policy.window
         thinned = valid & (times % subsample == 0)
-        self._seen = seen.only(valid)
-        rows = self._seen.order
+        self._inputs = inputs.only(valid)
+        rows = self._inputs.order
         self._actions = batch.actions.reshape(len(valid), batch.actions.shape[2])[rows]
         self._behaviour_log_probs, advantages = batch.log_probs.reshape(-1)[rows], advantages.reshape(-1)[rows]
         sums = [len(advantages), np.count_nonzero(thinned), advantages.sum(dtype=np.float64)]
@@ -182,8 +182,10 @@ class TrustRegion:
         advantages = advantages - np.float32(total / self._count)
         square = float(group.sum(np.array([np.dot(advantages, advantages)], np.float64))[0])
         self._advantages = advantages / np.float32(sqrt(square / self._count) + 1e-8)
-        self._passes = Passes(policy.network, self._seen)
-        self._thinned = self._passes if subsample == 1 else Passes(policy.network, seen.only(thinned))
+        self._passes = ForwardPasses(policy.network, self._inputs)
+        self._thinned = self._passes
+        if subsample > 1:
+            self._thinned = ForwardPasses(policy.network, inputs.only(thinned))
         self._centre = np.zeros((0, policy.network.num_outputs), np.float32)
 
     def gradient(self) -> tuple[Measured, Vector]:
@@ -215,7 +217,7 @@ class TrustRegion:
 
     def measured(self) -> Measured:
         """What the network's parameters are worth now."""
-        outputs = outputs_of(self.policy, self._seen.chunks())
+        outputs = outputs_of(self.policy, self._inputs.chunks())
         now = self.policy.distribution.evaluate(outputs, self._actions, self._centre)
         assert now.kl is not None
         gain = self._ratio(now.log_prob, slice(None)) * self._advantages
@@ -227,15 +229,15 @@ class TrustRegion:
         return np.asarray(np.exp(np.minimum(log_prob - self._behaviour_log_probs[part], 20)))
 
 
-class Passes:
+class ForwardPasses:
     """Forward passes of the policy over rows, few enough at a time for their tapes to fit in memory.
 
     Where one pass is enough, its tape is `kept` and serves again: the parameters must not move meanwhile.
     """
 
-    def __init__(self, network: Network, seen: Seen) -> None:
+    def __init__(self, network: Network, inputs: BatchInputs) -> None:
         self._network = network
-        self._parts = list(seen.chunks(TAPE_ROWS, TAPE_BYTES))
+        self._parts = list(inputs.chunks(TAPE_ROWS, TAPE_BYTES))
         self._first: tuple[Array, Any] | None = None
         self.kept = len(self._parts) == 1
 

@@ -63,10 +63,10 @@ def _chosen(pattern: str | None, every: bool) -> tuple[list[str], int, dict[str,
     import gymnasium
 
     from shoal.envs.catalogue import current_ids, env_classes, import_packages, known_ids
-    from shoal.envs.importing import load_file
+    from shoal.envs.importing import UserCode
 
     if pattern is not None and pattern.endswith(".py"):
-        names = env_classes(load_file(pattern, ()))
+        names = env_classes(UserCode.at(".").load_file(pattern))
         if not names:
             raise ConfigError(f"{pattern}: there is no environment in it; write a class with reset and step")
         return [f"{pattern}:{name}" for name in names], 0, {}

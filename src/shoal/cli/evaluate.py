@@ -18,14 +18,15 @@ import click
 from shoal.cli.completion import algorithms, environments, runs
 from shoal.cli.options import Command, where_option
 from shoal.cli.paths import short_path
+from shoal.data.number_text import number_text
 from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
     from shoal.cli.output import Outlet
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.making import EnvMaker
+    from shoal.models.policy import Policy
     from shoal.runs.evaluation import Agent
-    from shoal.runs.loaded_policy import Policy
 
 SHOWN = 10
 FILE = click.Path(path_type=Path)
@@ -86,12 +87,12 @@ def evaluate(
     from shoal.envs.recording import Film
     from shoal.runs.evaluation import Watch, evaluate_cases
     from shoal.runs.evaluation import evaluate as run_episodes
-    from shoal.runs.loaded_policy import Policy, find_checkpoint, score_of
+    from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
     outlets = open_outlets()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
-    experiment, search_path = experiment_of(checkpoint.experiment_tree)
+    experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
     _check_same("--env", env, str(experiment.config.env))
     file = None
@@ -102,8 +103,8 @@ def evaluate(
         file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
-    maker = env_maker(experiment.config.env, search_path, experiment.config.wrappers)
-    policy = Policy.of(checkpoint, maker)
+    maker = env_maker(experiment.config.env, user_code, experiment.config.wrappers)
+    policy = policy_of(checkpoint, maker)
     with ExitStack() as closing:
         agent = _agent(experiment.config, maker, policy, num_workers, closing)
         agent = replace(agent, task=checkpoint.state.values["curriculum"]["task"])
@@ -116,7 +117,7 @@ def evaluate(
     click.echo(f"{experiment.run} {experiment.config.env}  {short_path(checkpoint.path)}")
     if best:
         score = score_of(checkpoint.experiment_tree)
-        click.echo(f"best by {score} {_number(checkpoint.summary[score.removeprefix('min-')])}")
+        click.echo(f"best by {score} {number_text(checkpoint.summary[score.removeprefix('min-')])}")
     from shoal.runs.case_results import case_rows, summary_of
 
     report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **metrics}
@@ -160,7 +161,7 @@ def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers
     from shoal.runs.evaluation import Agent
 
     config = unchecked(without_gpu(config), num_workers=0, num_learners=1, evaluation_num_workers=num_workers)
-    return Agent(config, maker, policy, start_evaluators(config, policy, maker.search_path, None, closing))
+    return Agent(config, maker, policy, start_evaluators(config, policy, maker.user_code, None, closing))
 
 
 def table(summary: dict[str, dict[str, Any]]) -> str:
@@ -169,17 +170,13 @@ def table(summary: dict[str, dict[str, Any]]) -> str:
         return "  no episode came to its end"
     lines = [["", "mean", "95 % interval", "min", "max"]]
     for name, row in summary.items():
-        interval = "-" if row["ci_low"] is None else f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
-        lines.append([name, _number(row["mean"]), interval, _number(row["min"]), _number(row["max"])])
+        interval = "-" if row["ci_low"] is None else f"{number_text(row['ci_low'])} to {number_text(row['ci_high'])}"
+        lines.append([name, number_text(row["mean"]), interval, number_text(row["min"]), number_text(row["max"])])
     first, *others = (max(map(len, column)) for column in zip(*lines))
     return "\n".join(
         "  ".join(["", f"{line[0]:<{first}}", *(f"{cell:>{width}}" for cell, width in zip(line[1:], others))])
         for line in lines
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".removesuffix(".00") if abs(value) >= 0.1 or not value else f"{value:.3g}"
 
 
 def _check_same(flag: str, asked: str | None, stored: str) -> None:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from shoal.cli.progress import FIRST_TOLD_S, Waits, activity_phrases, duration, rate
+from shoal.cli.progress import FIRST_TOLD_S, Waits, activity_phrases
+from shoal.data.number_text import column_text, duration_text, number_text, rate_text
+from shoal.data.results import numbers
 from shoal.machine.terminal import can_redraw
 from shoal.runs.activity import Activity, progress
 from shoal.runs.logs import RateLimit
-from shoal.runs.stopping import TREND_LENGTH, Progress, nearest_stop, numbers, short
+from shoal.runs.stopping import TREND_LENGTH, Progress, nearest_stop
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -169,18 +171,20 @@ class History:
 def plain_line(history: History) -> str:
     """`iter   12  steps  24576  return  187.3  len 187.3  23k steps/s  eta 5 s`."""
     last, progress = history.last, history.progress()
+    reward, length = column_text(last.get("episode_reward_mean")), column_text(last.get("episode_len_mean"))
     line = (
         f"iter {last.get('training_iteration', 0):4d}  steps {last.get('timesteps_total', 0):7d}"
-        f"  return {_number(last.get('episode_reward_mean')):>7}  len {_number(last.get('episode_len_mean')):>5}"
-        f"  {rate(last.get('timesteps_per_s', 0.0))} steps/s"
+        f"  return {reward:>7}  len {length:>5}  {rate_text(last.get('timesteps_per_s', 0.0))} steps/s"
     )
     if "task" in last:
-        line += f"  task {short(last['task'])}"
+        line += f"  task {number_text(last['task'])}"
     if failures := last.get("env_failures_total"):
         line += f"  failures {failures}"
     if "evaluation/episode_reward_mean" in last:
-        line += f"  evaluation {_number(last['evaluation/episode_reward_mean'])}"
-    return line + (f"  eta {duration(progress.eta_s)}" if progress is not None and progress.eta_s is not None else "")
+        line += f"  evaluation {column_text(last['evaluation/episode_reward_mean'])}"
+    if progress is not None and progress.eta_s is not None:
+        line += f"  eta {duration_text(progress.eta_s)}"
+    return line
 
 
 class LiveView:
@@ -233,20 +237,20 @@ def live_lines(
     from rich.text import Text
 
     last = history.last
-    lines = [Text.assemble((title, "bold"), f"  {duration(elapsed_s)}  ", (tail(folder, width), "dim"))]
+    lines = [Text.assemble((title, "bold"), f"  {duration_text(elapsed_s)}  ", (tail(folder, width), "dim"))]
     if last:
-        spread = f"min {_number(last.get('episode_reward_min'))}  max {_number(last.get('episode_reward_max'))}"
-        head = f"return {_number(last.get('episode_reward_mean')):>8}   "
+        spread = f"min {column_text(last.get('episode_reward_min'))}  max {column_text(last.get('episode_reward_max'))}"
+        head = f"return {column_text(last.get('episode_reward_mean')):>8}   "
         room = width - len(head) - len(spread) - 3
         lines.append(Text.assemble(head, (spread, "dim"), "   ", (sparkline(history.returns, min(room, 40)), "cyan")))
         episodes = f"{last.get('episodes_total', 0):,} episodes"
-        lines.append(Text(f"length {_number(last.get('episode_len_mean')):>8}   {episodes}   {_shares(last)}"))
+        lines.append(Text(f"length {column_text(last.get('episode_len_mean')):>8}   {episodes}   {_shares(last)}"))
         steps = f"{last.get('timesteps_total', 0):,}"
-        speed = f"{rate(last.get('timesteps_per_s', 0.0))} steps/s"
-        task = f"   task {short(last['task'])}" if "task" in last else ""
+        speed = f"{rate_text(last.get('timesteps_per_s', 0.0))} steps/s"
+        task = f"   task {number_text(last['task'])}" if "task" in last else ""
         lines.append(Text(f"steps  {steps:>8}   {speed}   iteration {last.get('training_iteration', 0)}{task}"))
         if "evaluation/episode_reward_mean" in last:
-            lines.append(Text(f"evaluation {_number(last['evaluation/episode_reward_mean']):>4}"))
+            lines.append(Text(f"evaluation {column_text(last['evaluation/episode_reward_mean']):>4}"))
         if failures := last.get("env_failures_total"):
             lines.append(Text(f"failures {failures:>6}   of environments, each rebuilt", "yellow"))
         if progress := history.progress():
@@ -261,8 +265,8 @@ def live_lines(
 def _bar(progress: Progress, value: float, width: int) -> Text:
     from rich.text import Text
 
-    eta = f"  eta {duration(progress.eta_s)}" if progress.eta_s is not None else ""
-    words = f" {progress.fraction:4.0%}  {progress.name} {short(value)} of {short(progress.limit)}{eta}"
+    eta = f"  eta {duration_text(progress.eta_s)}" if progress.eta_s is not None else ""
+    words = f" {progress.fraction:4.0%}  {progress.name} {number_text(value)} of {number_text(progress.limit)}{eta}"
     cells = max(min(40, width - len(words)), 0)
     full = round(cells * progress.fraction)
     return Text.assemble(("━" * full, "green"), ("━" * (cells - full), "dim"), words)
@@ -292,12 +296,6 @@ def sparkline(values: Sequence[float], cells: int) -> str:
     low, high = min(means), max(means)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.1f}" if abs(value) < 1e5 else f"{value:.3g}"
 
 
 class Listener(Protocol):

@@ -15,10 +15,10 @@ from shoal.cli.paths import short_path
 def model(path: str, results_dir: str | None) -> None:
     """Show the network of a trained agent: its layers, their shapes, and how many parameters they have."""
     from shoal.cli.run_names import found_run
-    from shoal.runs.loaded_policy import Policy, find_checkpoint
+    from shoal.runs.loaded_policy import find_checkpoint, policy_of
 
     checkpoint = find_checkpoint(found_run(path, results_dir))
-    policy = Policy.of(checkpoint)
+    policy = policy_of(checkpoint)
     click.echo(short_path(checkpoint.path))
     click.echo(f"observations  {policy.obs_spec.space}")
     click.echo(f"actions       {policy.action_spec.space}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from shoal.data.number_text import duration_text, rate_text
 from shoal.runs.activity import Activity
 
 FIRST_TOLD_S = (10.0, 60.0)
@@ -36,7 +35,7 @@ def activity_phrases(activity: Activity, phase: str, now: float) -> list[str]:
     `phase` is what was said last of a run that is starting.
     """
     elapsed = now - activity.since
-    so_far = f"({duration(elapsed)} so far)"
+    so_far = f"({duration_text(elapsed)} so far)"
     if activity.kind == "starting":
         return [f"{phase or 'starting'} {so_far}"]
     head = f"iteration {activity.iteration}:"
@@ -52,29 +51,9 @@ def activity_phrases(activity: Activity, phase: str, now: float) -> list[str]:
         return [f"{head} the first of {due:,} steps is not done yet {so_far}"]
     speed = steps / max(elapsed, 1e-3)
     phrases = [
-        f"{head} {steps:,} of {due:,} steps in {duration(elapsed)}, {rate(speed)} steps/s",
-        f"its result is due in {duration((due - steps) / speed)}",
+        f"{head} {steps:,} of {due:,} steps in {duration_text(elapsed)}, {rate_text(speed)} steps/s",
+        f"its result is due in {duration_text((due - steps) / speed)}",
     ]
     if due / speed > LONG_S:
         phrases.append(f"a smaller config.{activity.size_key} gives results sooner")
     return phrases
-
-
-def rate(value: float) -> str:
-    """`0.3`, `830`, `2.3k`, `23k`, `1.2M`."""
-    if 0 < value < 9.95:
-        return f"{value:.1f}"
-    for limit, unit in ((1e6, "M"), (1e3, "k")):
-        if value >= limit:
-            return f"{value / limit:.{1 if value < 9.95 * limit else 0}f}{unit}"
-    return f"{value:.0f}"
-
-
-def duration(seconds: float) -> str:
-    """`5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    whole = math.ceil(min(seconds, 1e12))
-    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
-    return f"{whole} s"

@@ -92,17 +92,17 @@ def _tell_end(run: Run) -> None:
 
 def _reached(run: Run) -> str:
     """The return at the end, and what was better before."""
-    from shoal.runs.stopping import short
+    from shoal.data.number_text import number_text
 
     mean = run.last_result.get("episode_reward_mean")
     if mean is None:
         return "none, for no episode has ended"
-    words = f"{short(mean)} (episode_reward_mean)"
+    words = f"{number_text(mean)} (episode_reward_mean)"
     if run.best_return is not None and run.best_return[0] > mean:
         since = " since it was resumed" if run.resumed_from is not None else ""
-        words += f"; best {short(run.best_return[0])} at iteration {run.best_return[1]}{since}"
+        words += f"; best {number_text(run.best_return[0])} at iteration {run.best_return[1]}{since}"
     if "evaluation/episode_reward_mean" in run.last_result:
-        words += f"; evaluation {short(run.last_result['evaluation/episode_reward_mean'])}"
+        words += f"; evaluation {number_text(run.last_result['evaluation/episode_reward_mean'])}"
     return words
 
 

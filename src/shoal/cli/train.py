@@ -146,16 +146,18 @@ def train(
     overrides = [(key, value) for key, value in flags.items() if value is not None]
     overrides += [parse_override(text) for text in sets]
     num_cpus = None if num_cpus is None else max(num_cpus, 1)  # 0 as in `simple_trainer.py --num-cpus 0`: this process
-    experiments = [_with_workers(experiment, num_cpus) for experiment in _experiments(file, overrides)]
+    experiments = [_with_workers(experiment, num_cpus) for experiment in experiments_of(file, overrides)]
     experiments = [_with_trial(experiment) for experiment in experiments]
     for experiment in experiments:
         _check_resources(experiment, num_cpus, ray_address)
-    search_path = [file.parent] if file is not None else []
+    from shoal.envs.importing import INSTALLED, UserCode
+
+    user_code = UserCode.at(file.parent) if file is not None else INSTALLED
     if dry_run or len(experiments) > 1:
         from shoal.runs.run import checked
 
         # What is wrong with the last experiment is told before the first one trains.
-        resolved = [checked(experiment, search_path) for experiment in experiments]
+        resolved = [checked(experiment, user_code) for experiment in experiments]
     if dry_run:
         from shoal.config.experiment import experiment_yaml
 
@@ -169,7 +171,7 @@ def train(
     from shoal.runs.run import Run
 
     for experiment in experiments:
-        follow(Run.open(experiment, new, search_path), quiet)
+        follow(Run.open(experiment, new, user_code), quiet)
 
 
 @click.command(cls=Command)
@@ -223,7 +225,8 @@ def limits(texts: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _experiments(file: Path | None, overrides: list[tuple[str, Any]]) -> list[Experiment]:
+def experiments_of(file: Path | None, overrides: list[tuple[str, Any]]) -> list[Experiment]:
+    """The experiments of a file, or the one that the overrides describe by themselves."""
     from shoal.config.experiment import experiment_from, experiments_from_file
 
     if file is None:

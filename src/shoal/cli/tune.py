@@ -16,6 +16,7 @@ from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.config.sweep import Chosen, Sweep
+    from shoal.envs.importing import UserCode
     from shoal.reports.records import Event
     from shoal.tune.sweep_run import SweepRun
 
@@ -106,8 +107,10 @@ def tune(
     sweeps = sweeps_from_file(file, overrides)
     if len({sweep.name for sweep in sweeps}) < len(sweeps):
         raise click.UsageError(f"--name gives {len(sweeps)} sweeps of {file} one name; leave it out.")
-    search_path = [file.parent]
-    _check_environments(sweeps, search_path)
+    from shoal.envs.importing import UserCode
+
+    user_code = UserCode.at(file.parent)
+    _check_environments(sweeps, user_code)
     if dry_run:
         click.echo("\n\n".join(described(sweep) for sweep in sweeps))
         return
@@ -115,7 +118,7 @@ def tune(
     from shoal.tune.sweep_run import SweepRun
 
     for sweep in sweeps:
-        follow(SweepRun.open(sweep, new, search_path), quiet, num_cpus)
+        follow(SweepRun.open(sweep, new, user_code), quiet, num_cpus)
 
 
 def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
@@ -152,6 +155,7 @@ def described(sweep: Sweep) -> str:
     from shoal.config.experiment import experiment_yaml
     from shoal.config.search_spaces import in_words
     from shoal.config.sweep import experiment_with, trial_count
+    from shoal.reports.labels import value_text
 
     count = trial_count(sweep)
     rows = [(setting.path, in_words(setting)) for setting in sweep.settings]
@@ -164,7 +168,7 @@ def described(sweep: Sweep) -> str:
     examples = _examples(sweep)
     if any(examples):
         lines.append("for example")
-        lines += ["  " + ", ".join(f"{path} {_short(value)}" for path, value in one.items()) for one in examples]
+        lines += ["  " + ", ".join(f"{path} {value_text(value)}" for path, value in one.items()) for one in examples]
     lines.append("the first of them in full")
     text = experiment_yaml(experiment_with(sweep, examples[0], None)).rstrip()
     return "\n".join([*lines, *("  " + line for line in text.splitlines())])
@@ -188,22 +192,18 @@ def _examples(sweep: Sweep) -> list[dict[str, Any]]:
     return found
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _in_words(chosen: Chosen) -> str:
     options = ", ".join(f"{key} {value}" for key, value in chosen.options.items())
     return f"{chosen.type} ({options})" if options else chosen.type
 
 
-def _check_environments(sweeps: list[Sweep], search_path: list[Path]) -> None:
+def _check_environments(sweeps: list[Sweep], user_code: UserCode) -> None:
     """Find what is wrong with an environment before Ray is started; it is that of the first trial."""
     from shoal.config.sweep import experiment_with
     from shoal.runs.run import checked
 
     for sweep in sweeps:
-        checked(experiment_with(sweep, _examples(sweep)[0], None), search_path)
+        checked(experiment_with(sweep, _examples(sweep)[0], None), user_code)
 
 
 def _check_cores(num_cpus: int | None, ray_address: str | None) -> None:

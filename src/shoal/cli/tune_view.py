@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from shoal.cli.live import REDRAW_S, messages, tail
-from shoal.cli.progress import duration, rate
 from shoal.config.problems import printable
 from shoal.config.sweep import trial_count
+from shoal.data.number_text import duration_text, number_text, rate_text
 from shoal.machine.terminal import can_redraw
 from shoal.reports.curves import axis_of
-from shoal.reports.labels import all_settings, counted, differing, score_text, settings_text, short_names, value_text
+from shoal.reports.labels import all_settings, counted, differing, settings_text, short_names, value_text
 from shoal.reports.records import Event, TrialRecord, read_trials
 from shoal.reports.tables import aligned, axis_text, fitted, reached_text, status_counts
 
@@ -164,10 +164,10 @@ class PlainTuneView(QuietTuneView):
         sys.stdout.flush()
 
     def _summary(self) -> str:
-        line = f"{duration(self._clock() - self._began)}: {self._board.counts()}"
+        line = f"{duration_text(self._clock() - self._began)}: {self._board.counts()}"
         if ranked := self._board.ranked():
             best = ranked[0]
-            line += f"; best is trial {best.index}, {self._board.sweep.metric} {score_text(self._board.score(best))}"
+            line += f"; best is trial {best.index}, {self._board.sweep.metric} {number_text(self._board.score(best))}"
         return line
 
 
@@ -221,9 +221,9 @@ def board_lines(board: Board, folder: Path, elapsed_s: float, width: int, height
     speed = math.fsum(record.last_result.get("timesteps_per_s", 0) for record in running)
     about = [f"score: {board.sweep.metric}, {board.sweep.mode}"] if board.sweep.metric else []
     about += [f"{int(steps):,} steps"] if steps else []
-    about += [f"{rate(speed)} steps/s"] if speed else []
+    about += [f"{rate_text(speed)} steps/s"] if speed else []
     lines = [
-        Text.assemble((board.sweep.name, "bold"), f"  {duration(elapsed_s)}  ", (tail(folder, width), "dim")),
+        Text.assemble((board.sweep.name, "bold"), f"  {duration_text(elapsed_s)}  ", (tail(folder, width), "dim")),
         Text("   ".join(about), "dim"),
         Text(board.counts()),
     ]
@@ -246,7 +246,7 @@ def _table(board: Board, shown: Sequence[TrialRecord], width: int) -> list[Text]
     axis = axis_of(shown)
     columns = [
         ["trial", *(str(record.index) for record in shown)],
-        ["score", *(score_text(board.score(record)) for record in shown)],
+        ["score", *(number_text(board.score(record)) for record in shown)],
         [axis_text(axis), *(reached_text(record, axis) for record in shown)],
         ["status", *(record.status for record in shown)],
     ]

@@ -152,7 +152,7 @@ def default_config(run: str) -> Defaults:
 
 def default_model() -> Defaults:
     """Every key of `model` with its default, as classic RLlib's `MODEL_DEFAULTS`."""
-    return Defaults(plain(ModelConfig().model_dump(), "model"))
+    return Defaults(json_value(ModelConfig().model_dump(), "model"))
 
 
 class Defaults(dict[str, Any]):
@@ -296,7 +296,7 @@ def as_tree(experiment: Experiment) -> dict[str, Any]:
 
 def config_tree(config: AlgorithmConfig) -> dict[str, Any]:
     """The resolved configuration as a plain tree; classes become `module:Qualname`."""
-    tree: dict[str, Any] = plain(config.model_dump(), "config")
+    tree: dict[str, Any] = json_value(config.model_dump(), "config")
     # What is not set in evaluation is as in training, and stays out of the file.
     evaluation = tree["evaluation_config"]
     tree["evaluation_config"] = {key: value for key, value in evaluation.items() if value is not None}
@@ -386,7 +386,7 @@ def copied(value: Any, depth: int = 0) -> Any:
     return [copied(item, depth + 1) for item in value] if type(value) is list else value
 
 
-def plain(value: Any, path: str) -> Any:
+def json_value(value: Any, path: str) -> Any:
     """A value in JSON's types; classes and functions become `module:Qualname`."""
     if value is None or isinstance(value, bool):
         return value
@@ -394,16 +394,16 @@ def plain(value: Any, path: str) -> Any:
         if isinstance(value, kind):
             return kind(value)  # NumPy's float64 is a float, but no YAML
     if isinstance(value, Mapping):
-        return {str(plain(key, path)): plain(item, f"{path}.{key}") for key, item in value.items()}
+        return {str(json_value(key, path)): json_value(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item, path) for item in value]
+        return [json_value(item, path) for item in value]
     if isinstance(value, functools.partial):
-        return plain(value.func, path)
+        return json_value(value.func, path)
     if callable(value):
         named = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}:{named.__qualname__}"
     if hasattr(value, "tolist"):
-        return plain(value.tolist(), path)
+        return json_value(value.tolist(), path)
     raise ConfigError(
         f"{printable(path)}: a {type(value).__name__} cannot be written to a file; use text, numbers and lists"
     )

@@ -49,11 +49,11 @@ def printable(text: str) -> str:
 def got(value: Any) -> str:
     """`(got value)`, short and in YAML's words."""
     words = {None: "null", True: "true", False: "false"}
-    shown = words[value] if value is None or isinstance(value, bool) else _short(value)
+    shown = words[value] if value is None or isinstance(value, bool) else _value_text(value)
     return f"(got {shown})"
 
 
-def _short(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a number of very many digits"
     shown = printable(

@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from shoal.config.algorithms import algorithm_names
 from shoal.config.experiment import Experiment, algorithm_class
+from shoal.config.results import CUSTOM_METRICS, EVALUATION_NAMES, result_names
 from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
-from shoal.config.stopping import CUSTOM_METRICS, EVALUATION_NAMES, result_names
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
 from shoal.config.vocabulary import EXPERIMENT_KEYS
 

@@ -14,16 +14,17 @@ from shoal.config.experiment import (
     experiment_from,
     folder_name,
     from_file,
-    plain,
+    json_value,
     unique,
     with_env_in_config,
 )
 from shoal.config.fields import MAX_SIZE, text, whole
 from shoal.config.overrides import Override
 from shoal.config.problems import got, printable
+from shoal.config.results import is_result_name, result_hint
 from shoal.config.search_spaces import Setting as Setting
 from shoal.config.search_spaces import combinations, find_settings
-from shoal.config.stopping import is_result_name, limit_of, result_hint
+from shoal.config.stopping import limit_of
 from shoal.config.sweep_checks import MUTATIONS, conflicts, resolved
 from shoal.config.sweep_checks import trial_count as trial_count
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable, chosen_options
@@ -124,7 +125,7 @@ def tree_with(sweep: Sweep, settings: Mapping[str, Any], seed: int | None) -> di
 
 def sweep_tree(sweep: Sweep) -> dict[str, Any]:
     """The sweep in JSON's types; `sweep_of` reads it back."""
-    tree: dict[str, Any] = plain(asdict(sweep), "sweep")
+    tree: dict[str, Any] = json_value(asdict(sweep), "sweep")
     return tree
 
 

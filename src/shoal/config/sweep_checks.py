@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shoal.config.algorithms import ALGORITHMS
+from shoal.config.results import COUNTERS
 from shoal.config.search_spaces import LISTED, Setting, checked_setting, find_settings, space_kind
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable
 from shoal.config.vocabulary import nearest
@@ -17,8 +18,6 @@ from shoal.config.vocabulary import nearest
 if TYPE_CHECKING:
     from shoal.config.sweep import Sweep
 
-PROGRESS = ("timesteps_total", "training_iteration", "time_total_s", "episodes_total")
-"""Results that every trial reaches if it only trains for long enough, the best measure of how far it is first."""
 MUTATIONS = {"pbt": "hyperparam_mutations", "pb2": "hyperparam_bounds"}
 """The schedulers that change settings on the way, and the option that tells which."""
 MOST_TRIALS = 100_000
@@ -37,9 +36,9 @@ def resolved(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool) -> tu
     if not known:
         return sweep, limits, problems
     attr = options.setdefault("time_attr", _time_attr(kind, stop, is_experiment))
-    if is_experiment and attr not in PROGRESS:
-        close = nearest(attr, PROGRESS)
-        hint = f"did you mean {close}?" if close else f"there are {', '.join(PROGRESS)}"
+    if is_experiment and attr not in COUNTERS:
+        close = nearest(attr, COUNTERS)
+        hint = f"did you mean {close}?" if close else f"there are {', '.join(COUNTERS)}"
         return sweep, limits, [f"scheduler.time_attr: {attr} does not tell how far a trial is; {hint}"]
     if "max_t" in known:
         problems += _resolve_max_t(kind, attr, options, limits)
@@ -63,7 +62,7 @@ def resolved(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool) -> tu
 
 def _time_attr(kind: str, stop: Mapping[str, float], is_experiment: bool) -> str:
     if not SCHEDULERS[kind].options["time_attr"].is_given:
-        return next((name for name in PROGRESS if name in stop), PROGRESS[0 if is_experiment else 1])
+        return next((name for name in COUNTERS if name in stop), COUNTERS[0 if is_experiment else 1])
     return str(SCHEDULERS[kind].options["time_attr"].default)
 
 
@@ -73,7 +72,7 @@ def _resolve_max_t(kind: str, attr: str, options: dict[str, Any], limits: dict[s
     if most is None and limit is None:
         amount = 100_000 if attr == "timesteps_total" else 81
         return [f"stop: {kind} must know how far a trial goes at most; say stop: {{{attr}: {amount}}}"]
-    others = [name for name in PROGRESS if name in limits]
+    others = [name for name in COUNTERS if name in limits]
     if limit is None and others:
         return [
             f"scheduler.max_t: counts {attr}, but stop has {others[0]} alone, so they contradict; "
@@ -155,7 +154,7 @@ def _leaves(value: Any, path: str = "") -> list[str]:
 def conflicts(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool, may_be_single: bool = False) -> list[str]:
     """Words that are right by themselves but not together, each with what to say instead."""
     found = [*_search_conflicts(sweep, is_experiment, may_be_single), *_scheduler_conflicts(sweep)]
-    if is_experiment and not any(name in stop for name in PROGRESS):
+    if is_experiment and not any(name in stop for name in COUNTERS):
         found.append("stop: has no limit that every trial reaches; add e.g. timesteps_total: 100000")
     if sweep.mode == "min" and sweep.metric in stop:
         found.append(

@@ -189,7 +189,7 @@ class Step:
     staleness: int = 0  # updates between the weights that sampled and those that learned
 
     @classmethod
-    def of(cls, samples: Sequence[Summary], stats: dict[str, float], learn_time_s: float) -> Step:
+    def from_samples(cls, samples: Sequence[Summary], stats: dict[str, float], learn_time_s: float) -> Step:
         """Samples that were learned from."""
         return cls(
             timesteps=sum(s.num_steps for s in samples),

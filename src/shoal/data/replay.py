@@ -30,7 +30,7 @@ class Transitions:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTransitions:
     """Transitions drawn from replay, where they lie, and their weights in the loss (None: all alike)."""
 
     transitions: Transitions
@@ -107,7 +107,7 @@ class Replay:
             self._tree.put(forgotten % self.rows, 0.0)  # last, for a small replay forgets some of the new at once
         self.added += count
 
-    def draw(self, batches: int, size: int) -> Drawn:
+    def draw(self, batches: int, size: int) -> DrawnTransitions:
         """`batches` minibatches of `size`, one after another; with priorities as they are now."""
         weights: Array | None = None
         if self._tree is None or self._priorities is None:
@@ -121,7 +121,7 @@ class Replay:
             rare = (self._tree.leaves[places] * (len(self) / total)) ** -self._priorities.beta
             rare = rare.reshape(batches, size)
             weights = (rare / rare.max(axis=1, keepdims=True)).astype(np.float32).reshape(-1)
-        return Drawn(self._at(places), places, weights)
+        return DrawnTransitions(self._at(places), places, weights)
 
     def learned(self, places: Integers, errors: Array) -> None:
         """Set priorities by how wrong the values of drawn transitions were; nothing to do where all are drawn alike."""

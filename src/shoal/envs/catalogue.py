@@ -20,7 +20,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from shoal.envs.env_errors import own_words
-from shoal.envs.importing import load_file
+from shoal.envs.importing import UserCode
 from shoal.envs.making import env_maker, spaces_of
 from shoal.envs.packages import registering_packages
 from shoal.envs.registry import registered_names
@@ -154,7 +154,7 @@ def short_reason(text: str) -> str:
 
 def class_in_file(text: str, command: str) -> str:
     """`my_env.py:MyEnv` for `my_env.py`, where that has one environment; `command` is what the user types before it."""
-    names = env_classes(load_file(text, ()))
+    names = env_classes(UserCode.at(".").load_file(text))
     if not names:
         raise ConfigError(
             f"env {text!r}: there is no environment in it; write a class with reset and step, such as a gymnasium.Env"

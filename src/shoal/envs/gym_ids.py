@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
 from shoal.envs.env_errors import notice_once
-from shoal.envs.importing import load_module
+from shoal.envs.importing import INSTALLED
 from shoal.envs.registry import registered_names
 from shoal.envs.written_ids import homes_of, packages, written_ids
 from shoal.errors import ConfigError
@@ -95,7 +95,7 @@ def _of_installed_package(text: str) -> tuple[EnvSpec, dict[str, object]] | None
         raise ConfigError(f"env {text!r}: several installed packages register it; type {lines}")
     for home in homes:
         notice_once(f"env {text} is registered by the package {home.package}, which is imported for it")
-        load_module(home.package, ())
+        INSTALLED.load_module(home.package)
         _import_home(home.package, text)
         if text in gymnasium.registry:
             return gymnasium.registry[text], {}
@@ -106,7 +106,7 @@ def _import_home(package: str, env_id: str) -> None:
     """Import the module that registers an id, where importing the package alone has not done so."""
     for home in homes_of(env_id):
         if env_id not in gymnasium.registry and home.package == package.partition(".")[0]:
-            load_module(home.module, ())
+            INSTALLED.load_module(home.module)
 
 
 def _is_of(spec: EnvSpec, package: str) -> bool:

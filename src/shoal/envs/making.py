@@ -21,13 +21,11 @@ from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
 from shoal.envs.foreign_objects import stranger
 from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
 from shoal.envs.importing import (
+    INSTALLED,
     AttributeMissing,
     ModuleMissing,
+    UserCode,
     attribute,
-    importable,
-    load_dotted,
-    load_file,
-    load_module,
 )
 from shoal.envs.legacy import AnyForm, LegacyGymEnv, is_legacy
 from shoal.envs.registry import registered
@@ -45,7 +43,7 @@ _PARTS = ("reset", "step", "observation_space", "action_space")
 class EnvMaker:
     """Makes any number of one environment, here or in another process.
 
-    `name` is fit for a folder's name; `env_maker(source, search_path, ...)` gives an equal maker wherever the same
+    `name` is fit for a folder's name; `env_maker(source, user_code, ...)` gives an equal maker wherever the same
     modules, files and registered names exist. `legacy` forces the adapter for old Gym, for what only a first step
     reveals. `wrappers` are put around each, in their order.
     """
@@ -53,14 +51,14 @@ class EnvMaker:
     name: str
     source: str
     create: Callable[[EnvContext], Any] = field(compare=False, repr=False)
-    search_path: tuple[str, ...] = ()
+    user_code: UserCode = INSTALLED
     legacy: bool = False
     by_text: bool = field(default=False, repr=False)
     wrappers: tuple[Wrapping, ...] = ()
 
     def make(self, ctx: EnvContext) -> AnyEnv:
         """Make one environment, adapted to Gymnasium's interface if it is an old one."""
-        with importable(self.search_path):
+        with self.user_code.importable():
             env = self.create(ctx)
         if isinstance(env, VectorEnv):
             return self._unwrapped(env)
@@ -95,7 +93,7 @@ class EnvMaker:
             wrapped = TimeLimit(wrapped, limit)
         try:
             for wrapping in self.wrappers:
-                wrapped = wrapping.put_around(wrapped, self.search_path)
+                wrapped = wrapping.put_around(wrapped, self.user_code)
         except BaseException:
             close_quietly(env)
             raise
@@ -113,25 +111,23 @@ class EnvMaker:
     def __reduce__(self) -> tuple[Any, ...]:
         # A class found by a text lives in a module that another process cannot import by name: there it is found again.
         if self.by_text:
-            return _found_again, (self.source, self.search_path, self.legacy, self.wrappers)
-        values = (self.name, self.source, self.create, self.search_path, self.legacy, self.by_text, self.wrappers)
+            return _found_again, (self.source, self.user_code, self.legacy, self.wrappers)
+        values = (self.name, self.source, self.create, self.user_code, self.legacy, self.by_text, self.wrappers)
         return EnvMaker, values
 
 
-def env_maker(env: object, search_path: Sequence[Path | str] = (), wrappers: Sequence[Any] = ()) -> EnvMaker:
+def env_maker(env: object, user_code: UserCode = INSTALLED, wrappers: Sequence[Any] = ()) -> EnvMaker:
     """Find out what `env` means: a registered name, a Gymnasium id, a module's or file's class, a class, a callable.
 
-    Modules and files are looked for in `search_path` (the config file's folder, the working folder) first. `wrappers`
-    are as a configuration says them.
+    Modules and files are looked for in the user's code first. `wrappers` are as a configuration says them.
     """
-    folders = tuple(str(Path(folder).expanduser().absolute()) for folder in search_path)
-    maker = _maker_of(env, folders)
-    return replace(maker, wrappers=wrappings(wrappers, folders)) if wrappers else maker
+    maker = _maker_of(env, user_code)
+    return replace(maker, wrappers=wrappings(wrappers, user_code)) if wrappers else maker
 
 
-def _maker_of(env: object, folders: tuple[str, ...]) -> EnvMaker:
+def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     if isinstance(env, str):
-        return _maker_from_text(env, folders)
+        return _maker_from_text(env, user_code)
     if env is None or not callable(env) or _looks_like_env(env):
         what = f"an environment already made ({type(env).__name__})" if _looks_like_env(env) else repr(env)
         raise ConfigError(
@@ -141,7 +137,7 @@ def _maker_of(env: object, folders: tuple[str, ...]) -> EnvMaker:
     qualname = _qualname(env)
     name = _folder_name(qualname.rpartition("<locals>.")[2])
     source = f"{getattr(env, '__module__', None) or '__main__'}:{qualname}"
-    return EnvMaker(name, source, _Call(env, name), folders)
+    return EnvMaker(name, source, _Call(env, name), user_code)
 
 
 def spaces_of(maker: EnvMaker, env_config: Mapping[str, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
@@ -182,10 +178,10 @@ class _Call:
 
     target: Callable[..., Any]
     name: str
-    own_folder: tuple[str, ...] = ()  # where a class found in a file has its neighbours
+    own_code: UserCode = INSTALLED  # where a class found in a file has its neighbours
 
     def __call__(self, ctx: EnvContext) -> Any:
-        with importable(self.own_folder):
+        with self.own_code.importable():
             return create(self.target, self.name, ctx)
 
 
@@ -209,42 +205,42 @@ class _Spec:
         return gymnasium.make(self.spec, **{"disable_env_checker": True, **keywords})
 
 
-def _maker_from_text(text: str, folders: tuple[str, ...]) -> EnvMaker:
+def _maker_from_text(text: str, user_code: UserCode) -> EnvMaker:
     text = text.strip()
     creator = registered(text)
     if creator is not None:
-        return EnvMaker(_folder_name(text), text, _Call(creator, text), folders)
+        return EnvMaker(_folder_name(text), text, _Call(creator, text), user_code)
     head, colon, attr = text.rpartition(":")
     if text.endswith(".py"):
         raise ConfigError(f"env {text!r}: which class in it? Type {text}:MyEnv")
     if "<" in attr:
         raise ConfigError(f"env {text!r}: a function inside a program; start from that program, with env=... in Python")
     if colon and text not in gymnasium.registry:
-        return _maker_from_colon(text, head, attr, folders)
-    if text not in gymnasium.registry and (file := _file_called(text, folders)):
+        return _maker_from_colon(text, head, attr, user_code)
+    if text not in gymnasium.registry and (file := _file_called(text, user_code)):
         raise ConfigError(f"env {text!r}: {file}")
     if _DOTTED.fullmatch(text) and text not in gymnasium.registry:
         try:
-            target = load_dotted(text, folders)
+            target = user_code.load_dotted(text)
         except ModuleMissing as error:
             near = nearest_ids(text)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise ConfigError(f"env {text!r}: {error}{hint}") from error
         except AttributeMissing as error:
             raise ConfigError(f"env {text!r}: {error}") from error
-        return _maker_of_found(text, text, target, folders)
+        return _maker_of_found(text, text, target, user_code)
     found = find_spec(text)
     if found is None:
-        if any(Path(folder, f"{text}.py").is_file() for folder in (*folders, ".")):
+        if user_code.with_working_folder().has_file(f"{text}.py"):
             raise ConfigError(f"env {text!r}: no such Gymnasium id; did you mean {text}.py?")
         raise unknown_id(text)
     spec, settings = found
-    return EnvMaker(_folder_name(text), text, _Spec(spec, text, settings), folders)
+    return EnvMaker(_folder_name(text), text, _Spec(spec, text, settings), user_code)
 
 
-def _file_called(text: str, folders: tuple[str, ...]) -> str | None:
+def _file_called(text: str, user_code: UserCode) -> str | None:
     """What is wrong with a file that is named as the environment; None if there is no such file."""
-    if "." not in text or not any(Path(folder, text).is_file() for folder in (*folders, ".")):
+    if "." not in text or not user_code.with_working_folder().has_file(text):
         return None
     return (
         "is no file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
@@ -252,42 +248,38 @@ def _file_called(text: str, folders: tuple[str, ...]) -> str | None:
     )
 
 
-def _maker_from_colon(text: str, head: str, attr: str, folders: tuple[str, ...]) -> EnvMaker:
+def _maker_from_colon(text: str, head: str, attr: str, user_code: UserCode) -> EnvMaker:
     is_file = head.endswith(".py")
     if not head or not attr:
         raise ConfigError(f"env {text!r}: type my_module:MyEnv or my_env.py:MyEnv")
     try:
-        module = load_file(head, folders) if is_file else load_module(head, folders)
+        module = user_code.load_file(head) if is_file else user_code.load_module(head)
         target = attribute(module, attr)
     except AttributeMissing as error:
         if not is_id(attr) or (is_file and attr not in gymnasium.registry):
             raise ConfigError(f"env {text!r}: {error}") from error
         # Gymnasium's own "module:id": the import registered the id.
-        return EnvMaker(_folder_name(attr), text, _Spec(spec_of_package(head, attr), attr, {}), folders)
+        return EnvMaker(_folder_name(attr), text, _Spec(spec_of_package(head, attr), attr, {}), user_code)
     except ConfigError as error:
         raise ConfigError(f"env {text!r}: {error}") from error
     if is_file:
         return _maker_of_found(
-            f"{Path(head).stem}.{attr}", text, target, folders, (str(Path(str(module.__file__)).parent),)
+            f"{Path(head).stem}.{attr}", text, target, user_code, UserCode.at(Path(str(module.__file__)).parent)
         )
-    return _maker_of_found(f"{head}.{attr}", text, target, folders)
+    return _maker_of_found(f"{head}.{attr}", text, target, user_code)
 
 
-def _maker_of_found(
-    name: str, text: str, target: Any, folders: tuple[str, ...], own_folder: tuple[str, ...] = ()
-) -> EnvMaker:
+def _maker_of_found(name: str, text: str, target: Any, user_code: UserCode, own_code: UserCode = INSTALLED) -> EnvMaker:
     if not callable(target) or _looks_like_env(target):
         raise ConfigError(
             f"env {text!r}: that is of type {type(target).__name__}; "
             "name a class, or a function that makes one environment per call"
         )
-    return EnvMaker(_folder_name(name), text, _Call(target, text, own_folder), folders, by_text=True)
+    return EnvMaker(_folder_name(name), text, _Call(target, text, own_code), user_code, by_text=True)
 
 
-def _found_again(
-    source: str, search_path: tuple[str, ...], legacy: bool, wrappers: tuple[Wrapping, ...] = ()
-) -> EnvMaker:
-    return replace(env_maker(source, search_path), legacy=legacy, wrappers=wrappers)
+def _found_again(source: str, user_code: UserCode, legacy: bool, wrappers: tuple[Wrapping, ...] = ()) -> EnvMaker:
+    return replace(env_maker(source, user_code), legacy=legacy, wrappers=wrappers)
 
 
 def _looks_like_env(env: object) -> bool:

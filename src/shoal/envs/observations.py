@@ -178,7 +178,7 @@ class ObsSpec:
                 bad = ~np.isfinite(part.reshape(len(part), -1)).all(axis=1)
                 if bad.any():
                     row = int(bad.argmax())
-                    return row, f"observation is not finite: {_short(part[row])}"
+                    return row, f"observation is not finite: {_array_text(part[row])}"
         if self.mask is not None:
             stuck = self.mask.stuck(rows[-1])
             for flags in ended:
@@ -369,6 +369,6 @@ def _is_learnable(space: Space) -> bool:
     return all(isinstance(leaf, (*_NUMBERS, spaces.Sequence)) for _, leaf in leaves_of(space))
 
 
-def _short(values: NDArray[Any]) -> str:
+def _array_text(values: NDArray[Any]) -> str:
     with np.printoptions(threshold=8, edgeitems=3, precision=4):
         return " ".join(str(values.reshape(-1)).split())

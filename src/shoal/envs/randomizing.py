@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from shoal.config.settings import AlgorithmConfig, RandomizeConfig
 from shoal.data.streams import Stream, generator
 from shoal.envs.cases import read_cases
-from shoal.envs.importing import find_file
+from shoal.envs.importing import UserCode
 from shoal.errors import ConfigError
 
 DRAWS: Mapping[str, Callable[[np.random.Generator, list[Any]], Any]] = {
@@ -43,11 +43,11 @@ class Randomizer:
         self,
         config: RandomizeConfig,
         seed: int,
-        search_path: Sequence[str],
+        user_code: UserCode,
         env_config: Mapping[str, Any] | None = None,
     ) -> None:
         self._config, self._seed = config, seed
-        self._cases = [] if config.cases is None else _drawn_cases(config.cases, search_path, env_config or {})
+        self._cases = [] if config.cases is None else _drawn_cases(config.cases, user_code, env_config or {})
         for key, sampled in (("options", config.options), ("env_config", config.env_config)):
             in_cases = {name for case in self._cases for name in getattr(case, key)}
             if twice := sorted(in_cases & set(sampled)):
@@ -56,12 +56,12 @@ class Randomizer:
         self.has_env_config = bool(config.env_config or any(case.env_config for case in self._cases))
 
     @classmethod
-    def of(cls, config: AlgorithmConfig, search_path: Sequence[str]) -> Randomizer | None:
+    def of(cls, config: AlgorithmConfig, user_code: UserCode) -> Randomizer | None:
         """The randomizer that a configuration asks for, if any."""
         asked = config.randomize
         if not asked.options and not asked.env_config and asked.cases is None:
             return None
-        return cls(asked, config.seed, search_path, config.env_config)
+        return cls(asked, config.seed, user_code, config.env_config)
 
     def draw(self, env_index: int, seeding: int, reset: int) -> Drawn:
         """The values of an environment's `reset`-th episode since its `seeding`-th seed."""
@@ -73,16 +73,16 @@ class Randomizer:
         )
 
 
-def first_draw(config: AlgorithmConfig, search_path: Sequence[str]) -> Drawn:
+def first_draw(config: AlgorithmConfig, user_code: UserCode) -> Drawn:
     """What the first episode of the first environment gets: for those who look at one before there are any."""
-    randomizer = Randomizer.of(config, search_path)
+    randomizer = Randomizer.of(config, user_code)
     return Drawn() if randomizer is None else randomizer.draw(0, 1, 0)
 
 
-def _drawn_cases(file: str, search_path: Sequence[str], env_config: Mapping[str, Any]) -> list[Drawn]:
+def _drawn_cases(file: str, user_code: UserCode, env_config: Mapping[str, Any]) -> list[Drawn]:
     """The rows of a file of cases."""
     try:
-        found = read_cases(find_file(file, search_path), env_config)
+        found = read_cases(user_code.find_file(file), env_config)
     except ConfigError as error:
         raise ConfigError([f"config.randomize.cases: {problem}" for problem in error.problems]) from None
     if "seed" in found.columns:

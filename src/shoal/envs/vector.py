@@ -356,7 +356,7 @@ class PythonVector:
             seed=self._reset_seed(row),
             steps_since_seed=int(self._since_seed[row]) + (action is not None),
             step=int(self._lengths[row]) + (action is not None),
-            action="none, in reset" if action is None else _short(action),
+            action="none, in reset" if action is None else _on_one_line(action),
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
             traceback="".join(traceback.format_exception(error)),
             settings=self._settings(row),
@@ -387,7 +387,7 @@ class PythonVector:
         """What an episode was given beside its seed, in words."""
         drawn = self._drawn[row]
         given = {"task": self._tasks[row], "options": drawn.options, "env_config": drawn.env_config}
-        return ", ".join(f"{name} {_short(value)}" for name, value in given.items() if value not in (None, {}))
+        return ", ".join(f"{name} {_on_one_line(value)}" for name, value in given.items() if value not in (None, {}))
 
 
 def describe(incident: Incident) -> str:
@@ -427,6 +427,6 @@ def _is_scalar_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
 
 
-def _short(value: Any) -> str:
+def _on_one_line(value: Any) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= 200 else text[:197] + "..."

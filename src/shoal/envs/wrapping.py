@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from shoal.config.wrappers import source_and_args
 from shoal.envs.env_arguments import parameters_of
 from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
-from shoal.envs.importing import importable, load_named
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.errors import ConfigError, ShoalError
 
 REFUSED = {
@@ -61,12 +61,12 @@ class Wrapping:
         """How it is called in messages."""
         return self.source if isinstance(self.source, str) else getattr(self.source, "__name__", repr(self.source))
 
-    def put_around(self, env: gymnasium.Env[Any, Any], search_path: Sequence[str]) -> gymnasium.Env[Any, Any]:
+    def put_around(self, env: gymnasium.Env[Any, Any], user_code: UserCode) -> gymnasium.Env[Any, Any]:
         """The environment with the wrapper around it."""
-        target = self.target(search_path)
-        args = self._arguments(target, search_path)
+        target = self.target(user_code)
+        args = self._arguments(target, user_code)
         try:
-            with importable(search_path):
+            with user_code.importable():
                 wrapped = target(env, **args)
         except ShoalError:
             raise
@@ -77,11 +77,11 @@ class Wrapping:
             raise start_error(f"{self.key}: {self.name} must return a gymnasium.Env (got {type(wrapped).__name__})")
         return wrapped
 
-    def check(self, search_path: Sequence[str]) -> None:
+    def check(self, user_code: UserCode) -> None:
         """Refuse a name that nobody has, a wrapper that would do harm, and arguments that it does not take."""
         if reason := REFUSED.get(str(self.source)):
             raise self._refusal(reason)
-        target = self.target(search_path)
+        target = self.target(user_code)
         for kind in getattr(target, "__mro__", (target,)):
             if getattr(kind, "__module__", "").startswith("gymnasium.wrappers.") and kind.__name__ in REFUSED:
                 raise self._refusal(REFUSED[kind.__name__])
@@ -101,7 +101,7 @@ class Wrapping:
         if lacking:
             raise ConfigError(f"{self.key}: {', '.join(lacking)} is missing; {form}")
 
-    def target(self, search_path: Sequence[str]) -> Callable[..., Any]:
+    def target(self, user_code: UserCode) -> Callable[..., Any]:
         """The class or function behind the name."""
         if not isinstance(self.source, str):
             return self.source
@@ -109,7 +109,7 @@ class Wrapping:
         if colon and not value.isidentifier() and (known := _gymnasium_wrapper(name)) is not None:
             raise ConfigError(f"{self.key}: a value needs the name of its argument; {_named_value(name, known, value)}")
         if "." in self.source or ":" in self.source:
-            found = load_named(self.key, self.source, search_path)
+            found = user_code.load_named(self.key, self.source)
         else:
             found = _gymnasium_wrapper(self.source)
             if found is None:
@@ -121,7 +121,7 @@ class Wrapping:
     def _refusal(self, reason: str) -> ConfigError:
         return ConfigError(f"{self.key}: {self.name} cannot be used here: {reason}")
 
-    def _arguments(self, target: Callable[..., Any], search_path: Sequence[str]) -> dict[str, Any]:
+    def _arguments(self, target: Callable[..., Any], user_code: UserCode) -> dict[str, Any]:
         """The arguments in the types that are asked for: YAML has neither tuples nor arrays nor functions."""
         kinds = {p.name: str(p.annotation) for p in parameters_of(target) or []}
         given: dict[str, Any] = {}
@@ -132,18 +132,18 @@ class Wrapping:
             elif isinstance(value, list) and "tuple" in kind:
                 value = tuple(value)
             elif isinstance(value, str) and "Callable" in kind:
-                value = load_named(f"{self.key}: {self.name}: {key}", value, search_path)
+                value = user_code.load_named(f"{self.key}: {self.name}: {key}", value)
             given[key] = value
         return given
 
 
-def wrappings(items: Sequence[Any], search_path: Sequence[str] = ()) -> tuple[Wrapping, ...]:
+def wrappings(items: Sequence[Any], user_code: UserCode = INSTALLED) -> tuple[Wrapping, ...]:
     """What a configuration's `wrappers` mean, in their order, after a look at each."""
     found = tuple(Wrapping(place, *source_and_args(item)) for place, item in enumerate(items))
     problems: list[str] = []
     for wrapping in found:
         try:
-            wrapping.check(search_path)
+            wrapping.check(user_code)
         except ConfigError as error:
             problems += error.problems
     if problems:

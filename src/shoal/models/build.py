@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 
 import numpy as np
@@ -15,6 +14,7 @@ from shoal.config.settings import AlgorithmConfig, NoiseConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.data.returns import scheduled
 from shoal.data.streams import Stream, number
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.masks import MASK
 from shoal.envs.observations import AVAIL, ObsSpec
 from shoal.envs.repeated import Repeated
@@ -35,14 +35,14 @@ def build_policy(
     obs_space: Space,
     action_space: Space,
     config: AlgorithmConfig,
-    search_path: Sequence[str] = (),
+    user_code: UserCode = INSTALLED,
     kind: type[Policy] = Policy,
 ) -> Policy:
     """A fresh policy for these spaces, initialised from the config's seed.
 
-    A custom model that is named by a module or file is looked for in the folders of `search_path`.
+    A custom model that is named by a module or file is looked for in the user's code.
     """
-    config = with_model_class(config, search_path)
+    config = with_model_class(config, user_code)
     reason = needs_torch(obs_space, config)
     if reason is not None and find_spec("torch") is None:
         raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
 from typing import Any
 
 from shoal.config.changing import unchecked
 from shoal.config.experiment import default_model
 from shoal.config.settings import AlgorithmConfig
-from shoal.envs.importing import load_named
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.errors import ConfigError
 
 MODEL_DEFAULTS = default_model()
@@ -43,11 +42,11 @@ class ModelCatalog:
         register_custom_action_dist(name, dist_class)
 
 
-def custom_model_class(model: str | type[Any], search_path: Sequence[str] = (), key: str = "custom_model") -> type[Any]:
+def custom_model_class(model: str | type[Any], user_code: UserCode = INSTALLED, key: str = "custom_model") -> type[Any]:
     """The class behind `custom_model`, or another key: the class itself, or what its text names.
 
     A text is a registered name, `my_module.MyModel`, `my_module:MyModel` or `my_file.py:MyModel`; modules and files are
-    looked for in the folders of `search_path` first.
+    looked for in the user's code first.
     """
     if isinstance(model, type):
         return model
@@ -55,16 +54,16 @@ def custom_model_class(model: str | type[Any], search_path: Sequence[str] = (), 
         return _registered[key][model]
     if not {":", "."} & set(model):
         raise ConfigError(f"config.model.{key}: no {_noun(key)} {model!r} is registered; {_known(key, model)}")
-    found = load_named(f"config.model.{key}", model, search_path)
+    found = user_code.load_named(f"config.model.{key}", model)
     if not isinstance(found, type):
         raise ConfigError(f"config.model.{key}: {model!r} is no class (it is of type {type(found).__name__})")
     return found
 
 
-def with_model_class(config: AlgorithmConfig, search_path: Sequence[str] = ()) -> AlgorithmConfig:
+def with_model_class(config: AlgorithmConfig, user_code: UserCode = INSTALLED) -> AlgorithmConfig:
     """The config with the classes of custom model and action distribution in place of their texts."""
     found = {
-        key: custom_model_class(text, search_path, key)
+        key: custom_model_class(text, user_code, key)
         for key in _registered
         if isinstance(text := getattr(config.model, key), str)
     }

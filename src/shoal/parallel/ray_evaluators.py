@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.state import State
+from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
 from shoal.models.build import build_policy
@@ -24,17 +25,17 @@ MOST_DEATHS = 3  # of evaluation workers, in one evaluation
 class RemoteEvaluator:
     """What runs inside an actor: a policy of its own, in the state it was last sent."""
 
-    def __init__(self, config: AlgorithmConfig, spaces: tuple[Space, Space], search_path: Sequence[str]) -> None:
+    def __init__(self, config: AlgorithmConfig, spaces: tuple[Space, Space], user_code: UserCode) -> None:
         from threadpoolctl import ThreadpoolController
 
         self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_worker)))
-        self._config, self._spaces, self._search_path = config, spaces, search_path
+        self._config, self._spaces, self._user_code = config, spaces, user_code
         self._policy: Policy | None = None
 
     def run(self, share: Share, state: State) -> Found:
         """One share, with the given weights and filter."""
         if self._policy is None:
-            self._policy = build_policy(*self._spaces, self._config, self._search_path)
+            self._policy = build_policy(*self._spaces, self._config, self._user_code)
         self._policy.set_state(state)
         return run_share(share, self._policy)
 
@@ -42,11 +43,11 @@ class RemoteEvaluator:
 class RayEvaluators:
     """`evaluation_num_workers` actors; a share whose actor dies is run again by a new one."""
 
-    def __init__(self, config: AlgorithmConfig, policy: Policy, search_path: Sequence[str], session: Session) -> None:
+    def __init__(self, config: AlgorithmConfig, policy: Policy, user_code: UserCode, session: Session) -> None:
         self._ray = session.ray
         self._remote = self._ray.remote(num_cpus=config.num_cpus_per_worker, max_restarts=0)(RemoteEvaluator)
         spaces = policy.obs_spec.space, policy.action_spec.space
-        self._arguments = without_gpu(config), spaces, tuple(search_path)
+        self._arguments = without_gpu(config), spaces, user_code
         self._actors = [self._remote.remote(*self._arguments) for _ in range(config.evaluation_num_workers)]
 
     def begin(self, shares: Sequence[Share], policy: Policy) -> Answer:

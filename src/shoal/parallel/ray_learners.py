@@ -17,6 +17,7 @@ from shoal.config.layout import gpus_per_learner
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Batch, Step, concatenate
 from shoal.data.state import State
+from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
 from shoal.models.build import build_policy
@@ -45,13 +46,13 @@ class RemoteLearner:
     """What runs inside an actor: a learner with a policy of its own."""
 
     def __init__(
-        self, config: AlgorithmConfig, spaces: tuple[Space, Space], search_path: Sequence[str], make: MakeLearner
+        self, config: AlgorithmConfig, spaces: tuple[Space, Space], user_code: UserCode, make: MakeLearner
     ) -> None:
         from threadpoolctl import ThreadpoolController
 
         self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_learner)))
         self._config, self._make = config, make
-        self._spaces, self._search_path = spaces, search_path
+        self._spaces, self._user_code = spaces, user_code
 
     def place(self) -> tuple[str, Address]:
         """The node this is on, and where the others can call."""
@@ -65,7 +66,7 @@ class RemoteLearner:
     def join(self, meeting: Meeting, rank: int) -> None:
         """Meet the others and build the learner."""
         self._rank = rank
-        self.policy = build_policy(*self._spaces, self._config, self._search_path)
+        self.policy = build_policy(*self._spaces, self._config, self._user_code)
         self.learner: Any = self._make(self._config, self.policy, self._group(meeting))  # learns from batches
 
     def _group(self, meeting: Meeting) -> Group:
@@ -105,12 +106,12 @@ class RayLearners:
         self,
         config: AlgorithmConfig,
         workers: RayWorkers,
-        search_path: Sequence[str],
+        user_code: UserCode,
         make: MakeLearner,
         first: Learner,
     ) -> None:
         self._config, self._workers = config, workers
-        self._search_path, self._make = search_path, make
+        self._user_code, self._make = user_code, make
         self._ray = workers.session.ray
         self._state = first.get_state()
         self._known: NDArray[np.float32] | None = None  # the weights that the learners have; None: they have none
@@ -129,7 +130,7 @@ class RayLearners:
         check_usable(summary)
         start = perf_counter()
         stats = self._update(fragments, timesteps_total)
-        return Step.of([summary], stats, perf_counter() - start)
+        return Step.from_samples([summary], stats, perf_counter() - start)
 
     def get_state(self) -> State:
         """The first learner's state; all are the same."""
@@ -216,7 +217,7 @@ class RayLearners:
         self._actors = [
             remote.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True) if is_free else None
-            ).remote(config, spaces, self._search_path, self._make)
+            ).remote(config, spaces, self._user_code, self._make)
             for node in wanted
         ]
         found = self._ray.get([actor.place.remote() for actor in self._actors])

@@ -84,7 +84,7 @@ class RayWorkers:
             first, self.observation_space, self.action_space = answers[0]
             self.config = self._config = config = config.with_envs_per_worker(first.num_envs)
             own = config if config.num_learners == 1 else without_gpu(config)
-            self.policy: Policy = build_policy(self.observation_space, self.action_space, own, maker.search_path)
+            self.policy: Policy = build_policy(self.observation_space, self.action_space, own, maker.user_code)
         except BaseException:
             self.stop()
             raise

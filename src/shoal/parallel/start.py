@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 from shoal.config.settings import AlgorithmConfig, Config
+from shoal.envs.importing import UserCode
 from shoal.envs.making import EnvMaker
 from shoal.models.policy import Policy
 from shoal.parallel.capacity import check_network
@@ -46,7 +46,7 @@ def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
 
 
 def start_learner(
-    config: AlgorithmConfig, workers: Workers, search_path: Sequence[str], make: MakeLearner, closing: ExitStack
+    config: AlgorithmConfig, workers: Workers, user_code: UserCode, make: MakeLearner, closing: ExitStack
 ) -> Learner:
     """One learner in this process, or `num_learners` Ray actors that act as one and end when `closing` does."""
     first = make(config, workers.policy, Alone())
@@ -58,13 +58,13 @@ def start_learner(
     assert isinstance(workers, RayWorkers)
     assert config.shares_batches
     progress.info("starting %s", _counted(config.num_learners, "learner"))
-    learners = RayLearners(config, workers, search_path, make, first)
+    learners = RayLearners(config, workers, user_code, make, first)
     closing.callback(learners.stop)
     return learners
 
 
 def start_evaluators(
-    config: AlgorithmConfig, policy: Policy, search_path: Sequence[str], workers: Workers | None, closing: ExitStack
+    config: AlgorithmConfig, policy: Policy, user_code: UserCode, workers: Workers | None, closing: ExitStack
 ) -> Evaluators:
     """Evaluation in this process (`evaluation_num_workers: 0`), or Ray actors that end when `closing` does."""
     if not config.evaluation_num_workers:
@@ -79,7 +79,7 @@ def start_evaluators(
         session = connect(config)
         closing.callback(session.stop)
     progress.info("starting %s for evaluation", _counted(config.evaluation_num_workers, "worker"))
-    evaluators = RayEvaluators(config, policy, search_path, session)
+    evaluators = RayEvaluators(config, policy, user_code, session)
     closing.callback(evaluators.stop)
     return evaluators
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from shoal.config.sweep import Mode, Setting, Sweep, tree_with
 from shoal.config.vocabulary import FOREIGN_RESULTS, nearest
+from shoal.data.results import flat, number_in
 from shoal.errors import ConfigError, ShoalError
-from shoal.reports.curves import Curve, axis_of, fair_ranks, number_in, read_curves
+from shoal.reports.curves import Curve, axis_of, fair_ranks, read_curves
 from shoal.reports.importance import Importances, importances
 from shoal.reports.labels import all_settings, differing
 from shoal.reports.records import (
@@ -28,7 +29,6 @@ from shoal.reports.records import (
 )
 from shoal.reports.statistics import Group, ranked
 from shoal.runs.checkpoints import best_checkpoint
-from shoal.runs.stopping import flat
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.problems import printable
+from shoal.config.results import COUNTERS
+from shoal.data.number_text import number_text
 from shoal.reports.analysis import Analysis, tree_of
 from shoal.reports.importance import Importance
-from shoal.reports.labels import counted, score_text, settings_text, short_names, value_text
+from shoal.reports.labels import counted, settings_text, short_names, value_text
 from shoal.reports.records import TrialRecord, read_about
 from shoal.reports.statistics import Group, verdict
 from shoal.reports.tables import aligned, axis_text, fitted, reached_text, status_counts
 from shoal.runs.folders import EXPERIMENT_FILE
-from shoal.runs.stopping import COUNTERS
 
 MOST_ROWS = 10
 BAR = 20
@@ -59,9 +60,9 @@ class Answer:
     def score(self, group: Group) -> str:
         """`487.3`, or with seeds `487.3 (480.1 to 492.5)`."""
         if not self.seeds or group.interval is None:
-            return score_text(group.mean)
+            return number_text(group.mean)
         low, high = group.interval
-        return f"{score_text(group.mean)} ({score_text(low)} to {score_text(high)})"
+        return f"{number_text(group.mean)} ({number_text(low)} to {number_text(high)})"
 
     def called(self, group: Group) -> str:
         """`trial 3`, or with seeds `trials 15-19`."""
@@ -199,11 +200,11 @@ def _table(answer: Answer, width: int) -> list[str]:
     analysis, groups = answer.analysis, answer.groups[:MOST_ROWS]
     columns = [
         ["trials" if answer.seeds else "trial", *(answer.called(group).partition(" ")[2] for group in groups)],
-        ["mean" if answer.seeds else "score", *(score_text(group.mean) for group in groups)],
+        ["mean" if answer.seeds else "score", *(number_text(group.mean) for group in groups)],
     ]
     if answer.seeds:
         columns.append(["95 % interval", *(interval_text(group) for group in groups)])
-        columns.append(["IQM", *(score_text(group.iqm) for group in groups)])
+        columns.append(["IQM", *(number_text(group.iqm) for group in groups)])
         if any(len(group.scores) < analysis.sweep.seeds for group in answer.groups):
             columns.append(["seeds", *(str(len(group.scores)) for group in groups)])
     else:
@@ -228,4 +229,4 @@ def _table(answer: Answer, width: int) -> list[str]:
 
 def interval_text(group: Group) -> str:
     """`480.1 to 492.5`."""
-    return "-" if group.interval is None else " to ".join(score_text(end) for end in group.interval)
+    return "-" if group.interval is None else " to ".join(number_text(end) for end in group.interval)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from shoal.config.sweep import Setting
+from shoal.data.number_text import number_text, tick_text
 from shoal.reports.answer import Answer
 from shoal.reports.curves import Curve, Floats, value_at
-from shoal.reports.drawing import Frame, Scale, chart, escaped, label, line, scale_of, tag, tick_text
-from shoal.reports.labels import LIST_KINDS, LOG_KINDS, same_key, score_text, value_text
+from shoal.reports.drawing import Frame, Scale, chart, escaped, label, line, scale_of, tag
+from shoal.reports.labels import LIST_KINDS, LOG_KINDS, same_key, value_text
 from shoal.reports.records import TrialRecord
 
 SHADES = 8
@@ -222,7 +223,7 @@ def legend(answer: Answer, units: Sequence[Unit]) -> str:
     """What colours and marks mean."""
     scores = [unit.score for unit in units if unit.score is not None]
     words = ["".join(tag("i", " ", class_=f"q{place}") for place in range(SHADES)), " worst to best by rank"]
-    words += [" · ", tag("i", " ", class_="best"), f" the best ({score_text(scores[-1])})"] if scores else []
+    words += [" · ", tag("i", " ", class_="best"), f" the best ({number_text(scores[-1])})"] if scores else []
     statuses = {record.status for record in answer.analysis.records}
     words += [" · ┃ stopped early"] if "stopped early" in statuses else []
     words += [" · ✕ failed"] if "failed" in statuses else []

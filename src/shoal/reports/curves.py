@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shoal.config.sweep import Mode
+from shoal.data.results import number_in
 from shoal.reports.records import TrialRecord
 
 Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
@@ -71,19 +71,6 @@ def read_curves(folder: Path, records: Sequence[TrialRecord], metric: str, axis:
         if record.folder and record.status != "waiting"
     }
     return {index: curve for index, curve in found.items() if curve is not None}
-
-
-def number_in(result: Mapping[str, Any], name: str) -> float | None:
-    """The finite number at `a/b` of a nested result."""
-    value: Any = result
-    if name in result:
-        value = result[name]
-    else:
-        for part in name.split("/"):
-            value = value.get(part) if isinstance(value, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def value_at(curve: Curve, x: Floats) -> Floats:

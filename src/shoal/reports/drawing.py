@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shoal.config.problems import printable
+from shoal.data.number_text import tick_text
 
 
 def escaped(text: object) -> str:
@@ -141,20 +142,6 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
     found = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
     inside = [value for value in found if low * 0.999 <= value <= high * 1.001]
     return inside[:: -(-len(inside) // most)] if inside else [low, high]
-
-
-def tick_text(value: float) -> str:
-    """`0.001`, `1e-5`, `250`, `20k`, `1.5M`."""
-    size = abs(value)
-    if size < 1e-12:
-        return "0"
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "")):
-        if size >= limit and unit:
-            return f"{value / limit:.4g}{unit}"
-    if size >= 1e4:
-        return f"{value / 1e3:.4g}k"
-    text = f"{value:.4g}"
-    return text.replace("e-0", "e-")
 
 
 def _attribute(value: object) -> str:

@@ -35,13 +35,6 @@ def value_text(value: Any) -> str:
     return printable(value) if isinstance(value, str) else printable(json.dumps(value, default=str))
 
 
-def score_text(value: float | None) -> str:
-    """A score with four digits that matter, or more where they stand before the point."""
-    if value is None:
-        return "-"
-    return f"{value:.1f}" if 100 <= abs(value) < 1e6 else f"{value:.4g}"
-
-
 def counted(count: int, noun: str, verbs: tuple[str, str] | None = None) -> str:
     """`1 trial`, `2 trials`; with the verbs of one and of many `1 trial has`, `2 trials have`."""
     words = [str(count), noun if count == 1 else f"{noun}s"]

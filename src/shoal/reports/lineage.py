@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.data.number_text import tick_text
 from shoal.reports.answer import Answer
 from shoal.reports.charts import Unit
-from shoal.reports.drawing import Frame, Scale, chart, label, line, scale_of, tag, tick_text
+from shoal.reports.drawing import Frame, Scale, chart, label, line, scale_of, tag
 from shoal.reports.labels import LOG_KINDS
 from shoal.reports.records import Exploit, TrialRecord
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from importlib.resources import files
 
+from shoal.data.number_text import number_text
 from shoal.reports.answer import Answer, interval_text, percent
 from shoal.reports.charts import (
     Unit,
@@ -15,7 +16,7 @@ from shoal.reports.charts import (
     units_of,
 )
 from shoal.reports.drawing import escaped, tag
-from shoal.reports.labels import score_text, value_text
+from shoal.reports.labels import value_text
 from shoal.reports.lineage import lineage, settings_over_time
 from shoal.reports.records import TrialRecord
 from shoal.reports.tables import axis_text, reached_text
@@ -149,9 +150,9 @@ def _configurations(answer: Answer) -> str:
         cells = [
             _cell(str(rank)),
             _cell(answer.called(group).partition(" ")[2], group.trials[0].index),
-            _cell(score_text(group.mean), group.mean),
+            _cell(number_text(group.mean), group.mean),
             _cell(interval_text(group)),
-            _cell(score_text(group.iqm), group.iqm),
+            _cell(number_text(group.iqm), group.iqm),
             _cell(str(len(group.scores))),
             *_setting_cells(answer, group.trials[0]),
         ]
@@ -182,7 +183,7 @@ def _trials(answer: Answer) -> str:
             _cell(str(ranks.get(record.index, "-"))),
             tag("td", tag("a", f"{record.index}", href=f"{record.folder}/") if record.folder else str(record.index)),
             _cell(record.status),
-            _cell(score_text(score), score),
+            _cell(number_text(score), score),
             _cell(reached_text(record, analysis.axis), steps),
             *([_cell("-" if record.seed is None else str(record.seed))] if answer.seeds else []),
             *_setting_cells(answer, record),

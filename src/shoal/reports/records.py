@@ -23,15 +23,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.sweep import Sweep
+from shoal.data.results import numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
-from shoal.runs.reporters import plain_json
-from shoal.runs.stopping import numbers
 from shoal.version import __version__
+
+if TYPE_CHECKING:
+    from shoal.envs.importing import UserCode
 
 TRIALS_FILE = "trials.json"
 OUTCOME_FILE = "outcome.json"
@@ -93,13 +95,13 @@ class Event:
 ENDED: tuple[Status, ...] = ("finished", "stopped early", "failed")
 
 
-def write_sweep(folder: Path, sweep: Sweep, search_path: Sequence[str], function: str | None) -> None:
+def write_sweep(folder: Path, sweep: Sweep, user_code: UserCode, function: str | None) -> None:
     """Write down what the sweep is; `function` names the user's own, which nobody can read back from a file."""
     from shoal.config.sweep import sweep_tree
     from shoal.config.yaml_files import dump_yaml
 
     tree = plain_json(sweep_tree(sweep))
-    about = {"shoal": __version__, "search_path": list(search_path), "function": function, "sweep": tree}
+    about = {"shoal": __version__, "search_path": list(user_code.folders), "function": function, "sweep": tree}
     replace_file(folder / "sweep.yaml", dump_yaml({sweep.name: tree}).encode())
     replace_file(folder / SWEEP_FILE, json.dumps(about, indent=1).encode())
 

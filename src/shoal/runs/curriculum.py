@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from shoal.config.episode_variation import comparison, task_value
+from shoal.config.results import OVER_EPISODES
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Episode
+from shoal.data.results import numbers, plain_json
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import notice_once, own_words, pass_on_interrupts
-from shoal.envs.importing import load_named
+from shoal.envs.importing import UserCode
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
 from shoal.envs.tasks import get_task, lacks_tasks, set_task
 from shoal.errors import CallbackError, ConfigError, ShoalError
-from shoal.runs.reporters import plain_json
-from shoal.runs.stopping import missing_metric, numbers
+from shoal.runs.stopping import missing_metric
 
-OVER_EPISODES = ("episode_", "custom_metrics/")  # what results are called that are statistics over episodes
 NOT_YET = ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean")
 
 
@@ -42,7 +42,7 @@ class Curriculum:
         self._stages, self._min_episodes = config.curriculum.stages, config.curriculum.min_episodes
         self._episodes = 0  # that have ended at the stage's task
         self._result: Mapping[str, Any] | None = None  # what the next task is chosen by
-        self._function = load_task_fn(config, maker.search_path)
+        self._function = load_task_fn(config, maker.user_code)
         tasks = {f"config.curriculum.stages[{k}].task": stage["task"] for k, stage in enumerate(self._stages)}
         if config.evaluation_config.task is not None:
             tasks["config.evaluation_config.task"] = config.evaluation_config.task
@@ -163,7 +163,7 @@ class Probe:
 
     def __init__(self, key: str, config: AlgorithmConfig, maker: EnvMaker) -> None:
         self._seed = config.seed
-        drawn = first_draw(config, maker.search_path)
+        drawn = first_draw(config, maker.user_code)
         self.context = EnvContext(
             {**config.env_config, **drawn.env_config}, env_index=-1, num_workers=config.worker_count
         )
@@ -213,12 +213,12 @@ def check_tasks(tasks: Mapping[str, Any], config: AlgorithmConfig, maker: EnvMak
         probe.close()
 
 
-def load_task_fn(config: AlgorithmConfig, search_path: Sequence[str]) -> Callable[..., Any] | None:
+def load_task_fn(config: AlgorithmConfig, user_code: UserCode) -> Callable[..., Any] | None:
     """The user's function, after a look whether it can be called."""
     source = config.env_task_fn
     if source is None:
         return None
-    function = load_named("config.env_task_fn", source, search_path) if isinstance(source, str) else source
+    function = user_code.load_named("config.env_task_fn", source) if isinstance(source, str) else source
     if not callable(function):
         raise ConfigError(f"config.env_task_fn: must be a function (got a {type(function).__name__})")
     try:

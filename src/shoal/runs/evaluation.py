@@ -132,7 +132,7 @@ def check_environment(config: AlgorithmConfig, maker: EnvMaker, policy: Policy) 
     """Refuse an environment of evaluation that the policy does not fit, before anything is trained."""
     if config.evaluation_interval is not None and config.evaluation_config.env_config:
         there = evaluated(config)
-        drawn = first_draw(there, maker.search_path)
+        drawn = first_draw(there, maker.user_code)
         check_same_form(policy, *spaces_of(maker, {**there.env_config, **drawn.env_config}))
 
 

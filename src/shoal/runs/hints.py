@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.runs.stopping import short
+from shoal.data.number_text import number_text
 
 ENDLESS_STEPS = 2000  # of each environment, without the end of an episode
 STUCK_STEPS = 50_000  # over all environments, in which every episode has the same return
@@ -64,8 +64,8 @@ class Hints:
         more = EXPLORING.get(self._algorithm, "config.exploration_config")
         others = ", ".join(f"--run {name}" for name in EXPLORING if name != self._algorithm)
         return (
-            f"all {episodes:,} episodes so far have had the same return, {short(low)}: unless that is the best there "
-            f"is, the agent has seen nothing yet to learn from; explore more ({more}), "
+            f"all {episodes:,} episodes so far have had the same return, {number_text(low)}: unless that is the best "
+            f"there is, the agent has seen nothing yet to learn from; explore more ({more}), "
             f"reward steps towards the goal, begin with easier tasks (config.env_task_fn), or try another "
             f"algorithm ({others})"
         )

@@ -11,8 +11,8 @@ from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.space_trees import space_from
 from shoal.errors import CheckpointError
-from shoal.models import policy
 from shoal.models.build import build_policy
+from shoal.models.policy import Policy
 from shoal.parallel.ray_workers import without_gpu
 from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint
 from shoal.runs.folders import DEFAULT_RESULTS, find_named, find_run
@@ -21,8 +21,8 @@ from shoal.runs.resuming import experiment_of, stored_tree
 DEFAULT_SCORE = "episode_reward_mean"
 
 
-class Policy(policy.Policy):
-    """A policy as a program uses it: `Policy.load(path).compute_single_action(obs)`."""
+class LoadedPolicy(Policy):
+    """A policy as a program uses it, under the name `shoal.Policy`: `Policy.load(path).compute_single_action(obs)`."""
 
     if not TYPE_CHECKING:  # a checker shall go on to report names that are not there
 
@@ -33,32 +33,32 @@ class Policy(policy.Policy):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     @classmethod
-    def load(cls, path: str | Path, best: bool = False) -> Policy:
+    def load(cls, path: str | Path, best: bool = False) -> LoadedPolicy:
         """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
         """
-        return cls.of(find_checkpoint(path, best))
+        return policy_of(find_checkpoint(path, best))
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, maker: EnvMaker | None = None) -> Policy:
-        """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
-        experiment, search_path = experiment_of(checkpoint.experiment_tree)
-        trees = checkpoint.state.values.get("spaces") or [None]
-        if None not in trees:
-            observations, actions = map(space_from, trees)
-        elif maker is not None:
-            drawn = first_draw(experiment.config, maker.search_path)
-            observations, actions = spaces_of(maker, {**experiment.config.env_config, **drawn.env_config})
-        else:
-            raise CheckpointError(
-                f"{checkpoint.path} does not tell the spaces of its environment; "
-                "make a trainer with that environment, and restore the checkpoint into it."
-            )
-        loaded = build_policy(observations, actions, without_gpu(experiment.config), search_path, kind=cls)
-        assert isinstance(loaded, cls)
-        loaded.set_state(checkpoint.state.part("policy"))
-        return loaded
+
+def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> LoadedPolicy:
+    """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
+    experiment, user_code = experiment_of(checkpoint.experiment_tree)
+    trees = checkpoint.state.values.get("spaces") or [None]
+    if None not in trees:
+        observations, actions = map(space_from, trees)
+    elif maker is not None:
+        drawn = first_draw(experiment.config, maker.user_code)
+        observations, actions = spaces_of(maker, {**experiment.config.env_config, **drawn.env_config})
+    else:
+        raise CheckpointError(
+            f"{checkpoint.path} does not tell the spaces of its environment; "
+            "make a trainer with that environment, and restore the checkpoint into it."
+        )
+    loaded = build_policy(observations, actions, without_gpu(experiment.config), user_code, kind=LoadedPolicy)
+    assert isinstance(loaded, LoadedPolicy)
+    loaded.set_state(checkpoint.state.part("policy"))
+    return loaded
 
 
 def find_checkpoint(path: str | Path, best: bool = False, results_dir: str = DEFAULT_RESULTS) -> Checkpoint:

@@ -9,7 +9,7 @@ from typing import Any
 
 def pretty_print(result: Any) -> str:
     """A result, an evaluation or a config as text in YAML's manner, keys sorted, None left out of mappings."""
-    return "\n".join(_lines(plain(result), ""))
+    return "\n".join(_lines(yaml_value(result), ""))
 
 
 def _lines(value: Any, indent: str) -> Iterator[str]:
@@ -34,20 +34,20 @@ def _inline(value: Any) -> str:
     return str(value)
 
 
-def plain(value: Any) -> Any:
+def yaml_value(value: Any) -> Any:
     """The value in YAML's own types: models and dataclasses become mappings, arrays lists, classes `module:name`."""
     if hasattr(value, "model_dump"):
         value = value.model_dump()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): plain(value[name]) for name in sorted(value, key=str) if value[name] is not None}
+        return {str(name): yaml_value(value[name]) for name in sorted(value, key=str) if value[name] is not None}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [yaml_value(item) for item in value]
     if isinstance(value, (set, frozenset)):
-        return sorted(plain(item) for item in value)
+        return sorted(yaml_value(item) for item in value)
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return yaml_value(value.tolist())
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if hasattr(value, "__qualname__"):

@@ -6,14 +6,13 @@ import csv
 import io
 import json
 import logging
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.data.results import flat, numbers, plain_json
 from shoal.runs.atomic_files import open_own, replace_file
-from shoal.runs.stopping import flat, numbers
 from shoal.runs.tensorboard import event_file_name, opening, scalars
 
 logger = logging.getLogger("shoal.reporters")
@@ -182,16 +181,3 @@ class Events:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def plain_json(value: Any) -> Any:
-    """The value in JSON's types."""
-    if isinstance(value, Mapping):
-        return {str(name): plain_json(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_json(item) for item in value]
-    if hasattr(value, "tolist"):
-        return plain_json(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.experiment import Experiment, apply_overrides, as_tree, experiment_from
+from shoal.envs.importing import UserCode
 from shoal.errors import ConfigError
 from shoal.runs.checkpoints import checkpoints_of, newest_good, newest_summary
 from shoal.runs.folders import EXPERIMENT_FILE, runs_of
@@ -98,15 +99,15 @@ def _is_in(checkpoint: str, source: Path) -> bool:
     return source in (Path(checkpoint), *Path(checkpoint).parents)
 
 
-def experiment_of(tree: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
-    """The experiment that a run or a checkpoint wrote down, and where its modules are looked for."""
-    search_path = tuple(str(folder) for folder in tree.get("search_path", ()))
-    return experiment_from({key: value for key, value in tree.items() if key != "search_path"}), search_path
+def experiment_of(tree: Mapping[str, Any]) -> tuple[Experiment, UserCode]:
+    """The experiment that a run or a checkpoint wrote down, and the user's code that it needs."""
+    user_code = UserCode(tuple(str(folder) for folder in tree.get("search_path", ())))
+    return experiment_from({key: value for key, value in tree.items() if key != "search_path"}), user_code
 
 
-def tree_of(experiment: Experiment, search_path: Sequence[str]) -> dict[str, Any]:
+def tree_of(experiment: Experiment, user_code: UserCode) -> dict[str, Any]:
     """What `experiment_of` reads back."""
-    return {**as_tree(experiment), "search_path": list(search_path)}
+    return {**as_tree(experiment), "search_path": list(user_code.folders)}
 
 
 def stored_tree(folder: Path) -> dict[str, Any] | None:
@@ -126,11 +127,11 @@ def _has_results(folder: Path) -> bool:
 
 def settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """What makes two experiments the same, by dotted key, in JSON's types; what is null is as what is not there."""
-    found = flat(json.loads(json.dumps(tree)), FREE_KEYS)
+    found = by_dotted_key(json.loads(json.dumps(tree)), FREE_KEYS)
     return {key: value for key, value in found.items() if value is not None}
 
 
-def flat(tree: Mapping[str, Any], but: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
+def by_dotted_key(tree: Mapping[str, Any], but: Sequence[str] = (), prefix: str = "") -> dict[str, Any]:
     """The values of a tree by their dotted keys, but for some keys and what stands inside them."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
@@ -138,7 +139,7 @@ def flat(tree: Mapping[str, Any], but: Sequence[str] = (), prefix: str = "") -> 
         if key in but:
             continue
         if isinstance(value, Mapping) and value:
-            found.update(flat(value, but, f"{key}."))
+            found.update(by_dotted_key(value, but, f"{key}."))
         else:
             found[key] = value
     return found
@@ -153,8 +154,8 @@ def with_changes(folder: Path, tree: Mapping[str, Any], changes: Mapping[str, An
     if problems:
         raise ConfigError(problems)
     experiment = experiment_of(tree)[0]
-    before = flat(as_tree(experiment))
-    after = flat(as_tree(experiment_from(body)))
+    before = by_dotted_key(as_tree(experiment))
+    after = by_dotted_key(as_tree(experiment_from(body)))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     free = (*CHANGEABLE, *(f"config.{key}" for key in type(experiment.config).mutable))
     refused = [key for key in keys if not f"{key}.".startswith(tuple(f"{one}." for one in free))]

@@ -6,11 +6,10 @@ import atexit
 import functools
 import json
 import logging
-import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.config.changing import changed
 from shoal.config.experiment import Experiment, as_tree, experiment_from, experiment_yaml
 from shoal.config.foreign_names import run_keyword_problem
+from shoal.data.number_text import number_text
+from shoal.data.results import numbers
 from shoal.data.state import State
 from shoal.envs.env_errors import notice_once
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker
 from shoal.errors import CallbackError, CheckpointError, ConfigError, ShoalError
 from shoal.machine.signals import exit_code
@@ -45,7 +47,7 @@ from shoal.runs.lease import FolderGone, Lease, check_free
 from shoal.runs.logs import log_to
 from shoal.runs.reporters import Reporters
 from shoal.runs.resuming import choose, experiment_of, stored_tree, tree_of, with_changes
-from shoal.runs.stopping import default_stop, missing_metric, numbers, short, stop_reason
+from shoal.runs.stopping import default_stop, missing_metric, stop_reason
 from shoal.version import __version__
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Outcome:
 class Run:
     """A run and its folder; `results()` trains it.
 
-    `search_path` is where the environment's module is looked for. `resumed_from` is the checkpoint it goes on from,
+    `user_code` is where the environment and its like are found. `resumed_from` is the checkpoint it goes on from,
     `last_checkpoint` the newest it has. `done` is the criterion that it has met already, if there is nothing to train.
     `notes` are sentences for the user, `overrides` what `resume` was asked to change. `outcome` is set when it ends.
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
@@ -81,13 +83,13 @@ class Run:
         self,
         experiment: Experiment,
         folder: Path,
-        search_path: Sequence[str] = (),
+        user_code: UserCode = INSTALLED,
         done: str | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
         self.experiment = experiment
         self.folder = folder
-        self.search_path = tuple(search_path)
+        self.user_code = user_code
         self.done = done
         self.notes = notes
         self.overrides: dict[str, Any] = {}
@@ -109,16 +111,16 @@ class Run:
         self._remind_at = 0.0
 
     @classmethod
-    def open(cls, experiment: Experiment, new: bool = False, search_path: Sequence[str | Path] = ()) -> Run:
+    def open(cls, experiment: Experiment, new: bool = False, user_code: UserCode = INSTALLED) -> Run:
         """The newest unfinished run of this experiment, or a new one."""
-        places = _places(search_path)
+        user_code = user_code.with_working_folder()
         source = None
         if experiment.restore is not None:
             from shoal.runs.warm_start import place_of
 
             # Of a name it is the newest run, which may soon be this one; the same command still means this one.
             source = place_of(experiment.restore, experiment.results_dir)
-        experiment, notes = checked(experiment, search_path)
+        experiment, notes = checked(experiment, user_code)
         parent = results_folder(experiment.results_dir, experiment.name)
         if not new:
             choice = choose(parent, as_tree(experiment), experiment.stop, source)
@@ -126,14 +128,14 @@ class Run:
                 check_free(choice.folder)
                 if source is not None:
                     experiment = changed(experiment, restore=(stored_tree(choice.folder) or {})["restore"])
-                return cls(experiment, choice.folder, places, choice.done, notes)
+                return cls(experiment, choice.folder, user_code, choice.done, notes)
             notes = (*notes, choice.note) if choice.note else notes
         folder = make_run_folder(parent, experiment.run, experiment.config.env)
         if experiment.restore is not None:
             from shoal.runs.warm_start import taken
 
             notes = (*notes, taken(experiment.restore))
-        opened = cls(experiment, folder, places, None, notes)
+        opened = cls(experiment, folder, user_code, None, notes)
         opened._is_new = True
         return opened
 
@@ -150,13 +152,13 @@ class Run:
         if tree is None:
             raise CheckpointError(f"{folder / EXPERIMENT_FILE} cannot be read; the run cannot go on without it.")
         tree, changes = with_changes(folder, tree, overrides or {})
-        stored, places = experiment_of(tree)
+        stored, user_code = experiment_of(tree)
         experiment, notes = _with_stop(stored)
         check_free(folder)
         done = stop_reason(newest_summary(folder) or {}, experiment.stop)
         if done is None:  # else nothing is changed
             notes = (*notes, *changes)
-        opened = cls(experiment, folder, places, done, notes)
+        opened = cls(experiment, folder, user_code, done, notes)
         opened.overrides = dict(overrides or {})
         return opened
 
@@ -206,7 +208,7 @@ class Run:
             try:
                 with interrupts.cutting():
                     start = self._start()
-                    trainer = make_trainer(self.experiment, self.search_path, start, self._taken_over)
+                    trainer = make_trainer(self.experiment, self.user_code, start, self._taken_over)
             except Interrupted:
                 self._note_signal(interrupts)
                 return
@@ -436,7 +438,7 @@ class Run:
         replace_file(self.folder / EXPERIMENT_FILE, json.dumps(self._tree(), indent=1).encode())
 
     def _tree(self) -> dict[str, Any]:
-        return tree_of(self.experiment, self.search_path)
+        return tree_of(self.experiment, self.user_code)
 
 
 def run(config: Mapping[str, Any] | Experiment, *, new: bool = False, **unknown: Any) -> Iterator[Result]:
@@ -484,14 +486,14 @@ def _told(folder: Path) -> Iterator[None]:
 
 def make_trainer(
     experiment: Experiment,
-    search_path: Sequence[str],
+    user_code: UserCode,
     start: Checkpoint | None = None,
     taken_over: Checkpoint | None = None,
 ) -> Trainer:
     """The experiment's trainer, in the state of a checkpoint if one is given, or with the agent of another."""
     from shoal.runs.trainer import TRAINERS
 
-    trainer = TRAINERS[experiment.run](config=experiment.config, search_path=search_path)
+    trainer = TRAINERS[experiment.run](config=experiment.config, search_path=user_code.folders)
     try:
         if start is not None:
             progress.info("restoring %s", start.path.name)
@@ -508,22 +510,22 @@ def make_trainer(
     return trainer
 
 
-def checked(experiment: Experiment, search_path: Sequence[str | Path] = ()) -> tuple[Experiment, tuple[str, ...]]:
+def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Experiment, tuple[str, ...]]:
     """The experiment as it will run, after a look whether its environment and hooks exist, and what to tell of it."""
     if experiment.restore is not None:
         from shoal.runs.warm_start import with_source
 
         experiment = with_source(experiment)
     config = experiment.config
-    maker = env_maker(config.env, _places(search_path), config.wrappers)
+    maker = env_maker(config.env, user_code.with_working_folder(), config.wrappers)
     if config.callbacks is not None:
         from shoal.sampling.callbacks import callbacks_class
 
-        callbacks_class(config.callbacks, maker.search_path)
+        callbacks_class(config.callbacks, maker.user_code)
     if config.env_task_fn is not None:
         from shoal.runs.curriculum import load_task_fn
 
-        load_task_fn(config, maker.search_path)
+        load_task_fn(config, maker.user_code)
     if config.evaluation_interval is None:
         # A program may evaluate when it likes, a run does so by its interval alone.
         idle = [key for key in ("record_env", "evaluation_num_workers") if getattr(config, key)]
@@ -534,10 +536,6 @@ def checked(experiment: Experiment, search_path: Sequence[str | Path] = ()) -> t
     return _with_stop(experiment)
 
 
-def _places(search_path: Sequence[str | Path]) -> list[str]:
-    return list(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
-
-
 def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
     """The experiment with a stop criterion if there can be one, and what to tell about it."""
     if experiment.stop:
@@ -545,6 +543,6 @@ def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
     stop = default_stop(experiment.config.env)
     if not stop:
         return experiment, ("No stop is given: the run goes on until Ctrl-C, which saves it.",)
-    limits = " or ".join(f"{name} reaches {short(limit)}" for name, limit in stop.items())
+    limits = " or ".join(f"{name} reaches {number_text(limit)}" for name, limit in stop.items())
     note = f"No stop is given: the run ends when {limits}, the reward threshold of {experiment.config.env}."
     return changed(experiment, stop=stop), (note,)

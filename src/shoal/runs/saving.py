@@ -23,7 +23,7 @@ def save(trainer: Trainer, folder: str | Path | None = None) -> Path:
     experiment = _experiment(trainer)
     folder = folder_of(trainer) if folder is None else Path(folder).expanduser()
     summary = {"training_iteration": trainer.iteration, "timesteps_total": trainer.timesteps_total}
-    path = write_checkpoint(folder, trainer.get_state(), tree_of(experiment, trainer.search_path), summary)
+    path = write_checkpoint(folder, trainer.get_state(), tree_of(experiment, trainer.user_code), summary)
     trainer.call_hook("on_checkpoint", checkpoint=str(path))
     return path
 

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.config.stopping import CUSTOM_METRICS
+from shoal.config.results import COUNTERS, CUSTOM_METRICS
 from shoal.config.vocabulary import nearest
+from shoal.data.number_text import number_text
+from shoal.data.results import flat, numbers
 
-COUNTERS = ("training_iteration", "timesteps_total", "episodes_total", "time_total_s")
-"""Results that only grow, at a steady rate."""
 TREND_LENGTH = 20
-
-
-def flat(result: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested result with names joined by `/`; lists and None are left out."""
-    found: dict[str, Any] = {}
-    for name, value in result.items():
-        if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{name}/"))
-        elif hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-            found[prefix + str(name)] = value.item()
-        elif isinstance(value, (bool, int, float, str)):
-            found[prefix + str(name)] = value
-    return found
-
-
-def numbers(result: Mapping[str, Any]) -> dict[str, int | float]:
-    """The finite numbers of a result, flat."""
-    return {
-        name: value
-        for name, value in flat(result).items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    }
 
 
 def stop_reason(result: Mapping[str, Any], stop: Mapping[str, float]) -> str | None:
@@ -42,7 +19,7 @@ def stop_reason(result: Mapping[str, Any], stop: Mapping[str, float]) -> str | N
     values = numbers(result)
     for name, limit in stop.items():
         if name in values and values[name] >= limit:
-            return f"{name} {short(values[name])} >= {short(limit)}"
+            return f"{name} {number_text(values[name])} >= {number_text(limit)}"
     return None
 
 
@@ -56,13 +33,6 @@ def missing_metric(name: str, result: Mapping[str, Any]) -> str | None:
     near = nearest(name, own)
     hint = f"did you mean {near}?" if near else f"there are {', '.join(own) or 'none'}"
     return f"no episode so far has this metric; {hint}"
-
-
-def short(value: float) -> str:
-    """A number as people write it: whole numbers whole, others with four digits that matter."""
-    if isinstance(value, int) or value == int(value):
-        return str(int(value))
-    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from shoal.data.batch import Incident, Step
 from shoal.data.metrics import EpisodeWindow
 from shoal.data.returns import scheduled
 from shoal.data.state import State
+from shoal.envs.importing import UserCode
 from shoal.envs.making import env_maker
 from shoal.envs.space_trees import space_tree
 from shoal.envs.vector import describe
@@ -74,15 +74,15 @@ class Trainer(metaclass=TrainerType):
     ) -> None:
         self._refuse(given, env, unknown)
         self.config = with_worker_count(self._config(*_sorted_out(given, config, env)))
-        self.search_path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
-        self.env_maker = env_maker(self.config.env, self.search_path, self.config.wrappers)
+        self.user_code = UserCode.at(*search_path).with_working_folder()
+        self.env_maker = env_maker(self.config.env, self.user_code, self.config.wrappers)
         check_pictures(self.config, self.env_maker)
         self._thread_pools = ThreadpoolController()
         # The function stays here: it need not be fit for a journey to other processes.
         config = unchecked(with_registered_model(self.config), env_task_fn=None)
         self._closing = ExitStack()
         self._is_stopped = False
-        self.callbacks = load_callbacks(self.config.callbacks, self.env_maker.search_path)
+        self.callbacks = load_callbacks(self.config.callbacks, self.user_code)
         self.curriculum = Curriculum(self.config, self.env_maker)
         self._closing.callback(self.curriculum.close)
         try:
@@ -90,11 +90,9 @@ class Trainer(metaclass=TrainerType):
             self._closing.callback(self.workers.stop)
             config = self.workers.config
             self.config = self.config.with_envs_per_worker(config.envs_per_worker).with_whole_fragments()
-            self.learner = start_learner(config, self.workers, self.env_maker.search_path, make_learner, self._closing)
+            self.learner = start_learner(config, self.workers, self.user_code, make_learner, self._closing)
             check_environment(config, self.env_maker, self.workers.policy)
-            self.evaluators = start_evaluators(
-                config, self.workers.policy, self.env_maker.search_path, self.workers, self._closing
-            )
+            self.evaluators = start_evaluators(config, self.workers.policy, self.user_code, self.workers, self._closing)
         except BaseException:  # a signal may come here
             self.stop()
             raise

@@ -30,7 +30,7 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
         if isinstance(config.record_env, str):
             _check_folder(_folder(config.record_env))
         there = evaluated(config)
-        drawn = first_draw(there, maker.search_path)
+        drawn = first_draw(there, maker.user_code)
         ctx = EnvContext({**there.env_config, **drawn.env_config}, env_index=config.num_envs)
         made_to_be_filmed(maker, ctx, drawn.options).close()
 

@@ -19,8 +19,8 @@ from shoal.envs.space_trees import space_from
 from shoal.errors import ConfigError
 from shoal.runs.checkpoints import Checkpoint, read_checkpoint
 from shoal.runs.folders import find_named, results_root
-from shoal.runs.loaded_policy import Policy, find_checkpoint
-from shoal.runs.resuming import experiment_of, flat
+from shoal.runs.loaded_policy import find_checkpoint, policy_of
+from shoal.runs.resuming import by_dotted_key, experiment_of
 
 if TYPE_CHECKING:
     from shoal.runs.trainer import Trainer
@@ -51,7 +51,7 @@ def begin_with(trainer: Trainer, path: str) -> None:
     """Put weights and observation filter of a checkpoint into a trainer that has not trained yet."""
     source = read_checkpoint(path)
     _check_spaces(trainer, source)
-    theirs = Policy.of(source, trainer.env_maker)
+    theirs = policy_of(source, trainer.env_maker)
     policy = trainer.get_policy()
     mine = policy.network.named_params()
     found = theirs.network.named_params()
@@ -99,7 +99,7 @@ def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
 
 def _same(tree: Mapping[str, Any]) -> dict[str, Any]:
     """What must be the same, by dotted key."""
-    kept = flat({key: tree[key] for key in SAME_KEYS if key in tree})
+    kept = by_dotted_key({key: tree[key] for key in SAME_KEYS if key in tree})
     return {key: value for key, value in kept.items() if key not in FREE_KEYS}
 
 

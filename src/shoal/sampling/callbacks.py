@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.envs.env_errors import own_words
-from shoal.envs.importing import load_named
+from shoal.envs.importing import UserCode
 from shoal.errors import CallbackError, ConfigError
 
 EPISODE_HOOKS = ("on_episode_start", "on_episode_step", "on_episode_end")
@@ -68,20 +67,20 @@ class DefaultCallbacks:
         """A checkpoint was written to this folder."""
 
 
-def load_callbacks(source: str | type | None, search_path: Sequence[str]) -> DefaultCallbacks | None:
+def load_callbacks(source: str | type | None, user_code: UserCode) -> DefaultCallbacks | None:
     """An instance of the user's class; None if there is none."""
     if source is None:
         return None
-    kind = callbacks_class(source, search_path)
+    kind = callbacks_class(source, user_code)
     try:
         return kind()
     except Exception as error:
         raise ConfigError(f"config.callbacks: {kind.__name__}() failed: {own_words(error)}") from error
 
 
-def callbacks_class(source: str | type, search_path: Sequence[str]) -> type[DefaultCallbacks]:
+def callbacks_class(source: str | type, user_code: UserCode) -> type[DefaultCallbacks]:
     """The user's class, after a look at its hooks."""
-    kind = load_named("config.callbacks", source, search_path) if isinstance(source, str) else source
+    kind = user_code.load_named("config.callbacks", source) if isinstance(source, str) else source
     if not isinstance(kind, type) or not issubclass(kind, DefaultCallbacks):
         what = kind.__name__ if isinstance(kind, type) else f"a {type(kind).__name__}"
         raise ConfigError(f"config.callbacks: must be a subclass of shoal.DefaultCallbacks ({what} is none)")

@@ -77,9 +77,9 @@ def run_share(share: Share, policy: Policy) -> Found:
 def _episodes(share: Share, policy: Policy, recorder: Recorder) -> Found:
     maker = share.maker
     if share.trace or share.film is not None:
-        randomizer = Randomizer.of(share.config, maker.search_path)
+        randomizer = Randomizer.of(share.config, maker.user_code)
         recorder.one_env_per_episode = randomizer is not None and randomizer.has_env_config
-        maker = watched(maker, recorder, first_options=first_draw(share.config, maker.search_path).options)
+        maker = watched(maker, recorder, first_options=first_draw(share.config, maker.user_code).options)
     worker = Worker(
         share.config,
         maker,

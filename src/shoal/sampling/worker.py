@@ -56,8 +56,8 @@ class Worker:
         is_checked: bool = False,
     ) -> None:
         self.config, self.worker_index = config, worker_index
-        self.callbacks = load_callbacks(config.callbacks, maker.search_path)
-        self._randomizer = Randomizer.of(config, maker.search_path)
+        self.callbacks = load_callbacks(config.callbacks, maker.user_code)
+        self._randomizer = Randomizer.of(config, maker.user_code)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
         self._first_index = self._place_of_first() if first_index is None else first_index
@@ -70,7 +70,7 @@ class Worker:
             else:
                 self.observation_space, self.action_space = env.observation_space, env.action_space
             config = self.config
-            self.policy = policy or build_policy(self.observation_space, self.action_space, config, maker.search_path)
+            self.policy = policy or build_policy(self.observation_space, self.action_space, config, maker.user_code)
             self.vector = self._vector(env)
         except BaseException:
             close_quietly(env)  # it may own processes, which would outlive the sentence that refuses it

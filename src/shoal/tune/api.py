@@ -45,6 +45,7 @@ def run(
     """
     from shoal.config.experiment import as_said
     from shoal.config.sweep import sweep_from
+    from shoal.envs.importing import UserCode
     from shoal.tune.sweep_run import PAUSING, SweepRun
 
     what = _algorithm_or_function(run_or_function)
@@ -78,7 +79,7 @@ def run(
         tree["run"] = what
         tree["name"] = name or what
         sweep = sweep_from(tree, may_be_single=True)
-    opened = SweepRun.open(sweep, not resume, search_path)
+    opened = SweepRun.open(sweep, not resume, UserCode.at(*search_path))
     if is_function:
         opened.function, opened.resources = what, dict(resources_per_trial or {})  # type: ignore[assignment]
     analysis = opened.run(show)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.config.results import OVER_EPISODES
 from shoal.config.vocabulary import nearest
+from shoal.data.results import flat
 from shoal.errors import ConfigError, ShoalError
-from shoal.runs.stopping import flat
 
 MOST_NAMES = 12
-AFTER_AN_EPISODE = ("episode_", "custom_metrics/")
 
 
 class MissingMetric(ConfigError):
@@ -22,7 +22,7 @@ def may_come_later(metric: str, result: Mapping[str, Any]) -> bool:
     """Whether a metric that a run's result lacks may be in a later one."""
     if metric.startswith("evaluation/"):
         return "evaluation" not in result
-    return metric.startswith(AFTER_AN_EPISODE) and not result.get("episodes_total")
+    return metric.startswith(OVER_EPISODES) and not result.get("episodes_total")
 
 
 def check_finite(metric: str, result: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.config.experiment import plain
+from shoal.config.experiment import json_value
 from shoal.config.search_spaces import KINDS, LISTED, Setting, extremes, fitted
 from shoal.config.sweep import Sweep, mutated
 
@@ -77,7 +77,7 @@ def _entry(setting: Setting, search: str) -> tuple[str, Any]:
     from ray import tune
 
     if setting.kind in LISTED:
-        return AS_TEXT + path, tune.choice([json.dumps(plain(value, path)) for value in setting.args])
+        return AS_TEXT + path, tune.choice([json.dumps(json_value(value, path)) for value in setting.args])
     low, high = extremes(setting)
     if search in FLAT_SEARCHES:
         return (

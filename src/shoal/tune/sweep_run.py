@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from shoal.config.layout import Bundle
 from shoal.config.search_spaces import combinations, extremes
 from shoal.config.sweep import Sweep
+from shoal.data.results import plain_json
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.errors import ConfigError, ShoalError
 from shoal.reports.labels import counted
 from shoal.reports.records import (
@@ -32,8 +34,7 @@ from shoal.runs.folders import DEFAULT_RESULTS, make_dated_folder, results_folde
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
-from shoal.runs.reporters import plain_json
-from shoal.runs.resuming import FREE_SWEEP_KEYS, flat
+from shoal.runs.resuming import FREE_SWEEP_KEYS, by_dotted_key
 from shoal.runs.run import Outcome
 from shoal.tune.trial_resources import bundle_of, bundles_of, check_room, most_at_once
 from shoal.version import __version__
@@ -62,13 +63,13 @@ class SweepRun:
         self,
         sweep: Sweep,
         folder: Path,
-        search_path: Sequence[str] = (),
+        user_code: UserCode = INSTALLED,
         done: str | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
         self.sweep = sweep
         self.folder = folder
-        self.search_path = tuple(search_path)
+        self.user_code = user_code
         self.done = done
         self.notes = notes
         self.outcome: Outcome | None = None
@@ -78,16 +79,16 @@ class SweepRun:
         self.is_resumed = bool(read_trials(folder)) or any(folder.glob("trials/*"))
 
     @classmethod
-    def open(cls, sweep: Sweep, new: bool = False, search_path: Sequence[str | Path] = ()) -> SweepRun:
+    def open(cls, sweep: Sweep, new: bool = False, user_code: UserCode = INSTALLED) -> SweepRun:
         """The newest unfinished sweep of the same description, else a finished one, else a new one."""
-        places = list(dict.fromkeys(os.path.abspath(folder) for folder in (*search_path, ".")))
+        user_code = user_code.with_working_folder()
         parent = results_folder(str(sweep.tree.get("results_dir", DEFAULT_RESULTS)), sweep.name)
         found = [] if new else [folder for folder in sweeps_of(parent) if _is_same(folder, sweep)]
         unfinished = [folder for folder in found if outcome_of(folder) is None]
         if chosen := next(iter(unfinished or found), None):
             check_free(chosen)
-            return cls(sweep, chosen, places, outcome_of(chosen))
-        return cls(sweep, make_dated_folder(parent, "sweep"), places)
+            return cls(sweep, chosen, user_code, outcome_of(chosen))
+        return cls(sweep, make_dated_folder(parent, "sweep"), user_code)
 
     @classmethod
     def resume(cls, path: str | Path, results_dir: str | None = None) -> SweepRun:
@@ -100,7 +101,7 @@ class SweepRun:
                 "continue: call shoal.tune.run with resume=True there"
             )
         check_free(folder)
-        return cls(read_sweep(folder), folder, [str(place) for place in about["search_path"]], outcome_of(folder))
+        return cls(read_sweep(folder), folder, UserCode(tuple(about["search_path"])), outcome_of(folder))
 
     def run(self, show: Callable[[Event], None] = lambda _: None) -> Analysis:
         """Run all trials, and tell of them as they go."""
@@ -111,7 +112,7 @@ class SweepRun:
             return Analysis(self.folder)
         with ExitStack() as stack:
             stack.enter_context(Lease(self.folder))
-            write_sweep(self.folder, self.sweep, self.search_path, _name_of(self.function))
+            write_sweep(self.folder, self.sweep, self.user_code, _name_of(self.function))
             stack.enter_context(log_to(self.folder / "log.txt", "WARNING"))
             logger.info("shoal %s %s in %s.", __version__, "goes on" if self.is_resumed else "starts", self.folder)
             interrupts = stack.enter_context(Interrupts(hold=True, is_guarded=False))
@@ -223,7 +224,7 @@ class SweepRun:
         from shoal.tune.function_trial import FunctionTrial
         from shoal.tune.trial import Assignment, RunTrial
 
-        assignment = Assignment(self.sweep, str(self.folder), self.search_path, life)
+        assignment = Assignment(self.sweep, str(self.folder), self.user_code, life)
         if self.function is None:
             return type("ShoalTrial", (RunTrial,), {"assignment": assignment})
         known = {"assignment": assignment, "function": staticmethod(self.function), "bundle": bundle_of(self.resources)}
@@ -336,7 +337,7 @@ def _essence(sweep: Sweep, free: Sequence[str]) -> tuple[dict[str, Any], dict[st
 
     own = dict(plain_json(sweep_tree(sweep)))
     experiment = own.pop("tree")
-    return flat(experiment, free), flat(own, free)
+    return by_dotted_key(experiment, free), by_dotted_key(own, free)
 
 
 def _name_of(function: Callable[..., Any] | None) -> str | None:

@@ -18,6 +18,8 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
 from shoal.config.sweep import Sweep, experiment_with
+from shoal.data.results import numbers
+from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError, ShoalError
 from shoal.reports.records import (
     SWEEP_FILE,
@@ -36,7 +38,7 @@ from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.checkpoints import newest_summary
 from shoal.runs.lease import LOST_AFTER_S, check_free
 from shoal.runs.run import Result, Run, checked
-from shoal.runs.stopping import numbers, stop_reason
+from shoal.runs.stopping import stop_reason
 from shoal.tune.metric_checks import MissingMetric, check_finite, check_metric, may_come_later
 from shoal.tune.ray_spaces import settings_of
 from shoal.tune.trial_resources import bundles_of
@@ -52,7 +54,7 @@ class Assignment:
 
     sweep: Sweep
     folder: str
-    search_path: tuple[str, ...]
+    user_code: UserCode
     life: str
 
 
@@ -137,10 +139,10 @@ class RunTrial(TuneTrial):
             return
         try:
             experiment = experiment_with(self.assignment.sweep, self.settings, self.seed)
-            experiment, notes = checked(experiment, self.assignment.search_path)
+            experiment, notes = checked(experiment, self.assignment.user_code)
             _wait_until_free(self.folder)
             done = stop_reason(newest_summary(self.folder) or {}, experiment.stop)
-            self.run = Run(experiment, self.folder, self.assignment.search_path, done, notes)
+            self.run = Run(experiment, self.folder, self.assignment.user_code, done, notes)
             self.results: Generator[Result, None, None] = self.run.results(hold_signals=True)
             if done is not None:
                 self.end(done)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.config.sweep import Sweep
+from shoal.data.results import plain_json
 from shoal.reports.records import TrialRecord, new_record
-from shoal.runs.reporters import plain_json
 from shoal.tune.ray_spaces import settings_of
 
 _current: list[TrialIds] = []

@@ -17,11 +17,12 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from shoal.config.sweep import Sweep
+from shoal.data.number_text import number_text
+from shoal.data.results import numbers
 from shoal.errors import ConfigError, ShoalError
 from shoal.reports.labels import counted
 from shoal.reports.records import ENDED, Event, TrialRecord, read_done, read_failure, write_done, write_trials
 from shoal.runs.interrupts import Interrupts
-from shoal.runs.stopping import numbers, short
 from shoal.tune.ray_spaces import settings_of
 from shoal.tune.scheduler_state import pickled, unpickled
 from shoal.tune.trial import exploits_of
@@ -129,7 +130,9 @@ class TuneCallback(Callback):
             changes = {"exploits": tuple(one for one, _ in found), "settings": exploit.settings}
             self._tell("exploited", number, told, **changes)
         shown = (
-            f"{self._sweep.metric} {short(values[self._sweep.metric])}" if self._sweep.metric in values else "reports"
+            f"{self._sweep.metric} {number_text(values[self._sweep.metric])}"
+            if self._sweep.metric in values
+            else "reports"
         )
         self._tell("result", number, shown, last_result=values)
 
@@ -208,9 +211,9 @@ class TuneCallback(Callback):
 
     def _why_stopped(self, record: TrialRecord) -> str:
         value = record.last_result.get(self._sweep.metric)
-        shown = f": {self._sweep.metric} {short(value)}" if value is not None else ""
+        shown = f": {self._sweep.metric} {number_text(value)}" if value is not None else ""
         steps = next((n for n in ("timesteps_total", "training_iteration") if n in record.last_result), None)
-        when = f" at {steps} {short(record.last_result[steps])}" if steps else ""
+        when = f" at {steps} {number_text(record.last_result[steps])}" if steps else ""
         return f"{self._sweep.scheduler.type}{shown}{when}"
 
     def _failure(self, number: int) -> str | None:

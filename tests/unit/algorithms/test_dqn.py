@@ -12,10 +12,10 @@ from gymnasium import spaces
 from walks import Walk
 
 from shoal.algorithms import dqn
-from shoal.algorithms.dqn import DQNLearner, Totals
+from shoal.algorithms.dqn import DQNLearner, UpdateStatistics
 from shoal.config.dqn import DQNConfig
 from shoal.data.batch import Sample
-from shoal.data.replay import Drawn, Transitions
+from shoal.data.replay import DrawnTransitions, Transitions
 from shoal.data.state import State
 from shoal.envs.vector import PythonVector
 from shoal.errors import ConfigError, EnvError
@@ -38,7 +38,7 @@ def learner_of(**changes) -> DQNLearner:
     return learner
 
 
-def drawn(count: int, weighted: bool = False) -> Drawn:
+def drawn(count: int, weighted: bool = False) -> DrawnTransitions:
     rng = np.random.default_rng(1)
 
     def normal(*shape):
@@ -52,7 +52,7 @@ def drawn(count: int, weighted: bool = False) -> Drawn:
         (0.9 * (rng.random(count) < 0.7)).astype(np.float32),
     )
     weights = rng.random(count).astype(np.float32) if weighted else None
-    return Drawn(transitions, np.arange(count), weights)
+    return DrawnTransitions(transitions, np.arange(count), weights)
 
 
 def double(array) -> torch.Tensor:
@@ -86,7 +86,7 @@ class Textbook:
         values = self.top(p, x, "value") @ p["value.weight"] + p["value.bias"]
         return values + advantages - advantages.mean(dim=1, keepdim=True)
 
-    def update(self, given: Drawn) -> list[float]:
+    def update(self, given: DrawnTransitions) -> list[float]:
         """Every update; the norms of their gradients."""
         norms, t = [], given.transitions
         for begin in range(0, len(t.actions), SIZE):
@@ -129,7 +129,7 @@ def test_updates_are_those_of_the_papers(changes, weighted) -> None:
     learner = learner_of(**changes)
     if learner.policy.filter is not None:
         learner.policy.filter.update(3 * np.random.default_rng(5).standard_normal((50, FEATURES)) + 1)
-    given, textbook, totals = drawn(5 * SIZE, weighted), Textbook(learner), Totals()
+    given, textbook, totals = drawn(5 * SIZE, weighted), Textbook(learner), UpdateStatistics()
     target = learner.target.copy()
     learner.update(given, learner.config.lr, totals)
     norms = textbook.update(given)
@@ -143,7 +143,7 @@ def test_updates_are_those_of_the_papers(changes, weighted) -> None:
 @pytest.mark.parametrize("loss_fn", ["mse", "huber"])
 def test_errors_are_those_before_each_update(loss_fn) -> None:
     learner = learner_of(double_q=False, td_error_loss_fn=loss_fn)
-    given, textbook, totals = drawn(SIZE), Textbook(learner), Totals()
+    given, textbook, totals = drawn(SIZE), Textbook(learner), UpdateStatistics()
     errors = learner.update(given, learner.config.lr, totals)
     t = given.transitions
     with torch.no_grad():
@@ -172,12 +172,12 @@ def test_a_torch_network_learns_the_same() -> None:
     two.policy.network.sync()
     one.target[:], two.target[:] = one.policy.network.params, two.policy.network.params
     given = drawn(4 * SIZE, weighted=True)
-    first, second = (learner.update(given, 1e-2, Totals()) for learner in (one, two))
+    first, second = (learner.update(given, 1e-2, UpdateStatistics()) for learner in (one, two))
     np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-4)
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
-    learner, totals = learner_of(), Totals()
+    learner, totals = learner_of(), UpdateStatistics()
     before = learner.policy.network.params.copy()
     given = drawn(2 * SIZE)
     given.transitions.returns[:SIZE] = np.nan
@@ -298,7 +298,7 @@ def test_a_saved_learner_goes_on_bit_for_bit_and_its_state_outlives_an_iteration
     one.set_state(then)
     two.config = one.config
     for learner in (one, two):
-        learner.learn(20, 200, Totals())
+        learner.learn(20, 200, UpdateStatistics())
     np.testing.assert_array_equal(one.policy.network.params, two.policy.network.params)
     for name, array in one.get_state().arrays.items():
         np.testing.assert_array_equal(array, two.get_state().arrays[name], err_msg=name)
@@ -380,7 +380,7 @@ def test_masked_actions_are_neither_the_best_nor_in_the_mean(dueling, double_q) 
     best = np.where(next_mask.any(axis=1), later[rows, chooser.argmax(axis=1)], 0)
     wanted = q(plain.obs[0], mask, network.params)[rows, plain.actions] - (plain.returns + 0.9 * best)
     before = network.params.copy()
-    errors = learner.update(Drawn(masked, rows, None), 1e-2, Totals())
+    errors = learner.update(DrawnTransitions(masked, rows, None), 1e-2, UpdateStatistics())
     np.testing.assert_allclose(errors, wanted, rtol=1e-4, atol=1e-4)
     assert np.isfinite(network.params).all()
     assert (network.params != before).any()

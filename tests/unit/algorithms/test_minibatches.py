@@ -14,7 +14,7 @@ from shoal.parallel.group import Alone
 
 
 def first_epoch(valid, seed: int = 0, size: int = 10**9, shuffle: bool = True):
-    return next(Minibatches(seed, size, shuffle).of(valid, Alone()))
+    return next(Minibatches(seed, size, shuffle).epochs(valid, Alone()))
 
 
 masks = st.tuples(st.integers(1, 20), st.integers(1, 7), st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
@@ -38,7 +38,7 @@ def test_an_epoch_is_a_fair_permutation(case) -> None:
 
 
 def test_each_epoch_has_another_order_and_each_environment_its_own() -> None:
-    first, second = islice(Minibatches(0, 10**9).of(np.ones((50, 3), bool), Alone()), 2)
+    first, second = islice(Minibatches(0, 10**9).epochs(np.ones((50, 3), bool), Alone()), 2)
     assert first.rows.tolist() != second.rows.tolist()
     times = [first.rows[first.rows % 3 == n] // 3 for n in range(3)]
     assert times[0].tolist() != times[1].tolist()
@@ -49,7 +49,7 @@ def test_each_epoch_has_another_order_and_each_environment_its_own() -> None:
 def test_every_step_comes_equally_often_at_every_place() -> None:
     """Over many passes: a permutation that favours some steps would show."""
     passes = 2000
-    epochs = islice(Minibatches(3, 10**9).of(np.ones((6, 2), bool), Alone()), passes)
+    epochs = islice(Minibatches(3, 10**9).epochs(np.ones((6, 2), bool), Alone()), passes)
     counts = np.zeros((12, 12))
     for epoch in epochs:
         counts[np.arange(12), epoch.rows] += 1
@@ -69,7 +69,7 @@ def test_the_union_of_the_learners_minibatches_is_that_of_one_learner(in_threads
         first, mask, mine = share
         found = []
         columns = np.arange(first, first + mask.shape[1])
-        for epoch in islice(Minibatches(5, 16).of(mask, group, columns), 3):
+        for epoch in islice(Minibatches(5, 16).epochs(mask, group, columns), 3):
             normal = epoch.normalized(mine.reshape(-1)[epoch.rows], group)
             for part, size in epoch:
                 times, envs = np.divmod(epoch.rows[part], max(mask.shape[1], 1))
@@ -95,7 +95,7 @@ def test_shares_of_unequal_length_are_filled_up(in_threads) -> None:
     shares = [(np.ones((7, 2), bool), [0, 3]), (np.ones((4, 3), bool), [1, 2, 4])]
 
     def work(group, share):
-        epochs = islice(Minibatches(0, 5).of(share[0], group, np.array(share[1])), 2)
+        epochs = islice(Minibatches(0, 5).epochs(share[0], group, np.array(share[1])), 2)
         return [epoch.rows[part] for epoch in epochs for part, _ in epoch]
 
     for (mask, _), found in zip(shares, in_threads(work, shares), strict=True):

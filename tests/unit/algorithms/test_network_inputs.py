@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from shoal.algorithms.minibatches import Minibatches
-from shoal.algorithms.network_inputs import seen_at_ends, seen_by
+from shoal.algorithms.network_inputs import batch_inputs, final_inputs
 from shoal.algorithms.on_policy import outputs_of, values_and_advantages, values_of
 from shoal.algorithms.ppo import PPOLearner
 from shoal.algorithms.trpo import TRPOLearner
@@ -115,7 +115,7 @@ def test_sequences_give_what_acting_gave_step_by_step(memory, kind) -> None:
     for complete in (False, False, True):  # the second fragment begins inside episodes
         batch = sampler.sample(T, complete_episodes=complete).batch
         outputs, values, finals = by_hand(policy, batch, state)
-        seen = seen_by(policy, batch)
+        seen = batch_inputs(policy, batch)
         assert (np.arange(len(batch.valid))[:, None] - seen.starts < WINDOW)[batch.valid].all()
         valid = batch.valid.reshape(-1)
         assert sorted(seen.order.tolist()) == np.flatnonzero(valid).tolist()
@@ -125,7 +125,7 @@ def test_sequences_give_what_acting_gave_step_by_step(memory, kind) -> None:
         for rows in (1, 10, 1024):
             np.testing.assert_allclose(outputs_of(policy, seen.chunks(rows)), flat, atol=1e-5)
         np.testing.assert_allclose(values_of(policy, seen.chunks()), values.reshape(-1)[seen.order], atol=1e-5)
-        np.testing.assert_allclose(values_of(policy, seen_at_ends(policy, batch).chunks()), finals, atol=1e-5)
+        np.testing.assert_allclose(values_of(policy, final_inputs(policy, batch).chunks()), finals, atol=1e-5)
     assert (batch.truncated.any(), batch.terminated.any()) == (True, True)
     assert batch.valid.all() == (kind is Walk and not complete)
 
@@ -138,10 +138,10 @@ def test_a_native_vector_begins_anew_after_its_resets() -> None:
         batch = sampler.sample(T).batch
         assert not batch.valid.all()
         outputs, _, finals = by_hand(policy, batch, state)
-        seen = seen_by(policy, batch)
+        seen = batch_inputs(policy, batch)
         flat = outputs.reshape(-1, outputs.shape[2])[seen.order]
         np.testing.assert_allclose(outputs_of(policy, seen.chunks()), flat, atol=1e-5)
-        np.testing.assert_allclose(values_of(policy, seen_at_ends(policy, batch).chunks()), finals, atol=1e-5)
+        np.testing.assert_allclose(values_of(policy, final_inputs(policy, batch).chunks()), finals, atol=1e-5)
 
 
 def test_fragments_of_several_workers_are_joined() -> None:
@@ -155,7 +155,7 @@ def test_fragments_of_several_workers_are_joined() -> None:
             joined.carried.states + joined.carried.final, expected.carried.states + expected.carried.final, strict=True
         ):
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
-        advantages = [values_and_advantages(policy, b, seen_by(policy, b), config) for b in (joined, expected)]
+        advantages = [values_and_advantages(policy, b, batch_inputs(policy, b), config) for b in (joined, expected)]
         np.testing.assert_allclose(*[found[1] for found in advantages], atol=1e-4)
 
 
@@ -172,7 +172,7 @@ def test_minibatches_are_whole_sequences_and_their_union_is_that_of_one_learner(
     def work(group, share):
         first, end = share
         found = []
-        made = Minibatches(5, 16, window=WINDOW).of(
+        made = Minibatches(5, 16, window=WINDOW).epochs(
             valid[:, first:end], group, np.arange(first, end), starts[:, first:end]
         )
         for epoch in islice(made, 3):
@@ -256,7 +256,7 @@ def test_the_ratio_is_one_on_the_first_minibatch() -> None:
 def test_a_thinned_fisher_matrix_is_that_of_every_nth_sequence() -> None:
     made, policy, sampler = policy_and_sampler("lstm", config=TRPOConfig, fisher_subsample=2)
     batch = sampler.sample(T).batch
-    seen = seen_by(policy, batch)
+    seen = batch_inputs(policy, batch)
     windows = seen.starts // WINDOW
     thinned = seen.only((windows % 2 == 0).reshape(-1))
     assert set(windows.reshape(-1)[thinned.order].tolist()) == {0, 2}

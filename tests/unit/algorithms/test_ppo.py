@@ -159,7 +159,7 @@ def minibatches_of(learner: PPOLearner, batch: Batch) -> list:
     """The rows of each minibatch that the learner's next update will use, in order."""
     again = PPOLearner(learner.config, learner.policy).minibatches
     again.passes = learner.minibatches.passes
-    epochs = again.of(batch.valid, Alone())
+    epochs = again.epochs(batch.valid, Alone())
     return [epoch.rows[part] for _, epoch in zip(range(learner.config.num_sgd_iter), epochs) for part, _ in epoch]
 
 

@@ -18,7 +18,7 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from walks import Walk, copied
 
 from shoal.algorithms import trpo
-from shoal.algorithms.network_inputs import seen_by
+from shoal.algorithms.network_inputs import batch_inputs
 from shoal.algorithms.trpo import TRPOLearner, TrustRegion, conjugate_gradient
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch
@@ -103,12 +103,12 @@ def columns(batch: Batch, first: int, end: int) -> Batch:
 
 def region_of(learner: TRPOLearner, batch: Batch, subsample: int = 1, group=None) -> TrustRegion:
     advantages = np.random.default_rng(5).standard_normal(batch.rewards.shape).astype(np.float32)
-    seen = seen_by(learner.policy, batch)
+    seen = batch_inputs(learner.policy, batch)
     return TrustRegion(learner.policy, group or Alone(), batch, seen, advantages, subsample)
 
 
 def encoded(policy, batch):
-    return seen_by(policy, batch).take(np.arange(batch.valid.size))
+    return batch_inputs(policy, batch).take(np.arange(batch.valid.size))
 
 
 def outputs_now(learner: TRPOLearner, batch: Batch) -> np.ndarray:
@@ -531,7 +531,7 @@ def test_the_filter_learns_only_after_the_update() -> None:
 
 
 def test_statistics_are_all_there_and_finite() -> None:
-    from shoal.config.stopping import result_names
+    from shoal.config.results import result_names
 
     learner, batch = learner_and_batch()
     stats = learner.update(batch, 0)

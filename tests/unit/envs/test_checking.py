@@ -12,12 +12,12 @@ from gymnasium import spaces
 
 from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
-from shoal.envs.importing import load_file
+from shoal.envs.importing import INSTALLED
 from shoal.envs.legacy import LegacyGymEnv
 from shoal.envs.making import env_maker
 from shoal.errors import ConfigError, EnvError
 
-old_gym = load_file(str(Path(__file__).with_name("old_gym.py")), ())
+old_gym = INSTALLED.load_file(str(Path(__file__).with_name("old_gym.py")))
 
 GOOD = np.zeros(2, np.float32)
 

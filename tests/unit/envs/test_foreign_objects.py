@@ -14,6 +14,7 @@ import shoal
 from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import notice_once
+from shoal.envs.importing import UserCode
 from shoal.envs.legacy import LegacyGymEnv
 from shoal.envs.making import env_maker
 from shoal.errors import EnvError
@@ -249,6 +250,6 @@ def test_old_gym_that_is_not_installed(tmp_path, monkeypatch, line: str) -> None
     hint = r"; old Gym is not installed: write `import gymnasium as gym` there, or type pip install gym"
     for source in ("old_style.py:MyEnv", "old_style:MyEnv"):
         with pytest.raises(EnvError, match=rf"old_style\.py:2\){hint}"):
-            env_maker(source, [tmp_path])
+            env_maker(source, UserCode.at(tmp_path))
     with pytest.raises(EnvError, match=hint):
         env_maker(lambda config: __import__("gym")).make(EnvContext())

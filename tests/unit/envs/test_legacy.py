@@ -10,12 +10,12 @@ from gymnasium import spaces
 
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import notice_once
-from shoal.envs.importing import load_file
+from shoal.envs.importing import INSTALLED
 from shoal.envs.legacy import LegacyGymEnv, gymnasium_space, is_legacy
 from shoal.envs.making import adapt_legacy, env_maker, strip
 from shoal.errors import ConfigError, EnvError
 
-old_gym = load_file(str(Path(__file__).with_name("old_gym.py")), ())
+old_gym = INSTALLED.load_file(str(Path(__file__).with_name("old_gym.py")))
 
 
 def test_the_seeds_environment_plays_an_episode() -> None:

@@ -20,7 +20,7 @@ from gymnasium.wrappers import ClipReward, OrderEnforcing, TimeLimit
 from shoal.envs import gym_ids
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import notice_once
-from shoal.envs.importing import importable, load_file
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import EnvMaker, env_maker, strip
 from shoal.envs.registry import register_env
 from shoal.errors import ConfigError, EnvError
@@ -90,8 +90,8 @@ class Arguments(Plain):
         self.grid, self.goal = grid, goal
 
 
-def make(env: object, config: dict[str, Any] | None = None, search_path: Any = ()) -> Any:
-    return env_maker(env, search_path).make(
+def make(env: object, config: dict[str, Any] | None = None, user_code: UserCode = INSTALLED) -> Any:
+    return env_maker(env, user_code).make(
         EnvContext(config, worker_index=1, vector_index=2, env_index=5, num_workers=3)
     )
 
@@ -108,7 +108,7 @@ def make(env: object, config: dict[str, Any] | None = None, search_path: Any = (
 )
 def test_modules_and_files(folder: Path, source: str, name: str) -> None:
     before = list(sys.path)
-    maker = env_maker(source, [folder])
+    maker = env_maker(source, UserCode.at(folder))
     assert (maker.name, maker.source) == (name, source)
     env: Any = maker.make(EnvContext({"a": 1}, env_index=4))
     assert env.word == "hello"
@@ -129,12 +129,12 @@ def test_a_package(folder: Path) -> None:
     (folder / "simulations").mkdir()
     (folder / "simulations" / "__init__.py").touch()
     (folder / "simulations" / "flow.py").write_text(ENV)
-    assert make("simulations.flow.CustomEnv", search_path=[folder]).word == "hello"
-    assert make("simulations.flow:CustomEnv", search_path=[folder]).word == "hello"
+    assert make("simulations.flow.CustomEnv", user_code=UserCode.at(folder)).word == "hello"
+    assert make("simulations.flow:CustomEnv", user_code=UserCode.at(folder)).word == "hello"
 
 
 def test_the_same_text_gives_the_same_class(folder: Path) -> None:
-    first, second = (make("custom_env.py:CustomEnv", search_path=[folder]) for _ in range(2))
+    first, second = (make("custom_env.py:CustomEnv", user_code=UserCode.at(folder)) for _ in range(2))
     assert type(first) is type(second)
     assert pickle.loads(pickle.dumps(type(first))) is type(first)
 
@@ -144,13 +144,13 @@ def test_two_folders_with_modules_of_one_name(tmp_path: Path) -> None:
         (tmp_path / word).mkdir()
         (tmp_path / word / "twin.py").write_text(f"def make():\n    raise RuntimeError('{word}')\n")
         with pytest.raises(EnvError, match=word):
-            make("twin:make", search_path=[tmp_path / word])
+            make("twin:make", user_code=UserCode.at(tmp_path / word))
 
 
 @pytest.mark.parametrize("source", ["custom_env.CustomEnv", "custom_env.py:CustomEnv"])
 def test_another_process_finds_it_again(folder: Path, source: str) -> None:
     path = folder / "maker.pickle"
-    path.write_bytes(pickle.dumps(env_maker(source, [folder])))
+    path.write_bytes(pickle.dumps(env_maker(source, UserCode.at(folder))))
     code = (
         "import pickle, sys; from shoal.envs.context import EnvContext;"
         f"maker = pickle.load(open({str(path)!r}, 'rb')); print(maker.name, maker.make(EnvContext()).word)"
@@ -265,7 +265,7 @@ def test_words_that_make_no_environment(env: object, config: dict[str, Any], sen
 )
 def test_texts_that_mean_nothing(folder: Path, source: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence) as caught:
-        env_maker(source, [folder])
+        env_maker(source, UserCode.at(folder))
     assert caught.value.exit_code == 2
     assert source in str(caught.value)
 
@@ -284,7 +284,7 @@ def test_errors_inside_the_users_module(tmp_path: Path, code: str, sentence: str
     module = f"m{abs(hash(code))}_broken"
     (tmp_path / f"{module}.py").write_text(code)
     with pytest.raises(EnvError, match=sentence) as caught:
-        env_maker(source.format(module), [tmp_path])
+        env_maker(source.format(module), UserCode.at(tmp_path))
     assert caught.value.exit_code == 2
     assert caught.value.__cause__ is not None
     assert not [name for name in sys.modules if module in name]
@@ -292,7 +292,7 @@ def test_errors_inside_the_users_module(tmp_path: Path, code: str, sentence: str
 
 def test_a_constructor_that_raises(folder: Path) -> None:
     with pytest.raises(EnvError, match=r"RuntimeError: no licence \(.*custom_env\.py:23\)") as caught:
-        make("custom_env.Failing", search_path=[folder])
+        make("custom_env.Failing", user_code=UserCode.at(folder))
     assert caught.value.exit_code == 2
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(EnvError, match=r"env_index is an attribute of the config; type config\.env_index' \(.*:\d+\)$"):
@@ -303,7 +303,7 @@ def test_a_constructor_that_raises(folder: Path) -> None:
 
 def test_something_that_is_no_environment(folder: Path) -> None:
     with pytest.raises(EnvError, match="gave object without reset, step, observation_space, action_space") as caught:
-        make("custom_env:not_an_env", search_path=[folder])
+        make("custom_env:not_an_env", user_code=UserCode.at(folder))
     assert caught.value.exit_code == 2
 
     class NoSpaces(gymnasium.Env):
@@ -316,17 +316,17 @@ def test_something_that_is_no_environment(folder: Path) -> None:
 def test_the_standard_library_is_never_hidden(tmp_path: Path) -> None:
     (tmp_path / "fractions.py").write_text("class Env: pass\n")
     (tmp_path / "colorsys.py").write_text("class Env: pass\n")
-    with importable([str(tmp_path)]):
+    with UserCode.at(tmp_path).importable():
         import colorsys
     assert not colorsys.__file__.startswith(str(tmp_path))
     with pytest.raises(
         ConfigError, match=r"module 'fractions' is /.*which hides .*fractions\.py; type the file instead"
     ):
-        env_maker("fractions:Env", [tmp_path])
+        env_maker("fractions:Env", UserCode.at(tmp_path))
 
 
-def test_search_path_comes_before_installed_packages(tmp_path: Path) -> None:
-    with importable([str(tmp_path)]):
+def test_user_code_comes_before_installed_packages(tmp_path: Path) -> None:
+    with UserCode.at(tmp_path).importable():
         place = sys.path.index(str(tmp_path))
         assert place > sys.path.index(os.path.dirname(os.__file__))
         assert all(sys.path.index(entry) > place for entry in sys.path if entry.endswith("site-packages"))
@@ -335,7 +335,7 @@ def test_search_path_comes_before_installed_packages(tmp_path: Path) -> None:
 def test_what_a_module_adds_to_sys_path_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "adds.py").write_text("import sys\nsys.path.insert(0, '/somewhere')\n")
-    load_file("adds.py", [str(tmp_path)])
+    UserCode.at(tmp_path).load_file("adds.py")
     assert sys.path[0] == "/somewhere"
     assert str(tmp_path) not in sys.path
 
@@ -344,7 +344,7 @@ def test_code_that_anyone_can_change_is_told(tmp_path: Path, caplog: pytest.LogC
     (tmp_path / "open_env.py").write_text("class Env: pass\n")
     (tmp_path / "open_env.py").chmod(0o666)
     with caplog.at_level(logging.INFO, "shoal"):
-        env_maker("open_env:Env", [tmp_path])
+        env_maker("open_env:Env", UserCode.at(tmp_path))
     assert f"environment code comes from {tmp_path}/open_env.py" in caplog.text
     assert "can be changed by every user" in caplog.text
 
@@ -380,7 +380,7 @@ def test_gymnasiums_module_and_id(folder: Path) -> None:
         "import gymnasium\n"
         "gymnasium.register('FromModule-v0', entry_point='custom_env:CustomEnv', kwargs={'config': {}})\n"
     )
-    maker = env_maker("registers:FromModule-v0", [folder])
+    maker = env_maker("registers:FromModule-v0", UserCode.at(folder))
     assert maker.name == "FromModule-v0"
     env: Any = maker.make(EnvContext())
     assert env.unwrapped.word == "hello"

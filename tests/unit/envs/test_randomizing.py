@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from shoal.config.settings import RandomizeConfig
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.errors import ConfigError
 
 
 def drawn(kind: str, given: list, count: int = 4000) -> np.ndarray:
-    randomizer = Randomizer(RandomizeConfig(options={"x": {kind: given}}), 3, ())
+    randomizer = Randomizer(RandomizeConfig(options={"x": {kind: given}}), 3, INSTALLED)
     return np.array([randomizer.draw(k % 7, k // 7, 0).options["x"] for k in range(count)])
 
 
@@ -31,7 +32,7 @@ def test_samplers_have_their_distributions() -> None:
 
 
 def test_values_are_plain_and_nobody_can_change_the_choices() -> None:
-    randomizer = Randomizer(RandomizeConfig(options={"x": {"uniform": [0, 1]}, "y": {"choice": [[1]]}}), 0, ())
+    randomizer = Randomizer(RandomizeConfig(options={"x": {"uniform": [0, 1]}, "y": {"choice": [[1]]}}), 0, INSTALLED)
     first = randomizer.draw(0, 1, 0).options
     assert type(first["x"]) is float
     first["y"].append(2)
@@ -41,16 +42,16 @@ def test_values_are_plain_and_nobody_can_change_the_choices() -> None:
 def test_draws_differ_by_environment_seed_and_reset_and_come_back() -> None:
     config = RandomizeConfig(options={"x": {"uniform": [0, 1]}})
     places = [(index, seeding, reset) for index in range(4) for seeding in range(4) for reset in range(4)]
-    first = [Randomizer(config, 1, ()).draw(*place) for place in places]
-    assert first == [Randomizer(config, 1, ()).draw(*place) for place in places]
+    first = [Randomizer(config, 1, INSTALLED).draw(*place) for place in places]
+    assert first == [Randomizer(config, 1, INSTALLED).draw(*place) for place in places]
     assert len({each.options["x"] for each in first}) == len(places)
-    assert first[0] != Randomizer(config, 2, ()).draw(*places[0])
+    assert first[0] != Randomizer(config, 2, INSTALLED).draw(*places[0])
 
 
 def test_cases_come_from_a_file(tmp_path) -> None:
     text = "\ufeffcase,options.wind,options.surface,env_config.mesh.dx\na,1e-3,ice,16\n\nb,2,,fine\n"
     (tmp_path / "cases.csv").write_text(text)
-    randomizer = Randomizer(RandomizeConfig(cases="cases.csv"), 0, [str(tmp_path)], {"mesh": {"dx": 1, "dy": 2}})
+    randomizer = Randomizer(RandomizeConfig(cases="cases.csv"), 0, UserCode.at(tmp_path), {"mesh": {"dx": 1, "dy": 2}})
     drawn = [randomizer.draw(0, 1, reset) for reset in range(50)]
     one = Drawn({"wind": 1e-3, "surface": "ice"}, {"mesh": {"dx": 16, "dy": 2}})
     two = Drawn({"wind": 2}, {"mesh": {"dx": "fine", "dy": 2}})
@@ -71,7 +72,7 @@ BAD_CASES = {
 def test_a_file_that_holds_no_cases_is_refused(tmp_path, text) -> None:
     (tmp_path / "cases.csv").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        Randomizer(RandomizeConfig(cases="cases.csv"), 0, [str(tmp_path)])
+        Randomizer(RandomizeConfig(cases="cases.csv"), 0, UserCode.at(tmp_path))
     assert str(caught.value).startswith("config.randomize.cases: ")
     assert BAD_CASES[text] in str(caught.value)
 
@@ -80,4 +81,4 @@ def test_a_value_that_is_said_twice_is_refused(tmp_path) -> None:
     (tmp_path / "cases.csv").write_text("options.wind\n1\n")
     config = RandomizeConfig(options={"wind": {"uniform": [0, 1]}}, cases="cases.csv")
     with pytest.raises(ConfigError, match=r"config\.randomize\.options\.wind: cases has a column of it"):
-        Randomizer(config, 0, [str(tmp_path)])
+        Randomizer(config, 0, UserCode.at(tmp_path))

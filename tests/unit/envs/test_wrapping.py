@@ -20,6 +20,7 @@ from shoal.cli.main import main
 from shoal.config.yaml_files import load_text
 from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
+from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker, strip
 from shoal.envs.observations import ObsSpec
 from shoal.envs.wrapping import REFUSED, wrapper_names
@@ -72,7 +73,7 @@ class Doubled(gymnasium.RewardWrapper):
 
 
 def made(env: Any, *wrappers: Any, folder: Path | None = None, **env_config: Any) -> Any:
-    return env_maker(env, [folder] if folder else [], wrappers).make(EnvContext(env_config))
+    return env_maker(env, UserCode.at(folder) if folder else INSTALLED, wrappers).make(EnvContext(env_config))
 
 
 def rewards_of(env: Any, count: int = 3) -> list[float]:
@@ -99,7 +100,7 @@ def test_ones_own_by_name_by_file_and_as_they_are(tmp_path: Path) -> None:
         "        return 3 * r + self.plus\n"
     )
     for source in ("own_wraps:Tripled", "own_wraps.Tripled", "own_wraps.py:Tripled"):
-        maker = env_maker("CartPole-v1", [tmp_path], [{source: {"plus": 1}}])
+        maker = env_maker("CartPole-v1", UserCode.at(tmp_path), [{source: {"plus": 1}}])
         for again in (maker, pickle.loads(pickle.dumps(maker))):
             assert rewards_of(again.make(EnvContext())) == [4.0] * 3
     assert rewards_of(made(Maze, {Doubled: {"shift": 1}})) == [3.0] * 3
@@ -123,7 +124,7 @@ def test_a_time_limit_costs_nothing_and_the_environments_own_stays() -> None:
 
 
 def test_what_only_a_first_step_reveals_is_hidden_from_wrappers() -> None:
-    maker = env_maker(OldStep, [], [{"TimeLimit": {"max_episode_steps": 5}}, Doubled])
+    maker = env_maker(OldStep, INSTALLED, [{"TimeLimit": {"max_episode_steps": 5}}, Doubled])
     report = check_first_steps(lambda: maker.make(EnvContext()))
     assert not report.legacy
     assert not report.warnings

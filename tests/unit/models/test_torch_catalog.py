@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from shoal.envs.importing import UserCode
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.catalog import ModelCatalog, custom_model_class, register_custom_model
 
@@ -34,7 +35,7 @@ def test_registered_names():
 @pytest.mark.parametrize("text", ["found_models.MyModel", "found_models:MyModel", "found_models.py:MyModel"])
 def test_paths(tmp_path, text):
     (tmp_path / "found_models.py").write_text(SOURCE)
-    assert custom_model_class(text, [str(tmp_path)]).__name__ == "MyModel"
+    assert custom_model_class(text, UserCode.at(tmp_path)).__name__ == "MyModel"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_paths(tmp_path, text):
 def test_what_is_not_there_is_named(tmp_path, text, message):
     (tmp_path / "lost_models.py").write_text(SOURCE)
     with pytest.raises(ShoalError, match=message):
-        custom_model_class(text, [str(tmp_path)])
+        custom_model_class(text, UserCode.at(tmp_path))
 
 
 @pytest.mark.parametrize(("name", "model"), [("", First), (3, First), ("x", First())])

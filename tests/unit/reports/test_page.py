@@ -13,11 +13,12 @@ from fake_sweeps import BATCH, GAMMA, LR, NET, fill, fill_population, sweep, wri
 
 from shoal.config.experiment import experiments_from_file
 from shoal.config.sweep import Chosen, Setting, Sweep
+from shoal.data.number_text import tick_text
 from shoal.reports.analysis import Analysis
 from shoal.reports.answer import answer_lines, answer_of
 from shoal.reports.answer_files import write_answer
 from shoal.reports.charts import limits
-from shoal.reports.drawing import Scale, round_values, scale_of, tick_text
+from shoal.reports.drawing import Scale, round_values, scale_of
 from shoal.reports.lineage import ancestry
 from shoal.reports.records import Exploit, TrialRecord
 

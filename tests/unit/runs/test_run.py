@@ -21,6 +21,7 @@ import pytest
 
 from shoal.config.experiment import Experiment, experiment_from, experiments_from_file
 from shoal.data.state import State
+from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.runs.checkpoints import best_checkpoint, checkpoints_of, read_checkpoint
 from shoal.runs.lease import Lease, holder
@@ -487,11 +488,11 @@ def test_a_run_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_resume(tmp_path: Path) -> None:
-    first = Run.open(experiment(tmp_path), search_path=[tmp_path / "near"])
+    first = Run.open(experiment(tmp_path), user_code=UserCode.at(tmp_path / "near"))
     iterations(first.results())
     assert Run.resume(first.folder).done == "training_iteration 7 >= 7"
     more = Run.resume(first.folder.parent, {"stop": {"timesteps_total": 900}})
-    assert more.search_path == (str(tmp_path / "near"), os.getcwd())
+    assert more.user_code.folders == (str(tmp_path / "near"), os.getcwd())
     assert iterations(more.results()) == [8, 9]
     with pytest.raises(CheckpointError, match="goes on from its newest checkpoint"):
         Run.resume(first.folder / "checkpoint_000003")

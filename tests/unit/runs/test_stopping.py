@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.runs.stopping import default_stop, flat, missing_metric, nearest_stop, numbers, stop_reason
+from shoal.data.results import flat, numbers
+from shoal.runs.stopping import default_stop, missing_metric, nearest_stop, stop_reason
 
 
 @pytest.mark.parametrize(

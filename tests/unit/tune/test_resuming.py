@@ -72,7 +72,7 @@ def opened(what: Sweep, function: str | None = None) -> Path:
     from shoal.tune.sweep_run import SweepRun
 
     run = SweepRun.open(what)
-    write_sweep(run.folder, what, (), function)
+    write_sweep(run.folder, what, run.user_code, function)
     return run.folder
 
 

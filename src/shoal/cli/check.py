@@ -1,0 +1,128 @@
+"""`shoal check`: an environment before node-hours are spent on it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.cli.completion import environments
+from shoal.cli.options import Command, set_option
+
+if TYPE_CHECKING:
+    from shoal.config.experiment import Experiment
+    from shoal.envs.examination import Finding
+
+COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
+
+
+@click.command(cls=Command)
+@click.argument("env", metavar="[ENV|FILE]", required=False, shell_complete=environments)
+@click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
+@click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
+@set_option("Any key, e.g. env_config.size=5; repeatable.")
+@click.option("--episodes", type=click.IntRange(1), default=10, show_default=True, help="Episodes that a check plays.")
+@click.option(
+    "--max-steps", type=click.IntRange(1), default=10_000, show_default=True, help="Steps after which one is cut off."
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="Seconds after which a check plays no further episode.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds that one call of the environment may take.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, for programs.")
+def check(
+    env: str | None,
+    file: Path | None,
+    wraps: tuple[str, ...],
+    sets: tuple[str, ...],
+    episodes: int,
+    max_steps: int,
+    budget: float,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Check ENV (or the environments of a YAML FILE) as training will use it, and say what to do about each finding.
+
+    Tried are: spaces and first steps, random and extreme actions, seeding, two environments at once, closing, making
+    it in another process, leaks, and how long its calls take. All of it runs in a process of its own. The exit code is
+    1 if a run would break.
+    """
+    from shoal.cli.train import argument_or_file, experiments_of
+    from shoal.config.overrides import parse_override
+    from shoal.config.wrappers import parse_wrap
+    from shoal.envs.examining import Wanted, examine
+    from shoal.envs.importing import UserCode
+
+    env, file = argument_or_file(env, file)
+    if env is None and file is None:
+        raise click.UsageError("There is nothing to check; type e.g. `shoal check CartPole-v1`, or `-f FILE`.")
+    if env is not None and env.endswith(".py"):
+        from shoal.envs.catalogue import class_in_file
+
+        env = class_in_file(env, "shoal check")
+    flags = {"env": env, "config.wrappers": [parse_wrap(text) for text in wraps] or None}
+    overrides = [(key, value) for key, value in flags.items() if value is not None]
+    overrides += [parse_override(text) for text in sets]
+    user_code = UserCode.at(*([file.parent] if file else []), ".")
+    found: list[dict[str, str]] = []
+    for experiment in experiments_of(file, overrides):
+        config = experiment.config
+        wanted = Wanted(
+            _env_text(experiment),
+            dict(config.env_config),
+            user_code,
+            tuple(config.wrappers),
+            episodes,
+            min(max_steps, config.horizon or max_steps),
+            budget,
+            timeout,
+        )
+        if not as_json:
+            click.echo(f"Checking {wanted.env}")
+        for finding in examine(wanted):
+            found.append({"env": wanted.env, **asdict(finding)})
+            if not as_json:
+                _tell(finding)
+    _conclude(found, as_json)
+
+
+def _env_text(experiment: Experiment) -> str:
+    return str(experiment.config.env)
+
+
+def _tell(finding: Finding) -> None:
+    verdict = click.style(f"{finding.verdict:<8}", fg=COLOURS[finding.verdict])
+    click.echo(f"{finding.check:<16}{verdict}{finding.text}")
+    if finding.remedy:
+        click.echo(f"{'':<24}-> {finding.remedy}")
+
+
+def _conclude(found: list[dict[str, str]], as_json: bool) -> None:
+    counts = {verdict: sum(row["verdict"] == verdict for row in found) for verdict in COLOURS}
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+    elif counts["problem"]:
+        click.echo(f"{_count(counts['problem'], 'problem')}: a run would break.")
+    elif counts["warning"]:
+        click.echo(f"It can be trained; {_count(counts['warning'], 'warning')} to look at.")
+    else:
+        click.echo("It can be trained.")
+    if counts["problem"]:
+        raise SystemExit(1)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

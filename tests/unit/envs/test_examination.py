@@ -1,0 +1,79 @@
+"""`shoal check`: each illness is found, told with a remedy, and not seen in what is healthy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from shoal.envs.examination import CHECKS, Examination, Finding
+from shoal.envs.examining import Wanted, examine
+from shoal.envs.making import env_maker
+from shoal.errors import ConfigError
+
+SICK = str(Path(__file__).with_name("sick_envs.py"))
+
+
+def findings(env: str, **limits: float) -> list[Finding]:
+    """All findings of the checks, made in this process."""
+    name = env if env in gymnasium.registry else f"{SICK}:{env}"
+    exam = Examination(env_maker(name), {}, **{"episodes": 6, "max_steps": 300, **limits})
+    return [finding for check in CHECKS.values() for finding in check(exam)]
+
+
+def not_ok(found: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.check, finding.verdict) for finding in found if finding.verdict in ("warning", "problem")]
+
+
+@pytest.mark.parametrize(
+    "env",
+    ["Healthy", "Masked", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCarContinuous-v0", "FrozenLake-v1"],
+)
+def test_the_healthy_pass(env: str) -> None:
+    found = findings(env, max_steps=1000)
+    assert not_ok(found) == []
+    assert {finding.check for finding in found} >= {*CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("env", "check", "verdict", "words"),
+    [
+        ("Unseeded", "seeding", "warning", "differs at reset()"),
+        ("Shared", "two at once", "warning", "differs from step"),
+        ("NaNAtTheEdge", "extreme actions", "problem", "not finite"),
+        ("Outside", "random actions", "warning", "outside its space"),
+        ("Leaking", "leaks", "warning", "memory grows by"),
+        ("Endless", "random actions", "warning", "6 episodes of 6 did not end within 300 steps"),
+        ("OpeningFiles", "leaks", "problem", "more files or sockets are open"),
+        ("ClosingOnce", "close", "warning", "closed already"),
+    ],
+)
+def test_an_illness_is_found(env: str, check: str, verdict: str, words: str) -> None:
+    found = findings(env)
+    told = [finding for finding in found if finding.verdict in ("warning", "problem") and words in finding.text]
+    assert (check, verdict) in not_ok(told)
+    assert all(finding.remedy for finding in told)
+
+
+@pytest.mark.parametrize(
+    ("env", "check", "words"),
+    [
+        ("Segfault", "extreme actions", ["step() ended the process (SIGSEGV) in File", "sick_envs.py"]),
+        ("Exit", "random actions", ["exit code 3", "the licence is lost"]),
+        ("Hang", "random actions", ["step() did not return within 2 s"]),
+        ("Raising", "random actions", ["RuntimeError: the solver diverged", "sick_envs.py:"]),
+    ],
+)
+def test_what_ends_or_stops_its_process_is_a_finding(env: str, check: str, words: list[str]) -> None:
+    found = list(examine(Wanted(f"{SICK}:{env}", {}, episodes=2, timeout_s=2)))
+    [problem] = [finding for finding in found if finding.verdict == "problem"]
+    assert problem.check == check
+    for word in words:
+        assert word in problem.text
+    assert problem.remedy
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="takes no such argument"):
+        list(examine(Wanted("CartPole-v1", {"nonsense": 1})))
