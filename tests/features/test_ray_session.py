@@ -32,7 +32,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess:
         def children():
             return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
         def left_behind(before):
-            gone, alive = psutil.wait_procs(before, timeout=20)
+            gone, alive = psutil.wait_procs(before, timeout=60)
             return alive
     """
     source = textwrap.dedent(head) + textwrap.dedent(program)
