@@ -336,7 +336,7 @@ print(type(policy).__name__, sorted({{"ray", "torch"}} & set(sys.modules)))
     assert single in ("0", "1")
     assert by_key.startswith("{'a': ")
     assert len(json.loads(batch)) == 3
-    assert end == "Policy []"
+    assert end == "LoadedPolicy []"
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
