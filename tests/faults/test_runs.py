@@ -155,8 +155,7 @@ def test_a_second_ctrl_c_ends_at_once_and_says_what_is_saved(desk: WatchedDesk) 
     child = desk.start("train", "wilful.py:Wilful", *ENDLESS[2:])
     await_iteration(child, 2)
     (desk.home / "now").touch()
-    while not (desk.home / "deaf").exists():
-        assert child.poll() is None
+    desk.wait_for(child, (desk.home / "deaf").exists)
     while child.poll() is None:  # the first few are one key
         child.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -237,10 +236,7 @@ def test_of_two_processes_on_one_run_one_proceeds(desk: WatchedDesk) -> None:
 
 def test_the_second_process_says_who_has_the_run(desk: WatchedDesk) -> None:
     child = desk.start(*ENDLESS, "--quiet")
-    lease = None
-    while lease is None:
-        lease = next((desk.home / "shoal_results").glob("*/*/.lease"), None)
-        assert child.poll() is None
+    lease = desk.wait_for(child, lambda: next((desk.home / "shoal_results").glob("*/*/.lease"), None))
     second = subprocess.run(
         [sys.executable, "-m", "shoal", "resume", str(lease.parent)], capture_output=True, text=True, check=False
     )
@@ -328,8 +324,7 @@ def test_a_run_with_workers_leaves_no_process_and_no_folder(desk: WatchedDesk, s
 @pytest.mark.parametrize("processes", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_workers_that_are_being_started_end_with_the_run(desk: WatchedDesk, short_folder: str, processes: int) -> None:
     child = desk.start(*RAY, TMPDIR=short_folder)
-    while len(desk.processes()) < processes:
-        assert child.poll() is None
+    desk.wait_for(child, lambda: len(desk.processes()) >= processes)
     printed, code = desk.end(child, signal.SIGTERM)
     assert code == 143, printed + desk.complaints()
     assert "Stopped: interrupted by SIGTERM" in printed
@@ -359,8 +354,7 @@ def test_what_a_terminal_or_a_batch_system_sends_to_all_processes_at_once_saves(
     child = desk.start("train", "slow.py:Slow", *ENDLESS[2:], "--num-workers", "2", TMPDIR=short_folder)
     reached = await_iteration(child, 2)
     (desk.home / "now").touch()  # from here on, a fragment takes a minute
-    while not (desk.home / "slow").exists():
-        assert child.poll() is None
+    desk.wait_for(child, (desk.home / "slow").exists)
     os.killpg(child.pid, number)
     printed, ended = desk.end(child)
     assert ended == code, printed + desk.complaints()

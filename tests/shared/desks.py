@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -128,6 +131,14 @@ class WatchedDesk:
         assert not alive
         assert "Traceback" not in printed + self.complaints(), self.complaints()
         return printed, 128 - code if code < 0 else code
+
+    @staticmethod
+    def wait_for(child: subprocess.Popen[str], condition: Callable[[], Any]) -> Any:
+        """What a condition gives as soon as it is true; the process must live until then."""
+        while not (value := condition()):
+            assert child.poll() is None
+            time.sleep(0.01)
+        return value
 
     def complaints(self) -> str:
         """What the last command wrote to stderr."""
