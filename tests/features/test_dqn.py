@@ -138,7 +138,8 @@ def test_a_native_vector_environment_trains(trainer_of) -> None:
     assert result["learner"]["num_updates"] > 0
 
 
-@pytest.mark.parametrize("name", ["Walk", "Masked", "Offers"])
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("name", ["Walk", pytest.param("Masked", marks=pytest.mark.slow), "Offers"])
 def test_two_workers_sample_and_learn_the_same(trainer_of, name) -> None:
     changes = {**VARIANTS["priorities and filter"], "exploration_config": {"type": "PerWorkerEpsilonGreedy"}}
     alone, shared = trainer_of(name, **changes), trainer_of(name, **changes, num_workers=2, num_envs_per_worker=2)
