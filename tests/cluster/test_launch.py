@@ -25,11 +25,12 @@ custom:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mpirun",
     [
         pytest.param(["mpirun.openmpi", "-np", "4"], id="openmpi"),
-        pytest.param(["mpiexec.hydra", "-n", "4"], id="hydra", marks=pytest.mark.slow),
+        pytest.param(["mpiexec.hydra", "-n", "4"], id="hydra"),
     ],
 )
 def test_ranks_of_mpi_on_one_node(bed: Bed, need: Callable[..., None], mpirun: list[str]) -> None:
