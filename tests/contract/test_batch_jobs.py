@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from shoal.cli.main import main
 from shoal.cluster.allocation import allocation
 from shoal.cluster.batch_scripts import batch_script
-from shoal.cluster.jobs import Source, job_from
+from shoal.cluster.job_files import Source, job_from
 from shoal.cluster.scheduler import Scheduler, Script
 from shoal.cluster.schedulers import BUILT_IN
 from shoal.cluster.start_commands import agents_command

@@ -12,15 +12,14 @@ from time import monotonic
 import numpy as np
 import pytest
 
+from shoal.config.on_policy import OnPolicyConfig
 from shoal.config.ppo import PPOConfig
-from shoal.config.settings import OnPolicyConfig
 from shoal.config.trpo import TRPOConfig
 from shoal.data.state import State
 from shoal.envs.making import env_maker
 from shoal.errors import CheckpointError, EnvError, ShoalError, WorkerError
 from shoal.parallel.group import Alone
 from shoal.parallel.start import start_workers
-from shoal.parallel.workers import Health
 from shoal.runs.trainer import make_learner
 
 PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
@@ -276,8 +275,8 @@ def test_a_killed_worker_costs_its_fragment_and_is_replaced_where_it_stood() -> 
         expected = calm.sample(5).batch
         for name in ("actions", "rewards", "log_probs"):
             np.testing.assert_array_equal(getattr(whole.batch, name)[:, 2:], getattr(expected, name)[:, 2:])
-        assert struck.health == Health(num_healthy_workers=2, num_remote_worker_restarts=1)
-        assert calm.health == Health(num_healthy_workers=2)
+        assert (struck.num_healthy_workers, struck.num_remote_worker_restarts) == (2, 1)
+        assert (calm.num_healthy_workers, calm.num_remote_worker_restarts) == (2, 0)
     finally:
         calm.stop()
         struck.stop()
@@ -302,7 +301,7 @@ def test_the_only_worker_is_waited_for() -> None:
         workers.sample(5)
         os.kill(workers.foreach_worker(lambda worker: os.getpid())[0], signal.SIGKILL)
         assert workers.sample(5).num_steps == 5 * NUM_ENVS
-        assert workers.health.num_remote_worker_restarts == 1
+        assert workers.num_remote_worker_restarts == 1
     finally:
         workers.stop()
 

@@ -22,8 +22,8 @@ import pytest
 from desks import DEADLINE_S, WatchedDesk
 from gymnasium.envs.classic_control import CartPoleEnv
 
+from shoal.errors import Interrupted
 from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
-from shoal.runs.interrupts import Interrupted
 
 FAULT_ENV = Path(__file__).with_name("fault_env.py")
 ITERATIONS = 30

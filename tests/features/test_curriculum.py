@@ -12,9 +12,8 @@ import pytest
 from same_training import assert_same_state, without_times_and_layout
 
 import shoal
-from shoal.envs.vector import PythonVector
 from shoal.errors import CallbackError, ShoalError
-from shoal.sampling.episode_hooks import HookedVector
+from shoal.sampling.episode_hooks import EpisodeHooks
 
 FILE = Path(__file__).parents[1] / "shared" / "task_env.py"
 NUM_ENVS = 4
@@ -141,7 +140,7 @@ def test_a_replaced_worker_has_the_task(trainer_of) -> None:
     for _ in range(3):
         trainer.train()
     assert trainer.workers.foreach_env(lambda env: env.rung) == [8] * NUM_ENVS
-    assert trainer.workers.health.num_remote_worker_restarts == 1
+    assert trainer.workers.num_remote_worker_restarts == 1
 
 
 def test_stages_follow_their_rules(trainer_of) -> None:
@@ -264,10 +263,10 @@ def test_hooks_are_called_where_they_belong(trainer_of, tmp_path, num_workers) -
     assert Path(f"{path}.seen").read_text() == "1"
 
 
-def test_without_hooks_of_episodes_the_vector_is_the_plain_one(trainer_of) -> None:
-    assert type(trainer_of().workers.worker.vector) is PythonVector
-    assert type(trainer_of(callbacks=f"{FILE}:BadResult").workers.worker.vector) is PythonVector
-    assert type(trainer_of(callbacks=f"{FILE}:Moves").workers.worker.vector) is HookedVector
+def test_without_hooks_of_episodes_nobody_observes_the_vector(trainer_of) -> None:
+    assert trainer_of().workers.vector.observer is None
+    assert trainer_of(callbacks=f"{FILE}:BadResult").workers.vector.observer is None
+    assert isinstance(trainer_of(callbacks=f"{FILE}:Moves").workers.vector.observer, EpisodeHooks)
 
 
 FAILING_HOOKS = {

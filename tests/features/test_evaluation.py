@@ -16,10 +16,12 @@ from click.testing import CliRunner, Result
 import shoal
 from shoal.cli.main import main
 from shoal.envs.cases import Case
+from shoal.envs.recording import RecordingOptions
 from shoal.errors import CheckpointError, ConfigError
-from shoal.runs.evaluation import Agent, Watch, evaluate, evaluate_cases
+from shoal.runs.evaluation import EvaluationSetup, start_cases, start_evaluation
 
 ENVS = Path(__file__).parents[1] / "shared" / "evaluation_env.py"
+RECORDING = RecordingOptions(trajectories=True)
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
 
 
@@ -85,17 +87,20 @@ def test_an_environment_of_another_form_is_refused(trainer_of) -> None:
         trainer_of("Wide", evaluation_config=other, evaluation_interval=10)
 
 
-def test_an_environment_of_old_gym_has_traces_and_cases(trainer_of) -> None:
+def test_an_environment_of_old_gym_has_trajectories_and_cases(trainer_of) -> None:
     old = Path(__file__).parents[1] / "unit" / "envs" / "old_gym.py"
     with shoal.PPO(env=f"{old}:my_environment", config={**SMALL, "env_config": {"Scalar": 2}}) as trainer:
-        agent = Agent(trainer.config, trainer.env_maker, trainer.get_policy(), trainer.evaluators)
-        result, whole = evaluate(agent, episodes=5, watch=Watch(trace=True))
-        assert [len(trace.obs) for trace in whole.traces] == [length + 1 for length in result["episode_lengths"]]
-        _, found = evaluate_cases(agent, [Case({"Scalar": 2}, seed=1), Case({"Scalar": 5})], watch=Watch(trace=True))
-        assert [len(trace.actions) for trace in found.traces] == [4, 4]
+        setup = EvaluationSetup(trainer.config, trainer.env_maker, trainer.get_policy(), trainer.evaluators)
+        result, whole = start_evaluation(setup, episodes=5, recording=RECORDING).results()
+        assert [len(trajectory.obs) for trajectory in whole.trajectories] == [
+            length + 1 for length in result["episode_lengths"]
+        ]
+        cases = [Case({"Scalar": 2}, seed=1), Case({"Scalar": 5})]
+        _, found = start_cases(setup, cases, recording=RECORDING).results()
+        assert [len(trajectory.actions) for trajectory in found.trajectories] == [4, 4]
         assert found.episodes[0].reward != found.episodes[1].reward
         with pytest.raises(ConfigError, match="its reset takes no options"):
-            evaluate_cases(agent, [Case(options={"height": 1})])
+            start_cases(setup, [Case(options={"height": 1})]).results()
 
 
 def test_the_best_checkpoint_is_found(tmp_path) -> None:

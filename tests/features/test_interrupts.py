@@ -13,7 +13,8 @@ import pytest
 
 import shoal
 from shoal.config.experiment import experiment_from
-from shoal.runs.interrupts import SIGNALS, Interrupted, Interrupts
+from shoal.errors import Interrupted
+from shoal.runs.interrupts import SIGNALS, Interrupts
 from shoal.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -164,7 +164,7 @@ def test_evaluation_episodes_are_shared_out_evenly(trainer_of) -> None:
 
 def test_a_native_vector_environment_trains_and_is_evaluated(trainer_of) -> None:
     trainer = trainer_of("vector")
-    assert isinstance(trainer.workers.worker.vector, NativeVector)
+    assert isinstance(trainer.workers.vector, NativeVector)
     result = trainer.train()
     assert 0 < result["timesteps_this_iter"] <= 100
     for episodes in (1, 4, 9):

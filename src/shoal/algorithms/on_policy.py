@@ -1,38 +1,19 @@
-"""What PPO and TRPO have in common: a batch is sampled and learned from once, by advantages estimated from it."""
+"""What PPO and TRPO have in common: advantages that are estimated from a batch, and statistics of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
 from shoal.algorithms.network_inputs import BatchInputs, final_inputs
-from shoal.config.settings import OnPolicyConfig
-from shoal.data.batch import Batch, Step
+from shoal.config.on_policy import OnPolicyConfig
+from shoal.data.batch import Batch
 from shoal.data.returns import gae, successor_values
 from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
-from shoal.parallel.workers import Workers, check_usable
-
-
-class BatchLearner(Protocol):
-    """Makes its policy better by one batch at a time."""
-
-    def update(self, batch: Batch, timesteps_total: int) -> dict[str, float]:
-        """One iteration of learning from `[T, N]` steps; returns the learner's statistics."""
-
-
-def training_step(learner: BatchLearner, workers: Workers, steps: int, timesteps_total: int) -> Step:
-    """Sample, then learn."""
-    sample = workers.sample(steps)
-    check_usable(sample)
-    start = perf_counter()
-    stats = learner.update(sample.batch, timesteps_total)
-    return Step.from_samples([sample], stats, perf_counter() - start)
 
 
 def values_and_advantages(

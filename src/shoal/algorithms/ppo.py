@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
-from shoal.algorithms.on_policy import explained_variance, is_sound, training_step, values_and_advantages
+from shoal.algorithms.on_policy import explained_variance, is_sound, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch, Step
@@ -28,7 +29,7 @@ from shoal.models.distributions import Evaluation
 from shoal.models.network import Array
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
-from shoal.parallel.workers import Workers
+from shoal.parallel.workers import Workers, check_usable
 
 
 class PPOLearner:
@@ -42,7 +43,11 @@ class PPOLearner:
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample, then learn."""
-        return training_step(self, workers, self.config.steps_per_iteration, timesteps_total)
+        sample = workers.sample(self.config.steps_per_iteration)
+        check_usable(sample)
+        start = perf_counter()
+        stats = self.update(sample.batch, timesteps_total)
+        return Step.from_samples([sample], stats, perf_counter() - start)
 
     def update(self, batch: Batch, timesteps_total: int) -> dict[str, float]:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""

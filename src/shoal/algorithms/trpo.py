@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite, sqrt
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
-from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, training_step, values_and_advantages
+from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch, Step
@@ -32,7 +33,7 @@ from shoal.errors import ConfigError
 from shoal.models.network import Array, Network
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
-from shoal.parallel.workers import Workers
+from shoal.parallel.workers import Workers, check_usable
 
 log = logging.getLogger("shoal")
 
@@ -58,7 +59,11 @@ class TRPOLearner:
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample, then learn."""
-        return training_step(self, workers, self.config.steps_per_iteration, timesteps_total)
+        sample = workers.sample(self.config.steps_per_iteration)
+        check_usable(sample)
+        start = perf_counter()
+        stats = self.update(sample.batch, timesteps_total)
+        return Step.from_samples([sample], stats, perf_counter() - start)
 
     def update(self, batch: Batch, timesteps_total: int) -> dict[str, float]:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,6 @@ from shoal.cli.completion import environments
 from shoal.cli.options import Command, set_option
 
 if TYPE_CHECKING:
-    from shoal.config.experiment import Experiment
     from shoal.envs.examination import Finding
 
 COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
@@ -22,6 +21,7 @@ COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 @click.command(cls=Command)
 @click.argument("env", metavar="[ENV|FILE]", required=False, shell_complete=environments)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
+@click.option("--protocol", type=click.Choice(["lines"]), help="ENV is a program that speaks this protocol.")
 @click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
 @set_option("Any key, e.g. env_config.size=5; repeatable.")
 @click.option("--episodes", type=click.IntRange(1), default=10, show_default=True, help="Episodes that a check plays.")
@@ -46,6 +46,7 @@ COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 def check(
     env: str | None,
     file: Path | None,
+    protocol: str | None,
     wraps: tuple[str, ...],
     sets: tuple[str, ...],
     episodes: int,
@@ -60,20 +61,20 @@ def check(
     it in another process, leaks, and how long its calls take. All of it runs in a process of its own. The exit code is
     1 if a run would break.
     """
-    from shoal.cli.train import argument_or_file, experiments_of
+    from shoal.cli.train import argument_or_file, env_of, experiments_of
     from shoal.config.overrides import parse_override
     from shoal.config.wrappers import parse_wrap
     from shoal.envs.examining import Wanted, examine
     from shoal.envs.importing import UserCode
+    from shoal.runs.folders import env_text
 
     env, file = argument_or_file(env, file)
     if env is None and file is None:
         raise click.UsageError("There is nothing to check; type e.g. `shoal check CartPole-v1`, or `-f FILE`.")
-    if env is not None and env.endswith(".py"):
-        from shoal.envs.catalogue import class_in_file
-
-        env = class_in_file(env, "shoal check")
-    flags = {"env": env, "config.wrappers": [parse_wrap(text) for text in wraps] or None}
+    flags: dict[str, Any] = {
+        "env": env_of(env, protocol, "shoal check"),
+        "config.wrappers": [parse_wrap(text) for text in wraps] or None,
+    }
     overrides = [(key, value) for key, value in flags.items() if value is not None]
     overrides += [parse_override(text) for text in sets]
     user_code = UserCode.at(*([file.parent] if file else []), ".")
@@ -81,7 +82,7 @@ def check(
     for experiment in experiments_of(file, overrides):
         config = experiment.config
         wanted = Wanted(
-            _env_text(experiment),
+            config.env,
             dict(config.env_config),
             user_code,
             tuple(config.wrappers),
@@ -90,17 +91,14 @@ def check(
             budget,
             timeout,
         )
+        label = env_text(config.env)
         if not as_json:
-            click.echo(f"Checking {wanted.env}")
+            click.echo(f"Checking {label}")
         for finding in examine(wanted):
-            found.append({"env": wanted.env, **asdict(finding)})
+            found.append({"env": label, **asdict(finding)})
             if not as_json:
                 _tell(finding)
     _conclude(found, as_json)
-
-
-def _env_text(experiment: Experiment) -> str:
-    return str(experiment.config.env)
 
 
 def _tell(finding: Finding) -> None:

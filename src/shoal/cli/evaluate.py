@@ -24,9 +24,11 @@ from shoal.errors import ConfigError, EnvError, ShoalError
 if TYPE_CHECKING:
     from shoal.cli.output import Outlet
     from shoal.config.settings import AlgorithmConfig
+    from shoal.envs.cases import Cases
     from shoal.envs.making import EnvMaker
     from shoal.models.policy import Policy
-    from shoal.runs.evaluation import Agent
+    from shoal.runs.evaluation import EvaluationSetup
+    from shoal.sampling.evaluation_episodes import EpisodeResults
 
 SHOWN = 10
 FILE = click.Path(path_type=Path)
@@ -75,18 +77,15 @@ def evaluate(
     """
     if sum(given is not None for given in (episodes, steps, cases)) > 1:
         raise click.UsageError("Give one of --episodes, --steps and --cases.")
-    if output is not None and cases is None:
-        raise click.UsageError("--output is for the results of --cases; leave it out.")
-    if video is not None and num_workers:
-        raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
+    _check_pairs(cases, output, video, num_workers)
     _check_files(output, trajectories, video)
     from shoal.cli.output import open_outlets
     from shoal.cli.run_names import found_run
     from shoal.config.experiment import algorithm_name
     from shoal.envs.making import env_maker
-    from shoal.envs.recording import Film
-    from shoal.runs.evaluation import Watch, evaluate_cases
-    from shoal.runs.evaluation import evaluate as run_episodes
+    from shoal.envs.recording import RecordingOptions
+    from shoal.runs.evaluation import start_cases, start_evaluation
+    from shoal.runs.folders import env_text
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
@@ -94,74 +93,86 @@ def evaluate(
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
-    _check_same("--env", env, str(experiment.config.env))
-    file = None
-    if cases is not None:
-        from shoal.envs.cases import read_cases
-
-        own = experiment.config
-        file = read_cases(cases, {**own.env_config, **own.evaluation_config.env_config})
+    _check_same("--env", env, env_text(experiment.config.env))
+    file = _read(cases, experiment.config)
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
-    watch = Watch(trajectories is not None, None if video is None else Film(video.absolute(), shown))
+    recording = RecordingOptions(trajectories is not None, None if video is None else video.absolute(), shown)
     maker = env_maker(experiment.config.env, user_code, experiment.config.wrappers)
     policy = policy_of(checkpoint, maker)
     with ExitStack() as closing:
-        agent = _agent(experiment.config, maker, policy, num_workers, closing)
-        agent = replace(agent, task=checkpoint.state.values["curriculum"]["task"])
+        setup = _setup(experiment.config, maker, policy, num_workers, closing)
+        setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
+        chosen: dict[str, Any] = {"explore": explore or None, "seed": seed, "recording": recording}
         if file is None:
-            metrics, found = run_episodes(
-                agent, episodes=episodes, steps=steps, explore=explore or None, seed=seed, watch=watch
-            )
+            evaluation = start_evaluation(setup, episodes=episodes, steps=steps, **chosen)
         else:
-            metrics, found = evaluate_cases(agent, file.cases, explore or None, seed, watch)
-    click.echo(f"{experiment.run} {experiment.config.env}  {short_path(checkpoint.path)}")
+            evaluation = start_cases(setup, file.cases, **chosen)
+        metrics, found = evaluation.results()
+    click.echo(f"{experiment.run} {env_text(experiment.config.env)}  {short_path(checkpoint.path)}")
     if best:
         score = score_of(checkpoint.experiment_tree)
         click.echo(f"best by {score} {number_text(checkpoint.summary[score.removeprefix('min-')])}")
     from shoal.runs.case_results import case_rows, summary_of
 
-    report = {"checkpoint": str(checkpoint.path), "run": experiment.run, "env": str(experiment.config.env), **metrics}
+    report = {
+        "checkpoint": str(checkpoint.path),
+        "run": experiment.run,
+        "env": env_text(experiment.config.env),
+        **metrics,
+    }
     summary, place = summary_of(found), _place(checkpoint.path.parent)
     if file is None:
         failures = f", {found.failures} failures" if found.failures else ""
         click.echo(f"  {len(found.episodes)} episodes, {found.num_steps} steps{failures}\n{table(summary)}")
     else:
-        report["cases"], report["failed"] = summary, {str(at + 1): why for at, why in found.failed.items()}
-        click.echo(f"  {len(file.rows)} cases, {len(found.failed)} failed")
-        for at, why in list(found.failed.items())[:SHOWN]:
+        report["cases"], report["failed"] = summary, {str(at + 1): why for at, why in found.failed_cases.items()}
+        click.echo(f"  {len(file.rows)} cases, {len(found.failed_cases)} failed")
+        for at, why in list(found.failed_cases.items())[:SHOWN]:
             click.echo(f"  case {at + 1}: {why}")
         click.echo(table(summary))
     place.write_text(json.dumps(report, indent=1, default=str) + "\n")
     if file is not None:
-        results = output or place.with_suffix(".csv")
-        with _written(results):
-            results.write_text(_csv(*case_rows(file, found)))
-        click.echo(f"cases in {results}")
+        _write_cases(output or place.with_suffix(".csv"), *case_rows(file, found))
     if trajectories is not None:
         from shoal.runs.trajectories import write_trajectories
 
         with _written(trajectories):
-            write_trajectories(trajectories, found.traces, policy.obs_spec.space, policy.action_spec.space)
+            write_trajectories(trajectories, found.trajectories, policy.obs_spec.space, policy.action_spec.space)
         click.echo(f"trajectories in {trajectories}")
-    if video is not None and not found.trouble:
+    if video is not None and not found.video_problem:
         click.echo(f"video in {video}")
     click.echo(f"written to {short_path(place)}")
     _check_told(outlets, place)
-    if found.trouble:
-        raise ShoalError(found.trouble)
-    if file is not None and len(found.failed) == len(file.rows):
-        raise EnvError(f"all {len(file.rows)} cases failed; the first: {next(iter(found.failed.values()))}")
+    _check_found(file, found)
 
 
-def _agent(config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack) -> Agent:
+def _check_found(file: Cases | None, found: EpisodeResults) -> None:
+    """End with an error where the environment failed so that the results are not what was asked for."""
+    if found.video_problem:
+        raise ShoalError(found.video_problem)
+    if file is not None and len(found.failed_cases) == len(file.rows):
+        raise EnvError(f"all {len(file.rows)} cases failed; the first: {next(iter(found.failed_cases.values()))}")
+
+
+def _check_pairs(cases: Path | None, output: Path | None, video: Path | None, num_workers: int) -> None:
+    """Refuse options that have nothing to do without another, or with it."""
+    if output is not None and cases is None:
+        raise click.UsageError("--output is for the results of --cases; leave it out.")
+    if video is not None and num_workers:
+        raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
+
+
+def _setup(
+    config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack
+) -> EvaluationSetup:
     """The policy with its environment, and no more processes than are asked for here."""
     from shoal.config.changing import unchecked
     from shoal.parallel.ray_workers import without_gpu
     from shoal.parallel.start import start_evaluators
-    from shoal.runs.evaluation import Agent
+    from shoal.runs.evaluation import EvaluationSetup
 
     config = unchecked(without_gpu(config), num_workers=0, num_learners=1, evaluation_num_workers=num_workers)
-    return Agent(config, maker, policy, start_evaluators(config, policy, maker.user_code, None, closing))
+    return EvaluationSetup(config, maker, policy, start_evaluators(config, policy, maker.user_code, None, closing))
 
 
 def table(summary: dict[str, dict[str, Any]]) -> str:
@@ -211,10 +222,20 @@ def _check_files(output: Path | None, trajectories: Path | None, video: Path | N
             raise ConfigError(f"{path}: {folder} cannot be written: {error.strerror or error}") from error
 
 
-def _csv(header: list[str], rows: list[list[Any]]) -> str:
+def _read(cases: Path | None, config: AlgorithmConfig) -> Cases | None:
+    if cases is None:
+        return None
+    from shoal.envs.cases import read_cases
+
+    return read_cases(cases, {**config.env_config, **config.evaluation_config.env_config})
+
+
+def _write_cases(path: Path, header: list[str], rows: list[list[Any]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()
+    with _written(path):
+        path.write_text(text.getvalue())
+    click.echo(f"cases in {path}")
 
 
 def _place(folder: Path) -> Path:

@@ -100,7 +100,7 @@ def _unknown(first: str, words: list[str], known: set[str]) -> list[tuple[str, s
 
 def _instead(name: str, value: str | None, known: set[str], has_argument: bool, command: str) -> str:
     """What to type for an option that does not exist, as the end of a sentence."""
-    from shoal.config.vocabulary import FOREIGN, FOREIGN_RESULTS, SWEEP_KEYS, nearest
+    from shoal.config.vocabulary import FOREIGN, FOREIGN_RESULTS
 
     word = name.lstrip("-").lower().replace("-", "_")
     if word in _RUN_WORDS and has_argument and "--set" not in known:
@@ -112,7 +112,13 @@ def _instead(name: str, value: str | None, known: set[str], has_argument: bool, 
         return f"write --stop {FOREIGN_RESULTS[word]}={_quoted(value or 'LIMIT')}"
     if word in _FILE_WORDS and "--file" in known:
         return f"write --file {_quoted(value or 'FILE.yml')}"
-    meant = FOREIGN.get(word) or _key(word)
+    return _key_instead(name, FOREIGN.get(word) or _key(word), value, known, command)
+
+
+def _key_instead(name: str, meant: str | None, value: str | None, known: set[str], command: str) -> str:
+    """The same for an option that sets a key, or does nothing that is known."""
+    from shoal.config.vocabulary import SWEEP_KEYS, nearest
+
     if meant in SWEEP_KEYS and "--num-samples" not in known and "--set" in known:
         return "that is for a sweep: type shoal tune FILE.yml"
     if meant is not None and (typed := _typed(meant, value, known)):

@@ -18,8 +18,8 @@ from shoal.errors import ClusterError, ConfigError
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 if TYPE_CHECKING:
+    from shoal.cluster.job import Job
     from shoal.cluster.job_records import JobRecord
-    from shoal.cluster.jobs import Job
 
 
 class ForeignOptions(click.Command):
@@ -30,7 +30,7 @@ class ForeignOptions(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            from shoal.cluster.jobs import FOREIGN
+            from shoal.cluster.job_files import FOREIGN
 
             meant = FOREIGN.get(error.option_name.strip("-").replace("-", "_"))
             options = {option for param in self.params for option in param.opts}
@@ -183,7 +183,7 @@ def cancel(job_id: str) -> None:
 
 def _job(file: Path | None, flags: dict[str, Any], command: tuple[str, ...]) -> Job:
     """What the site's file, the job's file and the command line say together."""
-    from shoal.cluster.jobs import SITE_FILE, Source, job_from, source_of
+    from shoal.cluster.job_files import SITE_FILE, Source, job_from, source_of
 
     sources = []
     site = Path(SITE_FILE).expanduser()

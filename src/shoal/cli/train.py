@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +62,7 @@ class TrainCommand(Command):
 @click.option(
     "--env", "env_option", metavar="ENV", shell_complete=environments, help="The environment; the same as the argument."
 )
+@click.option("--protocol", type=click.Choice(["lines"]), help="ENV is a program that speaks this protocol.")
 @click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
 @click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
 @click.option(
@@ -91,6 +94,7 @@ def train(
     file: Path | None,
     run_name: str | None,
     env_option: str | None,
+    protocol: str | None,
     wraps: tuple[str, ...],
     num_workers: int | str | None,
     num_cpus: int | None,
@@ -115,25 +119,16 @@ def train(
     file's criteria, --wrap all of its wrappers.
     """
     env, file = argument_or_file(env, file)
-    if env is not None and env_option is not None:
-        raise click.UsageError(f"The environment is given twice, as {env} and as --env {env_option}; leave one out.")
-    env = env or env_option
+    env = _environment(env, env_option)
     if env is None and file is None:
         raise click.UsageError("There is nothing to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`.")
-    if local_mode and num_workers:
-        raise click.UsageError(f"--local-mode means no workers, but --num-workers is {num_workers}; leave one out.")
-    from shoal.config.overrides import parse_override
     from shoal.config.wrappers import parse_wrap
 
-    if env is not None and env.endswith(".py"):
-        from shoal.envs.catalogue import class_in_file
-
-        env = class_in_file(env, "shoal train")
-    flags = {
-        "env": env,
+    flags: dict[str, Any] = {
+        "env": env_of(env, protocol, "shoal train"),
         "run": run_name,
         "config.wrappers": [parse_wrap(text) for text in wraps] or None,
-        "config.num_workers": 0 if local_mode else num_workers,
+        "config.num_workers": _num_workers(num_workers, local_mode),
         "config.num_gpus": num_gpus,
         "stop": limits(stop) if stop else None,
         "restore": restore,
@@ -143,8 +138,7 @@ def train(
         "checkpoint_freq": checkpoint_freq,
         "checkpoint_at_end": checkpoint_at_end,
     }
-    overrides = [(key, value) for key, value in flags.items() if value is not None]
-    overrides += [parse_override(text) for text in sets]
+    overrides = _overrides(flags, sets)
     num_cpus = None if num_cpus is None else max(num_cpus, 1)  # 0 as in `simple_trainer.py --num-cpus 0`: this process
     experiments = [_with_workers(experiment, num_cpus) for experiment in experiments_of(file, overrides)]
     experiments = [_with_trial(experiment) for experiment in experiments]
@@ -172,6 +166,30 @@ def train(
 
     for experiment in experiments:
         follow(Run.open(experiment, new, user_code), quiet)
+
+
+def _environment(argument: str | None, option: str | None) -> str | None:
+    """The environment that the argument or `--env` names."""
+    if argument is not None and option is not None:
+        raise click.UsageError(f"The environment is given twice, as {argument} and as --env {option}; leave one out.")
+    return argument or option
+
+
+def _num_workers(given: int | str | None, local_mode: bool) -> int | str | None:
+    if not local_mode:
+        return given
+    if given:
+        raise click.UsageError(f"--local-mode means no workers, but --num-workers is {given}; leave one out.")
+    return 0
+
+
+def _overrides(flags: Mapping[str, Any], sets: Sequence[str]) -> list[tuple[str, Any]]:
+    """The keys that are set by flags of their own, and then those of `--set`."""
+    from shoal.config.overrides import parse_override
+
+    overrides = [(key, value) for key, value in flags.items() if value is not None]
+    overrides += [parse_override(text) for text in sets]
+    return overrides
 
 
 @click.command(cls=Command)
@@ -203,6 +221,19 @@ def argument_or_file(argument: str | None, file: Path | None) -> tuple[str | Non
     if file is not None:
         raise click.UsageError(f"Two files are given, {argument} and -f {file}; leave one out.")
     return None, Path(argument)
+
+
+def env_of(env: str | None, protocol: str | None, command: str) -> str | dict[str, Any] | None:
+    """What the argument means: the class of a file that has only one, a program with its arguments, or as it is."""
+    if protocol is not None:
+        if env is None:
+            raise click.UsageError(f"--protocol is for a program: {command} ./PROGRAM --protocol {protocol}")
+        return {"command": shlex.split(env), "protocol": protocol}
+    if env is None or not env.endswith(".py"):
+        return env
+    from shoal.envs.catalogue import class_in_file
+
+    return class_in_file(env, command)
 
 
 def limits(texts: tuple[str, ...]) -> dict[str, Any]:

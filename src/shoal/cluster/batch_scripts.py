@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from shoal.cluster.jobs import Job
+from shoal.cluster.job import Job
 from shoal.cluster.scheduler import Scheduler, Script
 from shoal.errors import ConfigError
 from shoal.machine.signals import RESUME_ME

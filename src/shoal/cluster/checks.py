@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,6 +61,11 @@ def _version(have: Mapping[str, str | None], usual: Mapping[str, str | None], py
     detail = ", ".join(f"{name} {have[name] or 'none'}" for name in other or have)
     if not other:
         return Finding("ok", detail)
+    return _other_versions(other, usual, detail, python)
+
+
+def _other_versions(other: Sequence[str], usual: Mapping[str, str | None], detail: str, python: str) -> Finding:
+    """What to do about the packages whose versions are other ones than on most hosts."""
     detail += "; elsewhere " + ", ".join(f"{name} {usual[name] or 'none'}" for name in other)
     # What follows a + names a build, such as +cpu, that the package index does not have.
     exact = {name: (usual[name] or "").partition("+")[0] for name in other if name not in ("python", "shoal")}

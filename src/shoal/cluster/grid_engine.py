@@ -24,7 +24,7 @@ from shoal.cluster.scheduler import (
 from shoal.cluster.start_commands import in_this_folder
 
 if TYPE_CHECKING:
-    from shoal.cluster.jobs import Job
+    from shoal.cluster.job import Job
 
 
 def _hosts_of_file(environ: Environ) -> list[Host]:

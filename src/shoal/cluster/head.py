@@ -14,11 +14,11 @@ from time import monotonic, time
 from typing import Any
 
 from shoal.cluster.agent import BEAT_S, SILENCE_S
-from shoal.cluster.exits import HEAD_FAILED, NODE_FAILED, TIMED_OUT, LaunchError
 from shoal.cluster.job_folder import Notice, note_event, own_addresses
 from shoal.cluster.ports import PortRange, listening_socket
 from shoal.cluster.room_check import Resources
 from shoal.cluster.wire import Message, Peer, accepted
+from shoal.errors import HeadFailed, NodeFailed, TimedOut
 from shoal.machine.cores import usable_cpus
 from shoal.machine.host_names import short_name
 
@@ -107,7 +107,7 @@ class Head:
         """
         await self._until(self._all_are_here)
         if not self._enough(self._hosts.values()):
-            raise LaunchError(TIMED_OUT, f"{self._missing()} within {self._plan.timeout_s:g} s")
+            raise TimedOut(f"{self._missing()} within {self._plan.timeout_s:g} s")
         for host in self._hosts.values():
             self._measure(host)
         self._tell_shared_cpus()
@@ -118,8 +118,8 @@ class Head:
         self._serve(head, None)
         await self._until(lambda: head.state != "starting")
         if head.state != "up":
-            code = TIMED_OUT if head.state == "starting" else HEAD_FAILED
-            raise LaunchError(code, f"{head.name} (the head) {_did(head)}")
+            kind = TimedOut if head.state == "starting" else HeadFailed
+            raise kind(f"{head.name} (the head) {_did(head)}")
         for host in list(self._hosts.values()):
             if host.state == "here":
                 self._serve(host, head.answer["address"])
@@ -127,13 +127,18 @@ class Head:
         await self._until(self._is_settled)
         up = [host for host in self._hosts.values() if host.state == "up"]
         if not self._enough(up):
-            bad = [host for host in self._hosts.values() if host.state != "up"]
-            code = TIMED_OUT if all(host.state in ("starting", "here") for host in bad) else NODE_FAILED
-            told = [f"{host.name} {_did(host)}" for host in bad if host.state in ("failed", "lost")]
-            raise LaunchError(
-                code, "\n".join(told or [f"{host.name} {_did(host)}" for host in bad] or [self._missing()])
-            )
+            raise self._too_few()
         return head
+
+    def _too_few(self) -> TimedOut | NodeFailed:
+        """Why not as many nodes are up as were asked for."""
+        bad = [host for host in self._hosts.values() if host.state != "up"]
+        is_late = all(host.state in ("starting", "here") for host in bad)
+        told = [f"{host.name} {_did(host)}" for host in bad if host.state in ("failed", "lost")]
+        if not told:
+            told = [f"{host.name} {_did(host)}" for host in bad]
+        sentences = "\n".join(told or [self._missing()])
+        return TimedOut(sentences) if is_late else NodeFailed(sentences)
 
     async def facts(self) -> dict[str, dict[str, Any]]:
         """What every host that shows up tells of itself, by its name."""
@@ -329,7 +334,7 @@ class Head:
     def _all_are_here(self) -> bool:
         """Whether the ranks, or the hosts, that are expected have said hello, or enough of them."""
         if self.start_failures and not self._can_be_enough():
-            raise LaunchError(NODE_FAILED, "\n".join(f"{host}: {why}" for host, why in self.start_failures.items()))
+            raise NodeFailed("\n".join(f"{host}: {why}" for host, why in self.start_failures.items()))
         if self._own is None:
             return False
         if self._plan.min_nodes is not None and len(self._hosts) >= self._plan.min_nodes:

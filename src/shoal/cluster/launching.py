@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import secrets
 import shutil
@@ -293,16 +292,8 @@ async def _run(command: Command, head: Head, signals: asyncio.Queue[int], on_nod
                 command.end()
                 deadline = None
             if hearing in done:
-                number = hearing.result()
+                _pass_on(hearing.result(), command, ending, loop.time())
                 hearing = asyncio.create_task(signals.get())
-                is_echo = loop.time() - ending.get(number, -math.inf) < ECHO_S
-                if number in ending:
-                    if not is_echo:
-                        command.end()
-                elif number != signal.SIGINT or not _is_from_terminal():
-                    command.send(number)
-                if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    ending.setdefault(number, loop.time())
             if losing in done:
                 host = losing.result()
                 losing = asyncio.create_task(head.losses.get())
@@ -318,6 +309,17 @@ async def _run(command: Command, head: Head, signals: asyncio.Queue[int], on_nod
     finally:
         for task in (waiting, hearing, losing):
             task.cancel()
+
+
+def _pass_on(number: int, command: Command, ending: dict[int, float], now: float) -> None:
+    """Give a signal to the command; one that asks it a second time to end ends it."""
+    if number in ending:
+        if now - ending[number] >= ECHO_S:
+            command.end()
+    elif number != signal.SIGINT or not _is_from_terminal():
+        command.send(number)
+    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        ending.setdefault(number, now)
 
 
 def _tell_ready(head: Head, first: HostState, folder: Path, changes: list[str], dashboard: bool, tell: Tell) -> None:

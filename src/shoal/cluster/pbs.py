@@ -26,7 +26,7 @@ from shoal.cluster.scheduler import (
 from shoal.cluster.start_commands import SSH, in_this_folder
 
 if TYPE_CHECKING:
-    from shoal.cluster.jobs import Job
+    from shoal.cluster.job import Job
 
 
 def _hosts(environ: Environ) -> list[Host]:

@@ -15,7 +15,7 @@ from shoal.cluster.host_lists import Host
 from shoal.errors import ClusterError
 
 if TYPE_CHECKING:
-    from shoal.cluster.jobs import Job
+    from shoal.cluster.job import Job
 
 Environ = Mapping[str, str]
 Words = list[str]

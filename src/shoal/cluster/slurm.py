@@ -22,7 +22,7 @@ from shoal.cluster.scheduler import (
 from shoal.errors import ClusterError
 
 if TYPE_CHECKING:
-    from shoal.cluster.jobs import Job
+    from shoal.cluster.job import Job
 
 # What sbatch, salloc and an outer srun leave for the next srun, and what would keep CPUs or GPUs from our step or tasks
 # from their hosts: CPUs for each task imply --exact, and some cannot be together with --ntasks-per-node.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shoal.config.settings import AlgorithmConfig
+    from shoal.config.algorithm import Algorithm
 
 BUILT_IN: dict[str, str] = {
     "PPO": "shoal.config.ppo:PPOConfig",
@@ -35,16 +35,16 @@ class Installed(NamedTuple):
     summary: str  # of the package
 
 
-class Algorithms(Mapping[str, "type[AlgorithmConfig]"]):
+class Algorithms(Mapping[str, "type[Algorithm]"]):
     """The configuration class of each algorithm, imported when it is first asked for.
 
     Those of installed packages are found by their names; iteration is over shoal's own and those that were named.
     """
 
     def __init__(self) -> None:
-        self._loaded: dict[str, type[AlgorithmConfig]] = {}
+        self._loaded: dict[str, type[Algorithm]] = {}
 
-    def __getitem__(self, name: str) -> type[AlgorithmConfig]:
+    def __getitem__(self, name: str) -> type[Algorithm]:
         if name not in self._loaded:
             self._loaded[name] = _config_class(name)
         return self._loaded[name]
@@ -78,7 +78,7 @@ def algorithm_names() -> list[str]:
     return list(dict.fromkeys([*BUILT_IN, *(one.name for one in installed_algorithms())]))
 
 
-def name_of(kind: type[AlgorithmConfig]) -> str:
+def name_of(kind: type[Algorithm]) -> str:
     """The algorithm whose configuration a class is."""
     home = f"{kind.__module__}:{kind.__qualname__}"
     for name, place in BUILT_IN.items():
@@ -90,7 +90,7 @@ def name_of(kind: type[AlgorithmConfig]) -> str:
     return kind.__name__.removesuffix("Config")
 
 
-def _config_class(name: str) -> type[AlgorithmConfig]:
+def _config_class(name: str) -> type[Algorithm]:
     """The class of one algorithm; a KeyError if there is none of this name, a ConfigError if it cannot be used."""
     if name in BUILT_IN:
         return load(BUILT_IN[name])  # type: ignore[no-any-return]
@@ -103,9 +103,9 @@ def _config_class(name: str) -> type[AlgorithmConfig]:
     return _checked(found[0])
 
 
-def _checked(one: Installed) -> type[AlgorithmConfig]:
+def _checked(one: Installed) -> type[Algorithm]:
     """The configuration class of a package's algorithm."""
-    from shoal.config.settings import AlgorithmConfig
+    from shoal.config.algorithm import Algorithm
 
     where = f"run: {one.name} of the installed package {one.package}"
     try:
@@ -113,7 +113,7 @@ def _checked(one: Installed) -> type[AlgorithmConfig]:
     except Exception as error:  # it is somebody else's code, and may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{where} cannot be imported from {one.config} ({reason}); repair or uninstall it") from error
-    if not (isinstance(kind, type) and issubclass(kind, AlgorithmConfig) and ":" in kind.learner):
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm) and ":" in kind.learner):
         raise ConfigError(
             f"{where}: {one.config} must be a subclass of shoal.config.settings.AlgorithmConfig whose class attribute "
             "`learner` says where its learner is, as 'module:Class'"

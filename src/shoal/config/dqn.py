@@ -20,7 +20,8 @@ from shoal.config.fields import (
 )
 from shoal.config.model import Activation, ModelConfig
 from shoal.config.schedules import Schedule, levels
-from shoal.config.settings import AlgorithmConfig, ExplorationConfig, OptimizerConfig
+from shoal.config.sections import ExplorationConfig, OptimizerConfig
+from shoal.config.settings import AlgorithmConfig
 
 
 class QModelConfig(ModelConfig):

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from shoal.config.algorithm import Algorithm
 from shoal.config.algorithms import ALGORITHMS, algorithm_names, name_of
 from shoal.config.changing import changed
 from shoal.config.fields import MAX_DEPTH, STRICT, Count, Flag, Size, Text
@@ -119,7 +120,9 @@ class Experiment(BaseModel):
 def algorithm_class(run: Any) -> type[AlgorithmConfig]:
     """The configuration of the algorithm that `run` names."""
     if isinstance(run, str) and run in ALGORITHMS:
-        return ALGORITHMS[run]
+        found = ALGORITHMS[run]
+        assert issubclass(found, AlgorithmConfig), f"{found} lacks the keys that all algorithms have"
+        return found
     names = algorithm_names()
     close = nearest(run, names) if isinstance(run, str) else None
     hint = f"; did you mean {close}?" if close else ""
@@ -217,7 +220,8 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     except ConfigError as error:
         problems += error.problems
         # A stand-in, so that the other keys are checked too; it has all that a stop name may be refused for.
-        kind = ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig)
+        run = str(body.get("run", "PPO"))
+        kind = algorithm_class(run) if run in ALGORITHMS else AlgorithmConfig
         config = kind.model_validate({"evaluation_interval": 1, "curriculum": {"stages": [{"task": 1}]}})
     problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
     try:
@@ -372,7 +376,7 @@ def apply_overrides(body: dict[str, Any], overrides: Iterable[Override], more: S
     return problems
 
 
-def known_keys(kind: type[AlgorithmConfig]) -> list[str]:
+def known_keys(kind: type[Algorithm]) -> list[str]:
     """The dotted paths of all keys of an experiment."""
     return [*EXPERIMENT_KEYS, "env", *key_paths(kind)]
 

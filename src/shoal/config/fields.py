@@ -7,7 +7,7 @@ Text is never taken for a number, and a number never for true or false.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal
 
@@ -121,41 +121,6 @@ def free_mapping(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def env_source(value: Any) -> str | Callable[..., Any] | None:
-    """A name or path of an environment, a class or a callable."""
-    if value is None or callable(value):
-        return value  # type: ignore[no-any-return]
-    if isinstance(value, str):
-        return text(value)
-    if type(value).__name__ == "EnvSpec" and hasattr(value, "entry_point"):
-        return _registered_id(value)
-    if hasattr(value, "reset") and hasattr(value, "step"):
-        raise ValueError(f"is one environment, made already, and there will be several; {_how_to_make(value)}")
-    raise ValueError("must be an environment's id (CartPole-v1), module:Class, file.py:Class, a class or a callable")
-
-
-def _registered_id(spec: Any) -> str:
-    """The id of what `gymnasium.spec` gives; one that was changed since cannot be written to a file."""
-    import gymnasium
-
-    registered = gymnasium.registry.get(spec.id)
-    if registered == spec:
-        return str(spec.id)
-    usual = registered.kwargs if registered is not None else {}
-    own = {key: value for key, value in spec.kwargs.items() if usual.get(key) != value}
-    raise ValueError(f"is not as {spec.id} is registered; write env={spec.id!r} and env_config={own!r}")
-
-
-def _how_to_make(env: Any) -> str:
-    """The line that makes environments like one that a program has made."""
-    spec, kind = getattr(env, "spec", None), type(getattr(env, "unwrapped", env)).__name__
-    if spec is not None and getattr(spec, "additional_wrappers", None):
-        return f"give a function, env=lambda config: {type(env).__name__}(gymnasium.make({spec.id!r}))"
-    if spec is not None:
-        return f"write env={spec.id!r}"
-    return f"give the class, env={kind}, or a function that makes one, env=lambda config: {kind}(...)"
-
-
 def record_env(value: Any) -> bool | str:
     """True, false, or a folder."""
     if isinstance(value, bool):
@@ -239,9 +204,6 @@ ConvLayers = Annotated[
 ]
 FreeMapping = Annotated[dict[str, Any], PlainValidator(free_mapping), WithJsonSchema({"type": "object"})]
 RecordEnv = Annotated[bool | str, PlainValidator(record_env), WithJsonSchema({"type": ["boolean", "string"]})]
-EnvSource = Annotated[
-    str | Callable[..., Any] | None, PlainValidator(env_source), WithJsonSchema({"type": ["string", "null"]})
-]
 ModelSource = Annotated[str | type | None, PlainValidator(model_source), WithJsonSchema({"type": ["string", "null"]})]
 
 

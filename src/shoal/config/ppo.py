@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shoal.config.fields import Flag, NonNegative, Positive, Size
+from shoal.config.on_policy import OnPolicyConfig
 from shoal.config.schedules import Schedule
-from shoal.config.settings import OnPolicyConfig
 
 
 class PPOConfig(OnPolicyConfig):

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
+from shoal.config.algorithm import Algorithm
 from shoal.config.algorithms import name_of
 from shoal.config.changing import changed, unchecked
-from shoal.config.episode_variation import ClassSource, EnvConfigSamplers, FunctionSource, OptionSamplers, Stages, Task
+from shoal.config.env_sources import EnvSource
+from shoal.config.episode_variation import ClassSource, FunctionSource
 from shoal.config.fields import (
-    STRICT,
-    BelowOne,
     Count,
     EnvCount,
-    EnvSource,
     Flag,
     Fraction,
     FragmentLength,
@@ -28,24 +27,27 @@ from shoal.config.fields import (
     FreeMapping,
     NonNegative,
     Positive,
-    PositiveFraction,
     RecordEnv,
     RewardClipping,
     Seed,
     Size,
-    Text,
     WorkerCount,
-    refused_exploration,
 )
 from shoal.config.model import ModelConfig
 from shoal.config.problems import sentences
 from shoal.config.schedules import Schedule, levels
+from shoal.config.sections import (
+    CurriculumConfig,
+    EvaluationConfig,
+    ExplorationConfig,
+    OptimizerConfig,
+    RandomizeConfig,
+)
 from shoal.config.vocabulary import EXPERIMENT_KEYS
 from shoal.config.wrappers import Wrappers
 from shoal.errors import ConfigError
 
 Config = TypeVar("Config", bound="AlgorithmConfig")
-OnPolicy = TypeVar("OnPolicy", bound="OnPolicyConfig")
 
 AUTO_ENVS = 8
 
@@ -65,124 +67,13 @@ NULL_IS_DEFAULT = (
 """Keys at which null says nothing: sections that are left empty, and numbers that classic RLlib leaves open so."""
 
 
-class OptimizerConfig(BaseModel):
-    """How gradients become steps."""
-
-    model_config = STRICT
-
-    type: Literal["adam"] = "adam"
-    """The optimiser."""
-    eps: Positive = 1e-5
-    """Adam's epsilon (classic RLlib: 1e-8; 1e-5 is usual for PPO and steadier at the start)."""
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
-    """Adam's decay rates of the first and second moment."""
-
-
-class ExplorationConfig(BaseModel):
-    """How actions are tried out in training."""
-
-    model_config = STRICT
-
-    type: str = "StochasticSampling"
-    """How the algorithm explores."""
-
-
-class NoiseConfig(ExplorationConfig):
-    """How actions are tried out in training."""
-
-    type: Annotated[
-        Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise"],
-        refused_exploration(
-            (
-                ("EpsilonGreedy", "PerWorkerEpsilonGreedy", "SoftQ"),
-                "chooses by the values of actions, and this algorithm explores by sampling from its own action "
-                "distribution; leave exploration_config out, or say run: DQN",
-            )
-        ),
-    ] = "StochasticSampling"
-    """StochasticSampling: actions are drawn from the policy's own distribution.
-
-    GaussianNoise: so too, but the spread of continuous actions is not learned; it is stddev. OrnsteinUhlenbeckNoise: so
-    too, but what chance adds to continuous actions is correlated from step to step, which carries a sluggish system
-    further (Hollenstein et al. 2024)."""
-    stddev: Positive = 0.3
-    """Standard deviation of continuous actions, for GaussianNoise; with normalize_actions the bounds are -1 and 1.
-
-    Classic RLlib: 0.1, on top of a policy without chance."""
-    stddev_schedule: Schedule = None
-    """Standard deviation over timesteps, as lr_schedule; it replaces stddev."""
-    ou_theta: PositiveFraction = 0.15
-    """How fast OrnsteinUhlenbeckNoise forgets: the correlation of two steps in a row is 1 - ou_theta."""
-
-
-class EvaluationConfig(BaseModel):
-    """What is different in evaluation."""
-
-    model_config = STRICT
-
-    explore: Flag = False
-    """Whether actions are sampled in evaluation; false takes the most likely one (classic RLlib: as in training)."""
-    env_config: FreeMapping = {}
-    """Entries that replace those of the training env_config."""
-    seed: Seed | None = None
-    """Seed of the evaluation environments; null: derived from the training seed."""
-    horizon: Size | None = None
-    """Longest evaluation episode in steps; null: as in training."""
-    task: Task = None
-    """Task of the evaluation environments; null: that of training at the time."""
-    randomize: Flag = True
-    """Whether evaluation draws what randomize says, as training does, from seeds of its own."""
-
-
-class CurriculumConfig(BaseModel):
-    """Tasks of rising difficulty, one after another."""
-
-    model_config = STRICT
-
-    stages: Stages = ()
-    """Tasks in their order as [{task: 1, until: {episode_reward_mean: 0.8}}, {task: 2}]; []: no curriculum.
-
-    The environments get a stage's task (by set_task) at their next reset. A stage ends as soon as any result in until
-    reaches its limit; "<= 20" instead of 20 means at most that. Statistics over episodes are those of its own task."""
-    min_episodes: Size = 20
-    """Episodes that must have ended at a stage's task before a statistic over episodes may end the stage."""
-
-
-class RandomizeConfig(BaseModel):
-    """Values that are drawn anew for every episode, by each environment from a stream of its own."""
-
-    model_config = STRICT
-
-    options: OptionSamplers = {}
-    """What the environment gets as reset(options=...), drawn, e.g. {wind: {uniform: [0, 10]}}.
-
-    Samplers: uniform [low, high], loguniform [low, high], normal [mean, std], choice [a, b, ...]."""
-    env_config: EnvConfigSamplers = {}
-    """Entries of env_config, drawn, by the same samplers; the environment is made anew for every episode."""
-    cases: Text | None = None
-    """A CSV file of which every episode gets a row: its columns are env_config.NAME and options.NAME (of reset)."""
-
-
-class AlgorithmConfig(BaseModel):
+class AlgorithmConfig(Algorithm):
     """The keys that all algorithms have in common."""
 
-    model_config = STRICT
-
-    # What other code asks about an algorithm; a key of the user's is none of these.
-    learner: ClassVar[str] = ""  # where its learner is, as module:Class
-    acts_by_value: ClassVar[bool] = False  # it takes the best of discrete actions; else it samples by probability
-    takes_memory: ClassVar[bool] = False  # its learner may be given sequences, for models with memory
-    shares_batches: ClassVar[bool] = False  # several learners may learn as one: it has `update(batch, timesteps_total)`
-    results: ClassVar[Mapping[str, str]] = {
-        "grad_gnorm": "norm of the gradients before clipping",
-        "refused_minibatches": "minibatches left out because their gradient was not finite",
-        "cur_lr": "learning rate now",
-    }
-    batch_key: ClassVar[str] = "train_batch_size"  # the key that the length of an iteration follows from
-    mutable: ClassVar[tuple[str, ...]] = ("lr", "gamma", "grad_clip")  # keys that may change while a run trains
-
     env: EnvSource = None
-    """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable."""
+    """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable.
+
+    A program is a mapping: {command: [./solver, --case, a], timeout_s: 60}; docs/programs.md has its keys."""
     env_config: FreeMapping = {}
     """What the environment gets as its configuration.
 
@@ -468,104 +359,6 @@ class AlgorithmConfig(BaseModel):
         if conflicts:
             raise ConfigError(conflicts)
         return config
-
-
-class OnPolicyConfig(AlgorithmConfig):
-    """The keys of algorithms that learn from each batch once, by advantages."""
-
-    takes_memory = True
-    shares_batches = True
-    results = {
-        "policy_loss": "policy's part of the loss",
-        "vf_loss": "value function's part of the loss",
-        "vf_explained_var": "share of the returns' variance that the values explain",
-        "kl": "KL divergence of the new policy from the one that sampled (TRPO: from the one before)",
-        "entropy": "entropy of the policy",
-        **AlgorithmConfig.results,
-        "cur_stddev": "standard deviation of continuous actions now (GaussianNoise)",
-    }
-    mutable = (*AlgorithmConfig.mutable, "lambda_", "sgd_minibatch_size")
-
-    use_critic: Flag = True
-    """Whether a value function is the baseline of the advantages."""
-    use_gae: Flag = True
-    """Whether advantages are generalised advantage estimates; false: whole returns less the baseline."""
-    lambda_: Fraction = 0.95
-    """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
-    sgd_minibatch_size: Size = 256
-    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
-
-    A model with memory takes whole sequences, as many as come closest to it."""
-    exploration_config: NoiseConfig = NoiseConfig()
-    """How the algorithm explores."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _small_batch(cls, data: Any) -> Any:
-        """A batch smaller than the default minibatch is one minibatch."""
-        if isinstance(data, Mapping) and "sgd_minibatch_size" not in data:
-            size = data.get("train_batch_size")
-            if isinstance(size, int | float) and 1 <= size < cls.model_fields["sgd_minibatch_size"].default:
-                return {**data, "sgd_minibatch_size": size}
-        return data
-
-    def conflicts(self) -> list[str]:
-        """Keys that are right by themselves but not together."""
-        found = super().conflicts()
-        if self.sgd_minibatch_size > self.train_batch_size:
-            found.append(
-                f"config.sgd_minibatch_size: {self.sgd_minibatch_size} is more than train_batch_size "
-                f"{self.train_batch_size}; make it at most that, or the batch larger"
-            )
-        if self.use_gae and not self.use_critic:
-            found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
-        return found + self._noise_conflicts()
-
-    def with_whole_fragments(self: OnPolicy) -> OnPolicy:
-        """See `AlgorithmConfig`: a batch that whole fragments do not make up is as large as those that are sampled."""
-        if not self.written_conflicts():
-            return self
-        return changed(self, train_batch_size=self.steps_per_iteration * self.num_envs)
-
-    def written_conflicts(self) -> list[str]:
-        """A batch that fragments do not make up exactly: an iteration samples whole ones, so it would be larger."""
-        if self.batch_mode != "truncate_episodes" or "auto" in (self.rollout_fragment_length, self.num_workers):
-            return []
-        rows = self.fragment_length * self.num_envs
-        if self.train_batch_size % rows == 0:
-            return []
-        return [
-            f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
-            f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
-            f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
-        ]
-
-    def _noise_conflicts(self) -> list[str]:
-        """What is said of an exploration that is not the one in use."""
-        noise = self.exploration_config
-        path, owners = "config.exploration_config", {"ou_theta": "OrnsteinUhlenbeckNoise"}
-        owners |= dict.fromkeys(("stddev", "stddev_schedule"), "GaussianNoise")
-        found = [
-            f"{path}.{key}: nothing reads it; say type: {owner}, or leave it out"
-            for key, owner in owners.items()
-            if noise.type != owner and getattr(noise, key) != NoiseConfig.model_fields[key].default
-        ]
-        if noise.type != "StochasticSampling" and self.model.custom_action_dist is not None:
-            found.append(f"{path}.type: nothing reads it, for custom_action_dist samples; leave it out")
-        if noise.type != "GaussianNoise":
-            return found
-        if noise.stddev_schedule is not None:
-            start = levels(noise.stddev_schedule)
-            if noise.stddev not in (start[0], NoiseConfig.model_fields["stddev"].default):
-                found.append(f"{path}.stddev: stddev_schedule replaces it and starts at {start[0]:g}; leave it out")
-            if min(start) <= 0:
-                found.append(f"{path}.stddev_schedule: a standard deviation must be above 0 (got {min(start):g})")
-        if self.model.custom_model is not None or not self.model.free_log_std:
-            found.append(
-                f"{path}.type: GaussianNoise sets the spread that this model computes itself; "
-                "say free_log_std: true without a custom_model, or StochasticSampling"
-            )
-        return found
 
 
 def _without_null(data: Any) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from shoal.config.experiment import (
     Experiment,
@@ -27,43 +27,15 @@ from shoal.config.search_spaces import combinations, find_settings
 from shoal.config.stopping import limit_of
 from shoal.config.sweep_checks import MUTATIONS, conflicts, resolved
 from shoal.config.sweep_checks import trial_count as trial_count
+from shoal.config.sweep_description import Chosen as Chosen
+from shoal.config.sweep_description import Mode as Mode
+from shoal.config.sweep_description import Sweep as Sweep
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable, chosen_options
 from shoal.config.vocabulary import SWEEP_KEYS, key_hint, nearest
 from shoal.errors import ConfigError
 
-Mode = Literal["max", "min"]
-
 MOST_CHECKS = 500
 """Combinations of settings that are tried as experiments, each in about a millisecond, before any trial starts."""
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A scheduler or a search by its name, with its own options."""
-
-    type: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Many runs of one experiment, checked: every value of every setting makes an experiment that is right.
-
-    `tree` is the experiment as `experiment_from` takes it, with `{grid_search: [...]}` and the like still in it; for a
-    function of the user's own it is `{"name": ..., "config": {...}}`, and `metric` is empty where they name none. The
-    options of the scheduler are complete; settings that it changes on the way stand there as `{path: {kind: [...]}}`.
-    """
-
-    name: str
-    tree: Mapping[str, Any]
-    settings: tuple[Setting, ...]
-    metric: str = "episode_reward_mean"
-    mode: Mode = "max"
-    num_samples: int = 1
-    seeds: int = 1
-    scheduler: Chosen = Chosen("fifo")
-    search_alg: Chosen = Chosen("random")
-    max_concurrent_trials: int | None = None
 
 
 def sweeps_from_file(path: str | Path, overrides: Iterable[Override] = ()) -> list[Sweep]:

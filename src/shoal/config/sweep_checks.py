@@ -7,16 +7,14 @@ import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shoal.config.algorithms import ALGORITHMS
 from shoal.config.results import COUNTERS
 from shoal.config.search_spaces import LISTED, Setting, checked_setting, find_settings, space_kind
+from shoal.config.sweep_description import Sweep
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable
 from shoal.config.vocabulary import nearest
-
-if TYPE_CHECKING:
-    from shoal.config.sweep import Sweep
 
 MUTATIONS = {"pbt": "hyperparam_mutations", "pb2": "hyperparam_bounds"}
 """The schedulers that change settings on the way, and the option that tells which."""
@@ -120,11 +118,17 @@ def mutations(sweep: Sweep, is_experiment: bool) -> tuple[list[Setting], list[st
             "lr: {loguniform: [1e-5, 1e-2]}"
         ]
     found = [checked_setting(s.path, "choice", s.args) if s.kind == "grid_search" else s for s in found]
+    return found, problems + _fixed_settings(sweep, found, kind, is_experiment)
+
+
+def _fixed_settings(sweep: Sweep, found: list[Setting], kind: str, is_experiment: bool) -> list[str]:
+    """A sentence for each setting that a population of this kind cannot change."""
+    problems: list[str] = []
     if is_experiment:
         mutable = ALGORITHMS[str(sweep.tree.get("run", "PPO"))].mutable
         problems += [
             f"{setting.path}: cannot change while a run trains, as {kind} would; give it one value, or leave {kind} out"
-            for setting in {**{s.path: s for s in sweep.settings}, **{s.path: s for s in found}}.values()
+            for setting in {s.path: s for s in [*sweep.settings, *found]}.values()
             if setting.path.removeprefix("config.") not in mutable
         ]
     if kind == "pb2":
@@ -133,7 +137,7 @@ def mutations(sweep: Sweep, is_experiment: bool) -> tuple[list[Setting], list[st
             for setting in found
             if setting.kind in (*LISTED, "normal")
         ]
-    return found, problems
+    return problems
 
 
 def _as_spaces(value: Any, kind: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.config.fields import NonNegative, Positive, Size
-from shoal.config.settings import OnPolicyConfig
+from shoal.config.on_policy import OnPolicyConfig
 
 
 class TRPOConfig(OnPolicyConfig):

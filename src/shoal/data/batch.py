@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -64,36 +64,31 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     longest = max(len(batch.rewards) for batch in batches)
     batches = [padded(batch, longest) for batch in batches]
     first = batches[0]
-    offsets = np.cumsum([0] + [b.rewards.shape[1] for b in batches[:-1]])
-    joined: dict[str, Any] = {
-        f.name: np.concatenate([getattr(b, f.name) for b in batches], axis=1)
-        for f in fields(Batch)
-        if f.name not in ("obs", "final_obs", "final_at", "columns", "carried")
-    }
-    final_at, order = _joined_places([b.final_at for b in batches], offsets)
+    joined: dict[str, Any] = {}
+    for each in fields(Batch):
+        if each.name not in ("obs", "final_obs", "final_at", "columns", "carried"):
+            joined[each.name] = np.concatenate([getattr(b, each.name) for b in batches], axis=1)
+    observations = zip(*[b.obs for b in batches], strict=True)
+    joined["obs"] = tuple(np.concatenate(part, axis=1) for part in observations)
 
-    def beside(parts: Iterable[Parts]) -> Parts:
-        return tuple(np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-
-    def listed(parts: Iterable[Parts], order: NDArray[np.int64]) -> Parts:
-        return tuple(np.concatenate(part)[order] for part in zip(*parts, strict=True))
+    widths = [b.rewards.shape[1] for b in batches]
+    offsets = np.cumsum([0, *widths[:-1]])
+    joined["final_at"], order = _joined_places([b.final_at for b in batches], offsets)
+    joined["final_obs"] = _joined_rows([b.final_obs for b in batches], order)
 
     carried = [b.carried for b in batches if b.carried is not None]
     if carried:
         states_at, states_order = _joined_places([c.states_at for c in carried], offsets)
-        joined["carried"] = Carried(
-            previous=np.concatenate([c.previous for c in carried], axis=1),
-            states=listed((c.states for c in carried), states_order),
-            states_at=states_at,
-            final=listed((c.final for c in carried), order),
-        )
-    return replace(
-        first,
-        **joined,
-        obs=beside(b.obs for b in batches),
-        final_obs=listed((b.final_obs for b in batches), order),
-        final_at=final_at,
-    )
+        previous = np.concatenate([c.previous for c in carried], axis=1)
+        states = _joined_rows([c.states for c in carried], states_order)
+        final = _joined_rows([c.final for c in carried], order)
+        joined["carried"] = Carried(previous, states, states_at, final)
+    return replace(first, **joined)
+
+
+def _joined_rows(parts: Sequence[Parts], order: NDArray[np.int64]) -> Parts:
+    """What several fragments have at their places, in the order of all."""
+    return tuple(np.concatenate(part)[order] for part in zip(*parts, strict=True))
 
 
 def _joined_places(
@@ -191,16 +186,16 @@ class Step:
     @classmethod
     def from_samples(cls, samples: Sequence[Summary], stats: dict[str, float], learn_time_s: float) -> Step:
         """Samples that were learned from."""
-        return cls(
-            timesteps=sum(s.num_steps for s in samples),
-            episodes=[episode for s in samples for episode in s.episodes],
-            incidents=[incident for s in samples for incident in s.incidents],
-            stats=stats,
-            timers={
-                "env": sum(s.env_time_s for s in samples),
-                "policy": sum(s.policy_time_s for s in samples),
-                "communicate": sum(s.communicate_time_s for s in samples),
-                "learn": learn_time_s,
-            },
-            staleness=max(s.staleness for s in samples),
-        )
+        episodes: list[Episode] = []
+        incidents: list[Incident] = []
+        timesteps = staleness = 0
+        timers = {"env": 0.0, "policy": 0.0, "communicate": 0.0, "learn": learn_time_s}
+        for sample in samples:
+            timesteps += sample.num_steps
+            episodes += sample.episodes
+            incidents += sample.incidents
+            timers["env"] += sample.env_time_s
+            timers["policy"] += sample.policy_time_s
+            timers["communicate"] += sample.communicate_time_s
+            staleness = max(staleness, sample.staleness)
+        return cls(timesteps, episodes, incidents, stats, timers, staleness)

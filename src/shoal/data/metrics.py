@@ -58,11 +58,17 @@ def episode_statistics(episodes: Iterable[Episode]) -> dict[str, float | None]:
     rewards = [e.reward for e in episodes]
     lengths = [e.length for e in episodes]
     return {
-        "episode_reward_mean": float(np.mean(rewards)) if rewards else None,
+        "episode_reward_mean": _mean(rewards),
         "episode_reward_min": min(rewards, default=None),
         "episode_reward_max": max(rewards, default=None),
-        "episode_len_mean": float(np.mean(lengths)) if lengths else None,
+        "episode_len_mean": _mean(lengths),
     }
+
+
+def _mean(numbers: Sequence[float]) -> float | None:
+    if not numbers:
+        return None
+    return float(np.mean(numbers))
 
 
 def custom_metrics(episodes: Iterable[Episode]) -> dict[str, float]:
@@ -71,11 +77,12 @@ def custom_metrics(episodes: Iterable[Episode]) -> dict[str, float]:
     for episode in episodes:
         for name, value in episode.metrics.items():
             found.setdefault(name, []).append(value)
-    return {
-        f"{name}_{kind}": float(statistic(values))
-        for name, values in sorted(found.items())
-        for kind, statistic in (("mean", np.mean), ("min", min), ("max", max))
-    }
+    metrics: dict[str, float] = {}
+    for name, values in sorted(found.items()):
+        metrics[f"{name}_mean"] = float(np.mean(values))
+        metrics[f"{name}_min"] = float(min(values))
+        metrics[f"{name}_max"] = float(max(values))
+    return metrics
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None]:

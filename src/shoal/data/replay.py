@@ -53,13 +53,16 @@ def transitions_of(batch: Batch, rewards: Array, gamma: float, n_step: int) -> T
     valid = batch.valid.reshape(-1)
     kept = slice(None) if valid.all() else np.flatnonzero(valid)
     after = ahead.successors.reshape(-1)[kept]
-    flat = tuple(part.reshape(-1, *part.shape[2:]) for part in batch.obs)
-    pairs = zip(flat, batch.final_obs, strict=True)
+    obs, next_obs = [], []
+    for part, final in zip(batch.obs, batch.final_obs, strict=True):
+        flat = part.reshape(-1, *part.shape[2:])
+        obs.append(flat[kept])
+        next_obs.append(np.concatenate([flat, final]).take(after, axis=0))
     return Transitions(
-        obs=tuple(part[kept] for part in flat),
+        obs=tuple(obs),
         actions=batch.actions.reshape(-1)[kept].astype(np.int32),
         returns=ahead.returns.reshape(-1)[kept],
-        next_obs=tuple(np.concatenate(pair).take(after, axis=0) for pair in pairs),
+        next_obs=tuple(next_obs),
         discounts=ahead.discounts.reshape(-1)[kept],
     )
 
@@ -164,13 +167,10 @@ class Replay:
             self._tree.put(places, _joined(state, "priorities")[kept - count :] if known else self._highest)
 
     def _at(self, places: Integers) -> Transitions:
-        return Transitions(
-            tuple(part.take(places, axis=0) for part in self._obs),
-            self._actions.take(places),
-            self._returns.take(places),
-            tuple(part.take(places, axis=0) for part in self._next_obs),
-            self._discounts.take(places),
-        )
+        obs = tuple(part.take(places, axis=0) for part in self._obs)
+        next_obs = tuple(part.take(places, axis=0) for part in self._next_obs)
+        actions, returns, discounts = self._actions, self._returns, self._discounts
+        return Transitions(obs, actions.take(places), returns.take(places), next_obs, discounts.take(places))
 
     def _pairs(self, new: Transitions) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Each array beside what is to be added to it."""
@@ -183,13 +183,9 @@ class Replay:
         ]
 
     def _named(self) -> dict[str, NDArray[Any]]:
-        return {
-            **{f"obs{k}": part for k, part in enumerate(self._obs)},
-            **{f"next_obs{k}": part for k, part in enumerate(self._next_obs)},
-            "actions": self._actions,
-            "returns": self._returns,
-            "discounts": self._discounts,
-        }
+        named = {f"obs{k}": part for k, part in enumerate(self._obs)}
+        named |= {f"next_obs{k}": part for k, part in enumerate(self._next_obs)}
+        return named | {"actions": self._actions, "returns": self._returns, "discounts": self._discounts}
 
 
 def bytes_per_transition(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]], prioritized: bool) -> int:
@@ -212,4 +208,6 @@ def _stretches(begin: int, end: int, rows: int) -> list[tuple[int, int, slice]]:
 def _joined(state: State, name: str) -> NDArray[Any]:
     """An array whose stretches were saved apart."""
     pieces = [state.arrays[key] for key in (f"{name}.0", f"{name}.1") if key in state.arrays]
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,7 @@ def read_cases(path: Path, env_config: Mapping[str, Any]) -> Cases:
             numbered = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    problems = [problem for name in columns if (problem := _column_problem(name))]
-    problems += [f"column {name!r} is there twice" for name in dict.fromkeys(columns) if columns.count(name) > 1]
+    problems = _header_problems(columns)
     if not numbered:
         problems.append("it has no rows; write a header such as options.x0,options.v0 and one row per episode")
     cases: list[Case] = []
@@ -64,6 +63,18 @@ def read_cases(path: Path, env_config: Mapping[str, Any]) -> Cases:
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems[:MOST_SHOWN]])
     return Cases(columns, [row for _, row in numbered], cases)
+
+
+def _header_problems(columns: Sequence[str]) -> list[str]:
+    problems = []
+    for name in columns:
+        problem = _column_problem(name)
+        if problem is not None:
+            problems.append(problem)
+    for name in dict.fromkeys(columns):
+        if columns.count(name) > 1:
+            problems.append(f"column {name!r} is there twice")
+    return problems
 
 
 def _column_problem(name: str) -> str | None:

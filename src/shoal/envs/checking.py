@@ -18,14 +18,14 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from shoal.envs.closing import close_quietly
-from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
+from shoal.envs.env_errors import own_words, pass_on_interrupts
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, Env, adapt_legacy, strip
 from shoal.envs.masks import MaskSpec
 from shoal.envs.observations import ObsSpec
 from shoal.envs.repeated import Repeated, items_of
 from shoal.envs.spaces import ActionSpec, Space, leaves_of, path_name
-from shoal.errors import ConfigError, EnvError
+from shoal.errors import ConfigError, EnvError, EnvStartError
 
 _SEED = 0
 
@@ -82,13 +82,13 @@ def _check_single(env: Env, options: dict[str, Any] | None) -> tuple[bool, list[
         obs, reward, terminated, truncated, info = result
     else:
         got = type(result).__name__ if count is None else f"{count} values"
-        raise start_error(f"step() must return obs, reward, terminated, truncated, info (got {got})")
+        raise EnvStartError(f"step() must return obs, reward, terminated, truncated, info (got {got})")
     warnings += obs_warnings(bare.observation_space, obs, "step()")
     _check_reward(reward, warnings)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         _check_flag(name, flag, warnings)
     if not isinstance(info, dict):
-        raise start_error(f"step() must return a dict as info (got {type(info).__name__})")
+        raise EnvStartError(f"step() must return a dict as info (got {type(info).__name__})")
     return legacy, warnings
 
 
@@ -99,21 +99,23 @@ def _check_reset(env: Env, options: dict[str, Any] | None, warnings: list[str]) 
     except BaseException as error:
         pass_on_interrupts(error)
         given = f", with options {options}," if options else ""
-        raise start_error(f"its first reset(){given} failed: {own_words(error)}") from error
+        raise EnvStartError(f"its first reset(){given} failed: {own_words(error)}") from error
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         warnings += obs_warnings(env.observation_space, result[0], "reset()")
         return False, result[0]
     try:
         warnings += obs_warnings(env.observation_space, result, "reset()")
     except EnvError as error:
-        raise start_error(f"reset() must return (obs, info) with info a dict (got {_kind(result)}); {error}") from error
+        raise EnvStartError(
+            f"reset() must return (obs, info) with info a dict (got {_kind(result)}); {error}"
+        ) from error
     return True, result
 
 
 def _check_spaces(observation_space: Any, action_space: Any) -> tuple[ObsSpec, ActionSpec]:
     for name, space in (("observation_space", observation_space), ("action_space", action_space)):
         if not isinstance(space, spaces.Space):
-            raise start_error(
+            raise EnvStartError(
                 f"{name} must be a gymnasium.spaces.Space (got {_kind(space)}); set it in the constructor"
             )
     problems: list[str] = []
@@ -139,9 +141,9 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
         obs, info = env.reset(seed=_SEED)
     except BaseException as error:
         pass_on_interrupts(error)
-        raise start_error(f"its first reset() failed: {own_words(error)}") from error
+        raise EnvStartError(f"its first reset() failed: {own_words(error)}") from error
     if not isinstance(info, dict):
-        raise start_error(f"reset() must return (obs, info) with info a dict (got {type(info).__name__})")
+        raise EnvStartError(f"reset() must return (obs, info) with info a dict (got {type(info).__name__})")
     warnings = obs_warnings(env.observation_space, obs, "reset()")
     first = _first_action(env.action_space)
     if spec.mask is not None:
@@ -155,7 +157,7 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
         return [*warnings, f"its first step raised {own_words(error)}"]
     for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
         if np.shape(values) != (env.num_envs,):
-            raise start_error(f"step() must return {name} of shape ({env.num_envs},) (got shape {np.shape(values)})")
+            raise EnvStartError(f"step() must return {name} of shape ({env.num_envs},) (got shape {np.shape(values)})")
     return warnings + obs_warnings(env.observation_space, obs, "step()")
 
 
@@ -163,7 +165,7 @@ def obs_warnings(space: Space, obs: Any, source: str) -> list[str]:
     """How an observation departs from its space in ways that training survives; the wrong structure or shape raises."""
     warnings: list[str] = []
     if isinstance(obs, Mapping) and not isinstance(space, spaces.Dict | spaces.Sequence):
-        raise start_error(
+        raise EnvStartError(
             f"{source} gives a dict of {', '.join(map(str, obs))}, its space is {space}; if these are agents, shoal "
             "trains one: return what that one sees, or make the space a Dict"
         )
@@ -180,7 +182,7 @@ def obs_warnings(space: Space, obs: Any, source: str) -> list[str]:
             try:
                 value = value[key]
             except (KeyError, IndexError, TypeError):
-                raise start_error(f"{what} is missing (got {_kind(obs)})") from None
+                raise EnvStartError(f"{what} is missing (got {_kind(obs)})") from None
         look = _sequence_warnings if isinstance(leaf, spaces.Sequence) else _leaf_warnings
         warnings += look(leaf, value, what)
     return warnings
@@ -191,9 +193,9 @@ def _sequence_warnings(sequence: Space, value: Any, what: str) -> list[str]:
     try:
         items = items_of(sequence, value)
     except (ValueError, TypeError, KeyError) as error:
-        raise start_error(f"{what} {error}") from None
+        raise EnvStartError(f"{what} {error}") from None
     if isinstance(sequence, Repeated) and len(items) > sequence.max_len:
-        raise start_error(f"{what} has {len(items)} items, its space says {sequence.max_len} at most")
+        raise EnvStartError(f"{what} has {len(items)} items, its space says {sequence.max_len} at most")
     return [warning for item in items for warning in obs_warnings(sequence.feature_space, item, f"{what}, an item")]
 
 
@@ -201,13 +203,13 @@ def _leaf_warnings(leaf: Space, value: Any, what: str) -> list[str]:
     try:
         array = np.asarray(value)
     except ValueError:
-        raise start_error(f"{what} is ragged, its space says shape {leaf.shape}") from None
+        raise EnvStartError(f"{what} is ragged, its space says shape {leaf.shape}") from None
     if array.shape != leaf.shape:
         is_batch = array.ndim > 0 and len(array) > 1 and array.shape[1:] == leaf.shape
         hint = "; if it is a batch of environments, name what makes one of them: shoal makes the batch itself"
-        raise start_error(f"{what} has shape {array.shape}, its space says {leaf.shape}{hint if is_batch else ''}")
+        raise EnvStartError(f"{what} has shape {array.shape}, its space says {leaf.shape}{hint if is_batch else ''}")
     if array.dtype.kind not in "biuf":
-        raise start_error(f"{what} must hold numbers (got {_kind(value)})")
+        raise EnvStartError(f"{what} must hold numbers (got {_kind(value)})")
     warnings: list[str] = []
     dtype = np.dtype(leaf.dtype) if leaf.dtype is not None else array.dtype
     if (
@@ -236,12 +238,12 @@ def _inside(leaf: Space, array: Any) -> bool:
 
 def _check_reward(reward: Any, warnings: list[str]) -> None:
     if isinstance(reward, Mapping | list | tuple) or np.size(reward) > 1:
-        raise start_error(
+        raise EnvStartError(
             f"step() gave {len(reward)} rewards ({_kind(reward)}): it has several agents, or is a batch; shoal trains "
             "one agent, and makes the batch itself, so let step() return one number"
         )
     if not isinstance(reward, Real | np.bool_):
-        raise start_error(f"step() must return a number as reward (got {_kind(reward)})")
+        raise EnvStartError(f"step() must return a number as reward (got {_kind(reward)})")
     if not np.isfinite(float(reward)):
         warnings.append(f"step(): the reward is not finite ({reward})")
 
@@ -252,7 +254,7 @@ def _check_flag(name: str, flag: Any, warnings: list[str]) -> None:
     if isinstance(flag, Real) and flag in (0, 1):
         warnings.append(f"step(): {name} is {flag!r}, no bool: shoal reads it as {bool(flag)}")
         return
-    raise start_error(f"step() must return True or False as {name} (got {_kind(flag)})")
+    raise EnvStartError(f"step() must return True or False as {name} (got {_kind(flag)})")
 
 
 def _first_action(space: Space) -> Any:
@@ -269,9 +271,9 @@ def _allowed_actions(mask: MaskSpec, actions: ActionSpec, observations: list[Any
         try:
             row = mask.row(obs)
         except ValueError as error:
-            raise start_error(f"reset(): {error}") from None
+            raise EnvStartError(f"reset(): {error}") from None
         if mask.stuck(row[None]).any():
-            raise start_error(f"reset(): {mask.told(row)}")
+            raise EnvStartError(f"reset(): {mask.told(row)}")
         for column, value in mask.first_allowed(row):
             taken[index, column] = value
     return list(actions.decode(taken))

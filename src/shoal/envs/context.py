@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.errors import NoSuchItem
+
 INDICES = ("worker_index", "vector_index", "env_index", "num_workers")
-
-
-class NoSuchItem(KeyError):
-    """One of the four indices was asked for as an item."""
 
 
 class EnvContext(dict[str, Any]):

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from shoal.envs.context import INDICES, EnvContext, NoSuchItem
-from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
-from shoal.errors import ConfigError, ShoalError
+from shoal.envs.context import INDICES, EnvContext
+from shoal.envs.env_errors import own_words, pass_on_interrupts
+from shoal.errors import ConfigError, EnvStartError, NoSuchItem, ShoalError
 
 _WHOLE_CONFIG = ("config", "env_config", "ctx", "context")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -32,7 +32,7 @@ def guarded(make: Callable[[], Any], name: str, ctx: EnvContext) -> Any:
         raise
     except BaseException as error:
         pass_on_interrupts(error)
-        raise start_error(f"env {name}: its constructor failed: {own_words(error)}{_lacking(error, ctx)}") from error
+        raise EnvStartError(f"env {name}: its constructor failed: {own_words(error)}{_lacking(error, ctx)}") from error
 
 
 def _lacking(error: BaseException, ctx: EnvContext) -> str:
@@ -50,9 +50,9 @@ def check_keywords(target: Callable[..., Any], name: str, keywords: Mapping[str,
         return
     accepted = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes = [key for key in [*accepted, *also] if key not in INDICES]
+    hint = f"it takes {', '.join(takes)}" if takes else "it takes none at all, so leave env_config empty"
     problems = [
-        f"env_config.{key}: env {name} takes no such argument; "
-        + (f"it takes {', '.join(takes)}" if takes else "it takes none at all, so leave env_config empty")
+        f"env_config.{key}: env {name} takes no such argument; {hint}"
         for key in keywords
         if key not in accepted and key not in also
     ]
@@ -76,7 +76,7 @@ def _arguments(target: Callable[..., Any], name: str, ctx: EnvContext) -> tuple[
             )
         return [ctx], {}
     check_keywords(target, name, user, ())
-    given = {**{p.name: getattr(ctx, p.name) for p in named if p.name in INDICES}, **user}
+    given = {p.name: getattr(ctx, p.name) for p in named if p.name in INDICES} | user
     lacking = [p.name for p in named if p.default is p.empty and p.name not in given]
     if lacking:
         raise ConfigError(f"env {name}: its constructor needs {', '.join(lacking)}; put it into env_config")

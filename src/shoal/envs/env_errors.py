@@ -11,8 +11,6 @@ from pathlib import Path
 
 import gymnasium
 
-from shoal.errors import EnvError
-
 logger = logging.getLogger("shoal")
 
 _SHOAL = str(Path(__file__).resolve().parents[1])
@@ -24,13 +22,6 @@ _STDLIB = str(Path(os.__file__).resolve().parent)
 def notice_once(sentence: str) -> None:
     """Log a sentence the first time it is said in this process."""
     logger.warning(sentence)
-
-
-def start_error(sentence: str) -> EnvError:
-    """An environment that never came to life: the user mends it and starts again, so it ends like a wrong word."""
-    error = EnvError(sentence)
-    error.exit_code = 2
-    return error
 
 
 def pass_on_interrupts(error: BaseException) -> None:

@@ -32,7 +32,7 @@ _NOT_MADE = "; the checks after it were not made"
 class Wanted:
     """What to examine, in values that another process can take."""
 
-    env: str
+    env: Any
     env_config: dict[str, Any]
     user_code: UserCode = INSTALLED
     wrappers: tuple[Any, ...] = ()

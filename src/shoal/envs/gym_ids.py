@@ -74,8 +74,7 @@ def spec_of_package(package: str, env_id: str) -> EnvSpec:
     if env_id in gymnasium.registry:
         return gymnasium.registry[env_id]
     top = package.partition(".")[0]
-    written = [known for known, homes in written_ids().items() if top in [home.package for home in homes]]
-    own = sorted({*written, *(known for known, spec in gymnasium.registry.items() if _is_of(spec, top))})
+    own = _ids_of(top)
     same = [known for known in own if _without_version(known) == _without_version(env_id)]
     near = same or _nearest(env_id, own)
     if near:
@@ -85,6 +84,15 @@ def spec_of_package(package: str, env_id: str) -> EnvSpec:
     else:
         hint = "it registers no environments; type my_module:MyEnv for a class of it"
     raise ConfigError(f"env '{package}:{env_id}': {package} has no class and registers no id of that name; {hint}")
+
+
+def _ids_of(package: str) -> list[str]:
+    """The ids that a package registers, or would if it were imported."""
+    found = {known for known, spec in gymnasium.registry.items() if _is_of(spec, package)}
+    for known, homes in written_ids().items():
+        if any(home.package == package for home in homes):
+            found.add(known)
+    return sorted(found)
 
 
 def _of_installed_package(text: str) -> tuple[EnvSpec, dict[str, object]] | None:
@@ -126,7 +134,10 @@ def _with_package(env_id: str) -> str:
 
 def _newest(ids: Iterable[str]) -> list[str]:
     """Each id in its newest version."""
-    return [f"{base}-v{numbers[-1]}" if numbers else base for base, numbers in _versions(ids).items()]
+    newest = []
+    for base, numbers in _versions(ids).items():
+        newest.append(f"{base}-v{numbers[-1]}" if numbers else base)
+    return newest
 
 
 def _nearest(text: str, ids: Iterable[str]) -> list[str]:
@@ -139,7 +150,10 @@ def _nearest(text: str, ids: Iterable[str]) -> list[str]:
     asked = _without_version(text).lower()
     near = difflib.get_close_matches(asked, names, n=3, cutoff=0.7)
     near += difflib.get_close_matches(asked.rpartition("/")[2], names, n=3, cutoff=0.7)
-    return list(dict.fromkeys(known for spelling in near for known in names[spelling]))[:3]
+    found: dict[str, None] = {}
+    for spelling in near:
+        found |= dict.fromkeys(names[spelling])
+    return list(found)[:3]
 
 
 def _named(names: Iterable[str], most: int = 8) -> str:
@@ -171,11 +185,10 @@ def _classic_atari(text: str) -> tuple[EnvSpec, dict[str, object]] | None:
         return None
     # The settings that Gym gave these names until 0.21; SpaceInvaders' lasers blink at every fourth frame.
     deterministic = 3 if match["game"] == "SpaceInvaders" else 4
-    return spec, {
-        "obs_type": "ram" if match["ram"] else "rgb",
-        "frameskip": {"NoFrameskip": 1, "Deterministic": deterministic}.get(match["skip"], (2, 5)),
-        "repeat_action_probability": 0.25 if match["version"] == "0" else 0.0,
-    }
+    obs_type = "ram" if match["ram"] else "rgb"
+    repeat = 0.25 if match["version"] == "0" else 0.0
+    frameskip = {"NoFrameskip": 1, "Deterministic": deterministic}.get(match["skip"], (2, 5))
+    return spec, {"obs_type": obs_type, "frameskip": frameskip, "repeat_action_probability": repeat}
 
 
 def _tell_newer_version(spec: EnvSpec) -> None:

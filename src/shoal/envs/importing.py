@@ -21,18 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.envs.env_errors import logger, notice_once, own_words, start_error
-from shoal.errors import ConfigError
+from shoal.envs.env_errors import logger, notice_once, own_words
+from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing
 
 _imported_here: set[str] = set()
-
-
-class ModuleMissing(ConfigError):
-    """No module of that name can be found."""
-
-
-class AttributeMissing(ConfigError):
-    """The module is there, but has nothing of that name."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class UserCode:
         except (Exception, SystemExit) as error:
             if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
                 raise ModuleMissing(f"no module {name!r} in {self} or the installed packages") from error
-            raise start_error(f"importing {name!r} failed: {own_words(error)}") from error
+            raise EnvStartError(f"importing {name!r} failed: {own_words(error)}") from error
         if wanted and not _same_file(sys.modules[top], wanted):
             found = getattr(sys.modules[top], "__file__", None) or "Python itself"
             raise ConfigError(
@@ -110,7 +102,7 @@ class UserCode:
                 spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
-            raise start_error(f"importing {path} failed: {own_words(error)}") from error
+            raise EnvStartError(f"importing {path} failed: {own_words(error)}") from error
         _tell_origin(module)
         return module
 

@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shoal.envs.env_errors import notice_once, start_error
-from shoal.errors import ConfigError
+from shoal.envs.env_errors import notice_once
+from shoal.errors import ConfigError, EnvStartError
 
 
 def is_legacy(env: Any) -> bool:
@@ -154,14 +154,14 @@ def gymnasium_space(space: Any) -> spaces.Space[Any]:
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(np.asarray(space.nvec))
     if kind == "MultiBinary":
-        return spaces.MultiBinary(space.n if np.ndim(space.n) == 0 else [int(n) for n in space.n])
+        return spaces.MultiBinary(np.asarray(space.n).tolist())
     if kind == "Dict":
         # Old Gym sorted the keys and Gymnasium keeps the order given: the order of the space itself is right for both.
         return spaces.Dict([(str(key), gymnasium_space(child)) for key, child in space.spaces.items()])
     if kind == "Tuple":
         return spaces.Tuple([gymnasium_space(child) for child in space.spaces])
     if space is None:
-        raise start_error("the environment's observation_space or action_space is None; set both in its constructor")
+        raise EnvStartError("the environment's observation_space or action_space is None; set both in its constructor")
     raise ConfigError(
         f"{type(space).__module__}.{kind} is no space that shoal can use; "
         "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple of gymnasium.spaces"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,20 +19,19 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_arguments import check_keywords, create, guarded
-from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
+from shoal.envs.env_errors import own_words, pass_on_interrupts
 from shoal.envs.foreign_objects import stranger
 from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
 from shoal.envs.importing import (
     INSTALLED,
-    AttributeMissing,
-    ModuleMissing,
     UserCode,
     attribute,
 )
 from shoal.envs.legacy import AnyForm, LegacyGymEnv, is_legacy
+from shoal.envs.programs import ProgramMaker
 from shoal.envs.registry import registered
 from shoal.envs.wrapping import Wrapping, wrappings
-from shoal.errors import ConfigError
+from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing
 
 Env: TypeAlias = "gymnasium.Env[Any, Any]"
 AnyEnv: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
@@ -64,7 +65,7 @@ class EnvMaker:
             return self._unwrapped(env)
         missing = self._missing_parts(env)
         if missing:
-            raise start_error(
+            raise EnvStartError(
                 f"env {self.name}: it gave {type(env).__name__} without {', '.join(missing)}; "
                 "an environment needs reset, step, observation_space and action_space, as a gymnasium.Env has"
             )
@@ -79,10 +80,10 @@ class EnvMaker:
         except BaseException as error:
             pass_on_interrupts(error)
             close_quietly(env)
-            raise start_error(f"env {self.name}: reading its spaces failed: {own_words(error)}") from error
+            raise EnvStartError(f"env {self.name}: reading its spaces failed: {own_words(error)}") from error
         if told:
             close_quietly(env)
-            raise start_error(f"env {self.name}: {told}")
+            raise EnvStartError(f"env {self.name}: {told}")
         return missing
 
     def _wrapped(self, env: Env) -> Env:
@@ -128,6 +129,9 @@ def env_maker(env: object, user_code: UserCode = INSTALLED, wrappers: Sequence[A
 def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     if isinstance(env, str):
         return _maker_from_text(env, user_code)
+    if isinstance(env, Mapping):
+        program = ProgramMaker(dict(env), user_code.folders[0] if user_code.folders else os.getcwd())
+        return EnvMaker(_folder_name(program.name), json.dumps(program.config), program, user_code)
     if env is None or not callable(env) or _looks_like_env(env):
         what = f"an environment already made ({type(env).__name__})" if _looks_like_env(env) else repr(env)
         raise ConfigError(
@@ -244,7 +248,7 @@ def _file_called(text: str, user_code: UserCode) -> str | None:
         return None
     return (
         "is no file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
-        "or YAML with experiments (my_experiments.yml)"
+        "YAML with experiments (my_experiments.yml), or a program that speaks the lines protocol (add --protocol lines)"
     )
 
 

@@ -31,6 +31,8 @@ class NativeVector:
         self, env: VectorEnv[Any, Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec, seed: int, first_index: int = 0
     ) -> None:
         self.env = env
+        self.envs: list[Any] = [env]
+        self.task: Any = None  # never another: a curriculum refuses native vector environments
         self.num_envs = env.num_envs
         self.can_replay = False
         self.episodes: list[Episode] = []

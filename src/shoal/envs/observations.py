@@ -33,6 +33,7 @@ LARGEST_EXACT_INTEGER = 2**23  # of twice this, single precision still knows eve
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 Kind = Literal["vector", "image", "items", "avail", "mask"]
+PutRows = Callable[[Sequence[Any], Parts], None]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ class ObsLeaf:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape that the environment must give; of a sequence, the most that fits."""
-        return tuple(self.space.shape or ()) if self.items is None else (self.items.max_len,)
+        if self.items is not None:
+            return (self.items.max_len,)
+        return tuple(self.space.shape or ())
 
     @property
     def name(self) -> str:
@@ -80,31 +83,21 @@ class ObsSpec:
         self.mask: MaskSpec | None = None if actions is None else mask_spec(space, actions)
         found = [(path, leaf, _kind(path, leaf, images, actions)) for path, leaf in leaves_of(space)]
         self.vector_size = sum(prod(leaf.shape or ()) for _, leaf, kind in found if kind == "vector")
-        parts: list[tuple[Kind, tuple[int, ...], Any]] = []
+        self.kinds: tuple[Kind, ...] = ()  # of the parts
+        self.shapes: tuple[tuple[int, ...], ...] = ()
+        self.dtypes: tuple[np.dtype[Any], ...] = ()
+        own: dict[Path, tuple[int, Items | None]] = {}  # the part that is a leaf's own, and its items
         if self.vector_size:
-            parts.append(("vector", (self.vector_size,), np.float32))
-        own: dict[Path, int] = {}
-        items: dict[Path, Items] = {}
+            self._add_part("vector", (self.vector_size,), np.float32)
         for wanted in ("image", "items", "avail"):
             for path, leaf, kind in found:
-                if kind != wanted:
-                    continue
-                own[path] = len(parts)
-                # Wide integers and doubles carry no more for a network than single precision does.
-                dtype = np.uint8 if kind == "image" and leaf.dtype == np.uint8 else np.float32
-                shape = tuple(leaf.shape or ())
-                if isinstance(leaf, spaces.Sequence):
-                    items[path] = _items(path, leaf, max_len)
-                    shape = (items[path].max_len, 1 + items[path].spec.vector_size)
-                parts.append((kind, shape, dtype))
-        if not parts:
+                if kind == wanted:
+                    own[path] = self._add_leaf(path, leaf, kind, max_len)
+        if not self.kinds:
             alone = f"but {MASK}; add what the agent sees as `observations`" if self.mask else "that shoal could see"
             raise ConfigError(f"observation_space {space} holds no number {alone}")
         if self.mask is not None:
-            parts.append(("mask", (self.mask.size,), np.bool_))
-        self.kinds = tuple(kind for kind, _, _ in parts)
-        self.shapes = tuple(shape for _, shape, _ in parts)
-        self.dtypes = tuple(np.dtype(dtype) for _, _, dtype in parts)
+            self._add_part("mask", (self.mask.size,), np.bool_)
 
         self.leaves: list[ObsLeaf] = []
         column = 0
@@ -118,10 +111,27 @@ class ObsSpec:
                 column += size
             elif kind == "mask":
                 assert self.mask is not None
-                self.leaves.append(ObsLeaf(path, leaf, kind, len(parts) - 1, self.mask.columns[path]))
+                self.leaves.append(ObsLeaf(path, leaf, kind, len(self.kinds) - 1, self.mask.columns[path]))
             else:
-                self.leaves.append(ObsLeaf(path, leaf, kind, own[path], None, items=items.get(path)))
-        self._put_rows = self._fast_put()
+                part, items = own[path]
+                self.leaves.append(ObsLeaf(path, leaf, kind, part, None, items=items))
+        self._put_rows: PutRows = self._fast_put()
+
+    def _add_part(self, kind: Kind, shape: tuple[int, ...], dtype: Any) -> int:
+        """Give observations one more part; returns which it is."""
+        self.kinds += (kind,)
+        self.shapes += (shape,)
+        self.dtypes += (np.dtype(dtype),)
+        return len(self.kinds) - 1
+
+    def _add_leaf(self, path: Path, leaf: Space, kind: Kind, max_len: int | None) -> tuple[int, Items | None]:
+        """Give a leaf a part of its own; returns which it is, and how the items of a sequence lie in it."""
+        if isinstance(leaf, spaces.Sequence):
+            items = _items(path, leaf, max_len)
+            return self._add_part(kind, (items.max_len, 1 + items.spec.vector_size), np.float32), items
+        # Wide integers and doubles carry no more for a network than single precision does.
+        dtype = np.uint8 if kind == "image" and leaf.dtype == np.uint8 else np.float32
+        return self._add_part(kind, tuple(leaf.shape or ()), dtype), None
 
     @property
     def image_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -130,10 +140,11 @@ class ObsSpec:
 
     def allocate(self, *lead: int) -> Parts:
         """Room for `lead` observations: zeros, and masks that allow everything."""
-        return tuple(
-            (np.ones if dtype == np.bool_ else np.zeros)((*lead, *shape), dtype)
-            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
-        )
+        parts = []
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            make = np.ones if dtype == np.bool_ else np.zeros
+            parts.append(make((*lead, *shape), dtype))
+        return tuple(parts)
 
     def put(self, obs: Any, rows: Parts, index: int, ended: bool = False) -> None:
         """Write one observation; a ValueError says what does not fit.
@@ -205,49 +216,60 @@ class ObsSpec:
             values[leaf.path] = value[()] if isinstance(leaf.space, spaces.Discrete) else value
         return nest(self.space, values)
 
-    def _fast_put(self) -> Callable[[Sequence[Any], Parts], None]:
+    def _fast_put(self) -> PutRows:
         """Most spaces are one flat leaf, and for those one call writes every row; others are written leaf by leaf."""
         leaf = self.leaves[0]
         first = leaf.first
         exact = first is None or bool((np.abs(first) < LARGEST_EXACT_INTEGER).all())
         if len(self.leaves) == 1 and not leaf.path and self.vector_size and len(leaf.shape) <= 1 and exact:
-            shift = first.astype(np.float32) if first is not None and first.any() else None
-            size = self.vector_size
+            return _put_numbers(leaf, self.vector_size)
+        return _put_leaves(self.leaves)
 
-            def put_numbers(observations: Sequence[Any], rows: Parts) -> None:
-                if leaf.shape:
-                    # Concatenation beats a loop of assignments, and by itself it refuses a wrong total.
-                    np.concatenate(observations, out=rows[0].reshape(-1))
-                    if max(map(len, observations)) != size:
-                        raise ValueError("observations of wrong sizes")
-                else:
-                    rows[0][:, 0] = observations
-                if shift is not None:
-                    np.subtract(rows[0], shift, out=rows[0])
 
-            return put_numbers
-        found = [(leaf, _getter(leaf.path)) for leaf in self.leaves]
+def _put_numbers(leaf: ObsLeaf, size: int) -> PutRows:
+    """What writes observations that are one flat leaf of numbers."""
+    shift: NDArray[np.float32] | None = None
+    if leaf.first is not None and leaf.first.any():
+        shift = leaf.first.astype(np.float32)
 
-        def put_leaves(observations: Sequence[Any], rows: Parts) -> None:
-            count = len(observations)
-            for leaf, get in found:
-                room, values = rows[leaf.part], [get(obs) for obs in observations]
-                if leaf.items is not None:
-                    for index, value in enumerate(values):
-                        leaf.items.put(value, room[index], leaf.name)
-                elif leaf.columns is None:
-                    for index, value in enumerate(values):
-                        if np.shape(value) != leaf.shape:
-                            raise ValueError("observations of wrong shapes")
-                        room[index] = value
-                else:
-                    array = np.array(values)
-                    if array.shape != (count, *leaf.shape):
+    def put(observations: Sequence[Any], rows: Parts) -> None:
+        if leaf.shape:
+            # Concatenation beats a loop of assignments, and by itself it refuses a wrong total.
+            np.concatenate(observations, out=rows[0].reshape(-1))
+            if max(map(len, observations)) != size:
+                raise ValueError("observations of wrong sizes")
+        else:
+            rows[0][:, 0] = observations
+        if shift is not None:
+            np.subtract(rows[0], shift, out=rows[0])
+
+    return put
+
+
+def _put_leaves(leaves: Sequence[ObsLeaf]) -> PutRows:
+    """What writes observations leaf by leaf."""
+    found = [(leaf, _getter(leaf.path)) for leaf in leaves]
+
+    def put(observations: Sequence[Any], rows: Parts) -> None:
+        count = len(observations)
+        for leaf, get in found:
+            room, values = rows[leaf.part], [get(obs) for obs in observations]
+            if leaf.items is not None:
+                for index, value in enumerate(values):
+                    leaf.items.put(value, room[index], leaf.name)
+            elif leaf.columns is None:
+                for index, value in enumerate(values):
+                    if np.shape(value) != leaf.shape:
                         raise ValueError("observations of wrong shapes")
-                    if array.size:
-                        room[:, leaf.columns] = leaf.stored(array.reshape(count, -1))
+                    room[index] = value
+            else:
+                array = np.array(values)
+                if array.shape != (count, *leaf.shape):
+                    raise ValueError("observations of wrong shapes")
+                if array.size:
+                    room[:, leaf.columns] = leaf.stored(array.reshape(count, -1))
 
-        return put_leaves
+    return put
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.config.settings import AlgorithmConfig, RandomizeConfig
+from shoal.config.sections import RandomizeConfig
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.streams import Stream, generator
 from shoal.envs.cases import read_cases
 from shoal.envs.importing import UserCode

@@ -1,4 +1,4 @@
-"""Environments under observation: what an episode begins with, and a record of what happens in it."""
+"""Recorded environments: what an episode begins with, and a record of what happens in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -23,15 +23,21 @@ from shoal.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Film:
-    """A video to be made of the first environment, or of each case: of so many of its episodes."""
+class RecordingOptions:
+    """What is kept of an evaluation's episodes beside their numbers."""
 
-    path: Path
-    episodes: int = 1
+    trajectories: bool = False
+    video: Path | None = None  # of the first environment, or of each case
+    video_episodes: int = 1  # how many episodes of an environment the video shows
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept."""
+        return not self.trajectories and self.video is None
 
 
 @dataclass
-class Trace:
+class Trajectory:
     """One whole episode in the environment's own terms; observations are one more than steps."""
 
     env_index: int
@@ -41,30 +47,31 @@ class Trace:
     terminated: bool = False
 
 
-class Recorder:
-    """Keeps what happens in the environments that it watches, from when `on` is set.
+class EpisodeRecorder:
+    """Keeps what happens in its environments, from when `is_on` is set.
 
     An environment that is closed within an episode has failed, and the episode is forgotten; where there is
-    `one_env_per_episode`, that is how every episode ends. A video that fails is given up: `trouble` says why, and the
-    episodes go on as if nobody had filmed them.
+    `one_env_per_episode`, that is how every episode ends. A video that fails is given up: `video_problem` says why, and
+    the episodes go on as if nobody had filmed them.
     """
 
-    def __init__(self, trace: bool = False, film: Film | None = None) -> None:
-        self.on = self.one_env_per_episode = False
-        self.trouble = ""
-        self.trace, self.film = trace, film
-        self.traces: list[Trace] = []  # in the order in which episodes ended
+    def __init__(self, options: RecordingOptions | None = None) -> None:
+        self.is_on = self.one_env_per_episode = False
+        self.video_problem = ""
+        self.options = options or RecordingOptions()
+        self.trajectories: list[Trajectory] = []  # in the order in which episodes ended
         self.begun: Counter[int] = Counter()  # episodes of each environment
         self._video: Video | None = None
 
     def show(self, env: gymnasium.Env[Any, Any], index: int) -> None:
         """Film the environment as it is now, if this is one of the episodes that are wanted of it."""
-        if self.film is None or self.trouble or self.begun[index] > self.film.episodes:
+        path = self.options.video
+        if path is None or self.video_problem or self.begun[index] > self.options.video_episodes:
             return
-        with self._filming(self.film.path):
+        with self._filming(path):
             frame = picture(env)
             if self._video is None:
-                self._video = Video(self.film.path, env.metadata.get("render_fps") or DEFAULT_FPS, frame.shape)
+                self._video = Video(path, env.metadata.get("render_fps") or DEFAULT_FPS, frame.shape)
             self._video.add(frame)
 
     def finish(self) -> None:
@@ -85,20 +92,22 @@ class Recorder:
         try:
             yield
         except Exception as error:
-            self.trouble = f"the video {path} was not made: {own_words(error)}"
+            self.video_problem = f"the video {path} was not made: {own_words(error)}"
             self.close()
 
 
-class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
+class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Begins each episode as its case says, and tells a recorder what happens.
 
     It passes on what the environment gives, also in the form of old Gym, which only a first step may reveal.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], recorder: Recorder, index: int, case: Case, filmed: bool) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], recorder: EpisodeRecorder, index: int, case: Case, filmed: bool
+    ) -> None:
         super().__init__(env)
         self._recorder, self._index, self._case, self._filmed = recorder, index, case, filmed
-        self._trace: Trace | None = None
+        self._trajectory: Trajectory | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """See `gymnasium.Env`."""
@@ -109,11 +118,11 @@ class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
         if chosen is not None:  # not every environment has room for them
             keywords["options"] = chosen
         result: Any = self.env.reset(**keywords)
-        if self._recorder.on:
+        if self._recorder.is_on:
             self._recorder.begun[self._index] += 1
-            if self._recorder.trace:
+            if self._recorder.options.trajectories:
                 first = result[0] if isinstance(result, tuple) and len(result) == 2 else result
-                self._trace = Trace(self._index, [copy.deepcopy(first)])
+                self._trajectory = Trajectory(self._index, [copy.deepcopy(first)])
             if self._filmed:
                 self._recorder.show(self.env, self._index)
         return result
@@ -121,12 +130,12 @@ class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         """See `gymnasium.Env`."""
         result: Any = self.env.step(action)
-        if self._trace is not None:
-            self._trace.obs.append(copy.deepcopy(result[0]))
-            self._trace.actions.append(copy.deepcopy(action))
-            self._trace.rewards.append(float(result[1]))
-            self._trace.terminated = bool(result[2])
-        if self._filmed and self._recorder.on:
+        if self._trajectory is not None:
+            self._trajectory.obs.append(copy.deepcopy(result[0]))
+            self._trajectory.actions.append(copy.deepcopy(action))
+            self._trajectory.rewards.append(float(result[1]))
+            self._trajectory.terminated = bool(result[2])
+        if self._filmed and self._recorder.is_on:
             self._recorder.show(self.env, self._index)
         return result
 
@@ -138,21 +147,26 @@ class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _end(self) -> None:
         """A reset is the end of the episode before it, whoever ended that."""
-        if self._trace is not None and self._trace.actions:
-            self._recorder.traces.append(self._trace)
-        self._trace = None
+        if self._trajectory is not None and self._trajectory.actions:
+            self._recorder.trajectories.append(self._trajectory)
+        self._trajectory = None
 
 
 @dataclass(frozen=True)
-class WatchedMaker(EnvMaker):
-    """Makes environments that are watched, and begin as a case says.
+class RecordedEnvMaker(EnvMaker):
+    """Makes environments that are recorded, and begin as a case says.
 
     `first_options` are for the reset by which an environment shows whether it draws at all.
     """
 
-    recorder: Recorder = field(default_factory=Recorder, compare=False)
+    recorder: EpisodeRecorder = field(default_factory=EpisodeRecorder, compare=False)
     case: Case = field(default_factory=Case)
     first_options: dict[str, Any] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the maker of recorded environments {self.name} cannot be sent to another process: its recorder stays here"
+        )
 
     def make(self, ctx: EnvContext) -> AnyEnv:
         """See `EnvMaker`."""
@@ -160,7 +174,7 @@ class WatchedMaker(EnvMaker):
         if case.env_config is not None:
             ctx = ctx.with_config({**ctx, **case.env_config})
         plain = EnvMaker(**{f.name: getattr(self, f.name) for f in fields(EnvMaker)})
-        filmed = self.recorder.film is not None and ctx.vector_index == 0
+        filmed = self.recorder.options.video is not None and ctx.vector_index == 0
         env = made_to_be_filmed(plain, ctx, case.options or self.first_options) if filmed else plain.make(ctx)
         if isinstance(env, VectorEnv):
             env.close()
@@ -168,12 +182,12 @@ class WatchedMaker(EnvMaker):
         if case.options and not takes_options(env):
             env.close()
             raise ConfigError(f"env {self.name}: its reset takes no options (the cases have {', '.join(case.options)})")
-        return Watched(env, self.recorder, ctx.env_index, case, filmed)
+        return RecordedEnv(env, self.recorder, ctx.env_index, case, filmed)
 
 
-def watched(
-    maker: EnvMaker, recorder: Recorder, case: Case | None = None, first_options: dict[str, Any] | None = None
-) -> WatchedMaker:
-    """The same environments, watched."""
+def recorded(
+    maker: EnvMaker, recorder: EpisodeRecorder, case: Case | None = None, first_options: dict[str, Any] | None = None
+) -> RecordedEnvMaker:
+    """The same environments, recorded."""
     same = {f.name: getattr(maker, f.name) for f in fields(EnvMaker)}
-    return WatchedMaker(**same, recorder=recorder, case=case or Case(), first_options=first_options)
+    return RecordedEnvMaker(**same, recorder=recorder, case=case or Case(), first_options=first_options)

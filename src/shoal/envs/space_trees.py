@@ -67,10 +67,19 @@ def space_from(tree: dict[str, Any]) -> Space:
 def _numbers(array: NDArray[Any]) -> list[Any]:
     """The numbers of an array in a row, or the one that they all are; JSON has no infinity, so that is a text."""
     row = array.reshape(-1)
-    row = row[:1] if (row == row[:1]).all() else row
-    return [number if np.isfinite(number) else str(number) for number in row.tolist()]
+    if (row == row[:1]).all():
+        row = row[:1]
+    numbers = []
+    for number in row.tolist():
+        numbers.append(number if np.isfinite(number) else str(number))
+    return numbers
 
 
 def _array(numbers: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    row = np.array([float(number) if isinstance(number, str) else number for number in numbers], dtype)
-    return row.reshape(shape) if row.size == np.prod(shape, dtype=int) else np.full(shape, row[0], dtype)
+    plain = []
+    for number in numbers:
+        plain.append(float(number) if isinstance(number, str) else number)
+    row = np.array(plain, dtype)
+    if row.size == np.prod(shape, dtype=int):
+        return row.reshape(shape)
+    return np.full(shape, row[0], dtype)

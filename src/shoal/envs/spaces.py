@@ -115,7 +115,8 @@ class ActionSpec:
                 "split them into a MultiDiscrete, or make them a Box"
             )
         self.size = column
-        self.dtype = np.dtype(np.float32 if any(leaf.kind == "gaussian" for leaf in self.leaves) else np.int64)
+        is_continuous = any(leaf.kind == "gaussian" for leaf in self.leaves)
+        self.dtype = np.dtype(np.float32 if is_continuous else np.int64)
         self._decoders = [_decoder(leaf, normalize, clip) for leaf in self.leaves]
         self._normalize = normalize
 
@@ -222,8 +223,8 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
     lowest, highest = space.low.reshape(-1), space.high.reshape(-1)
     if integer:
         # The double nearest to a 64-bit bound may lie beyond it, where the cast back turns the sign.
-        pairs = zip(high.tolist(), highest.tolist(), strict=True)
-        lowest, highest = low, np.array([near if int(near) <= top else np.nextafter(near, 0) for near, top in pairs])
+        beyond = [int(near) > top for near, top in zip(high.tolist(), highest.tolist(), strict=True)]
+        lowest, highest = low, np.where(beyond, np.nextafter(high, 0), high)
     squashed = leaf.squashed if leaf.squashed.any() else None
 
     def continuous(rows: NDArray[Any]) -> Sequence[Any]:

@@ -51,6 +51,8 @@ class Vector(Protocol):
     """What a sampler needs of N environments."""
 
     num_envs: int
+    envs: list[Any]  # for users' own functions; a native vector environment is one
+    task: Any  # given to each environment before its next reset; None: none is
     can_replay: bool  # whether actions lead an environment back to where it was
     episodes: list[Episode]  # finished since they were last taken
     incidents: list[Incident]
@@ -74,6 +76,26 @@ class Vector(Protocol):
         """Close every environment; never raises."""
 
 
+class EpisodeObserver(Protocol):
+    """Is told of a vector's episodes as they happen, each by the `env_index` of its environment.
+
+    What it raises as a CallbackError ends the run. Episodes that are replayed begin and step again, and do not end.
+    """
+
+    wants_every_step: bool  # False: only the last one of each episode
+
+    def begin(self, env_index: int, env: Any, obs: Any, task: Any, drawn: Drawn) -> None:
+        """The environment was reset, to this task and with what was drawn for the episode."""
+
+    def step(
+        self, env_index: int, action: Any, obs: Any, reward: float, info: Any, length: int, total_reward: float
+    ) -> None:
+        """The environment took a step, in its own terms; `length` and `total_reward` are the episode's so far."""
+
+    def end(self, env_index: int) -> dict[str, float]:
+        """The episode has ended, and the environment is not reset yet; returns metrics for the episode's results."""
+
+
 class PythonVector:
     """Gymnasium environments in this process, one after another.
 
@@ -86,7 +108,7 @@ class PythonVector:
     raises, or gives what no network may see) is rebuilt alone; `max_failures` ends the run.
 
     `task` is given to each environment before its next reset (None: none is), and a reset to a new task has a seed: so
-    all episodes since a seed have one task, and can be followed again.
+    all episodes since a seed have one task, and can be followed again. An `observer` is told of every episode.
     """
 
     def __init__(
@@ -101,8 +123,10 @@ class PythonVector:
         worker_index: int = 0,
         max_failures: int | None = None,
         randomizer: Randomizer | None = None,
+        observer: EpisodeObserver | None = None,
     ) -> None:
         self.task: Any = None
+        self.observer = observer
         self.num_envs = num_envs
         self.can_replay = True
         self.episodes: list[Episode] = []
@@ -124,7 +148,7 @@ class PythonVector:
         self._limits = np.full(num_envs, np.iinfo(np.int64).max)
         self._blank = obs_spec.get(obs_spec.allocate(1), 0)
         self._columns: tuple[list[Any], ...] = tuple([None] * num_envs for _ in range(5))
-        self.envs: list[gym.Env[Any, Any]] = [None] * num_envs  # type: ignore[list-item]
+        self.envs: list[Any] = [None] * num_envs
         self._steps: list[Callable[[Any], Any]] = [None] * num_envs  # type: ignore[list-item]
         for row in range(num_envs):
             self._build(row, 1)
@@ -171,7 +195,10 @@ class PythonVector:
             steps.terminated[failed] = True
             steps.truncated[failed] = False
             ended[failed] = False
-        self._go_on(steps, ended, active, decoded)
+        if self.observer is not None:
+            taken = np.ones_like(ended) if active is None else active
+            self._show_steps(steps, taken if self.observer.wants_every_step else ended, decoded)
+        self._go_on(steps, ended)
 
     def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
         """See `Vector`."""
@@ -232,11 +259,20 @@ class PythonVector:
             if row in steps.failed:
                 steps.rewards[row] = 0.0
 
-    def _go_on(
-        self, steps: Steps, ended: NDArray[np.bool_], active: NDArray[np.bool_] | None, decoded: Sequence[Any]
-    ) -> None:
+    def _show_steps(self, steps: Steps, shown: NDArray[np.bool_], decoded: Sequence[Any]) -> None:
+        """Tell the observer what came of the steps; one that failed did not happen."""
+        observations, _, _, _, infos = self._columns
+        for row in shown.nonzero()[0].tolist():
+            if row not in steps.failed:
+                self._show_step(row, decoded[row], observations[row], float(steps.rewards[row]), infos[row])
+
+    def _show_step(self, row: int, action: Any, obs: Any, reward: float, info: Any) -> None:
+        if self.observer is not None:
+            length, total_reward = int(self._lengths[row]), float(self._rewards[row])
+            self.observer.step(self._first_index + row, action, obs, reward, info, length, total_reward)
+
+    def _go_on(self, steps: Steps, ended: NDArray[np.bool_]) -> None:
         """Begin the next episode where one has ended, or was cut by a failure."""
-        del active, decoded
         for row in ended.nonzero()[0].tolist():
             self._end(row, steps)
         for row in steps.failed:
@@ -256,7 +292,10 @@ class PythonVector:
     def _metrics(self, row: int) -> dict[str, float]:
         """The numbers of a finished episode that its results show."""
         info = self._columns[4][row]
-        return plain_numbers(info) if isinstance(info, dict) else {}
+        metrics = plain_numbers(info) if isinstance(info, dict) else {}
+        if self.observer is not None:
+            metrics |= self.observer.end(self._first_index + row)
+        return metrics
 
     def _begin(self, row: int, obs: Parts, seeded: bool) -> bool:
         """Start the next episode, rebuilding the environment as often as its failures are forgiven.
@@ -295,6 +334,9 @@ class PythonVector:
             set_task(self.envs[row], task)
             self._tasks[row] = task
         first, _ = self.envs[row].reset(**keywords)
+        if self.observer is not None:
+            index = self._first_index + row
+            self.observer.begin(index, self.envs[row], first, self._tasks[row], self._drawn[row])
         return first
 
     def _replay(self, row: int, history: NDArray[Any] | None, obs: Parts) -> bool:
@@ -318,18 +360,14 @@ class PythonVector:
         last = self._reset(row, True, task)
         step = self.envs[row].step
         for action in self._action_spec.decode(history) if len(history) else ():
-            result = step(action)
-            last, reward, terminated, truncated, _ = result
+            last, reward, terminated, truncated, info = step(action)
             self._lengths[row] += 1
             self._rewards[row] += np.float32(_number(reward))
-            self._followed(row, action, result)
+            self._show_step(row, action, last, float(reward), info)
             if terminated or truncated or self._lengths[row] >= self._limits[row]:
                 self._lengths[row], self._rewards[row] = 0, 0.0
                 last = self._reset(row, False, task)
         self._obs_spec.put(last, obs, row)
-
-    def _followed(self, row: int, action: Any, result: tuple[Any, ...]) -> None:
-        """Take note of a step that is taken again."""
 
     def _reset_seed(self, row: int) -> int:
         return reset_seed(self._seed, self._first_index + row, self._seedings[row])

@@ -16,9 +16,9 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from shoal.envs.context import EnvContext
-from shoal.envs.env_errors import own_words, start_error
+from shoal.envs.env_errors import own_words
 from shoal.envs.making import AnyEnv, Env, EnvMaker
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvStartError
 
 CODECS = {".mp4": ("libx264", "yuv420p"), ".gif": ("gif", "pal8")}
 MOST_COLOURS = 256  # of one picture of a GIF
@@ -86,7 +86,9 @@ def made_to_be_filmed(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] 
         raise
     except Exception as error:
         env.close()
-        raise start_error(f"env {maker.name}: it cannot be filmed, its render() failed: {own_words(error)}") from error
+        raise EnvStartError(
+            f"env {maker.name}: it cannot be filmed, its render() failed: {own_words(error)}"
+        ) from error
     return env
 
 

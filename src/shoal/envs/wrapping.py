@@ -15,9 +15,9 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from shoal.config.wrappers import source_and_args
 from shoal.envs.env_arguments import parameters_of
-from shoal.envs.env_errors import own_words, pass_on_interrupts, start_error
+from shoal.envs.env_errors import own_words, pass_on_interrupts
 from shoal.envs.importing import INSTALLED, UserCode
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import ConfigError, EnvStartError, ShoalError
 
 REFUSED = {
     "Autoreset": "shoal begins the next episode itself",
@@ -72,9 +72,9 @@ class Wrapping:
             raise
         except BaseException as error:
             pass_on_interrupts(error)
-            raise start_error(f"{self.key}: {self.name} cannot wrap the environment: {own_words(error)}") from error
+            raise EnvStartError(f"{self.key}: {self.name} cannot wrap the environment: {own_words(error)}") from error
         if not isinstance(wrapped, gymnasium.Env):
-            raise start_error(f"{self.key}: {self.name} must return a gymnasium.Env (got {type(wrapped).__name__})")
+            raise EnvStartError(f"{self.key}: {self.name} must return a gymnasium.Env (got {type(wrapped).__name__})")
         return wrapped
 
     def check(self, user_code: UserCode) -> None:
@@ -176,7 +176,9 @@ def _named_value(name: str, target: Callable[..., Any], value: str) -> str:
 def _offer(name: str) -> str:
     by_spelling = {known.lower(): known for known in wrapper_names()}
     near = difflib.get_close_matches(name.lower(), by_spelling, n=3)
-    names = [_RENAMED[name]] if name in _RENAMED else [by_spelling[spelling] for spelling in near]
+    names = [by_spelling[spelling] for spelling in near]
+    if name in _RENAMED:
+        names = [_RENAMED[name]]
     if names:
         return f"did you mean {', '.join(names)}?"
     return f"one of your own is my_module:MyWrapper or my_file.py:MyWrapper, its own are {', '.join(wrapper_names())}"

@@ -10,7 +10,8 @@ from gymnasium import spaces
 from shoal.config.algorithms import name_of
 from shoal.config.dqn import EpsilonGreedyConfig
 from shoal.config.model import ModelConfig
-from shoal.config.settings import AlgorithmConfig, NoiseConfig
+from shoal.config.sections import NoiseConfig
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.filters import MeanStdFilter
 from shoal.data.returns import scheduled
 from shoal.data.streams import Stream, number
@@ -48,8 +49,9 @@ def build_policy(
         raise ConfigError(f"{reason} needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'")
     action_spec = ActionSpec(action_space, config.normalize_actions, config.clip_actions, config.squash_actions)
     obs_spec = ObsSpec(obs_space, config.framework != "numpy", action_spec, config.model.sequence_max_len)
-    if unread := unread_keys(config.model, bool(obs_spec.image_shapes)) + unfit_keys(config, obs_spec, action_spec):
-        raise ConfigError(unread)
+    problems = unread_keys(config.model, bool(obs_spec.image_shapes)) + unfit_keys(config, obs_spec, action_spec)
+    if problems:
+        raise ConfigError(problems)
     distribution: Distribution
     exploration = config.exploration_config
     if config.acts_by_value:
@@ -74,11 +76,10 @@ def build_policy(
         encoder.filter = MeanStdFilter(encoder.measured)
     seed = number(config.seed, Stream.WEIGHTS, np.uint32)
     previous = PreviousStep(action_spec, config.model.sees_prev_action, config.model.sees_prev_reward)
-    network = (
-        _numpy_network(encoder, distribution, config.model, seed)
-        if reason is None
-        else _torch_network(encoder, distribution, config, action_space, previous, seed)
-    )
+    if reason is None:
+        network = _numpy_network(encoder, distribution, config.model, seed)
+    else:
+        network = _torch_network(encoder, distribution, config, action_space, previous, seed)
     if obs_spec.mask is not None:
         place = len(obs_spec.kinds) - 1
         network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec), place)
@@ -115,37 +116,48 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
     """A sentence for each model key that was set although nothing would read it."""
     if model.custom_model is not None:
         return []  # it gets the whole model config, and reads what it likes
-    own, other, why = (
-        (("fcnet_hiddens", "fcnet_activation"), "post_fcnet_hiddens and conv_activation", "with an image among them")
-        if has_images
-        else (("conv_filters", "conv_activation", "post_fcnet_hiddens"), "fcnet_hiddens", "without an image")
-    )
-    fields = type(model).model_fields
+    own: tuple[str, ...] = ("conv_filters", "conv_activation", "post_fcnet_hiddens")
+    other, why = "fcnet_hiddens", "without an image"
+    if has_images:
+        own = ("fcnet_hiddens", "fcnet_activation")
+        other, why = "post_fcnet_hiddens and conv_activation", "with an image among them"
     return [
         f"config.model.{key}: nothing reads it for observations {why}; leave it out, or use {other}"
         for key in own
-        if getattr(model, key) != fields[key].default
+        if _is_set(model, key)
     ]
 
 
 def unfit_keys(config: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> list[str]:
     """A sentence for each key that these spaces leave without a reader, or that cannot do what they ask for."""
-    model, fields = config.model, type(config.model).model_fields
-    sequences = [leaf.space for leaf in obs_spec.leaves if leaf.kind == "items"]
-    unread = {"sequence_max_len": all(isinstance(space, Repeated) for space in sequences)}
-    unread |= dict.fromkeys(("sequence_hiddens", "sequence_pooling"), not sequences and model.custom_model is None)
-    found = [
-        f"config.model.{key}: nothing reads it, for no observation is a Sequence"
-        f"{' that leaves its length open' if sequences else ''}; leave it out"
-        for key, is_unread in unread.items()
-        if is_unread and getattr(model, key) != fields[key].default
-    ]
+    found = _unread_sequence_keys(config.model, obs_spec)
     if config.squash_actions and not any(leaf.squashed.any() for leaf in action_spec.leaves):
         found.append("config.squash_actions: nothing reads it, for no action is a bounded Box; leave it out")
-    if config.framework == "numpy" and (sequences or "avail" in obs_spec.kinds):
-        what = "pool a Sequence" if sequences else f"score {AVAIL}"
-        found.append(f"config.framework: numpy cannot {what}; say torch, or leave framework out")
+    if config.framework == "numpy":
+        for kind, what in (("items", "pool a Sequence"), ("avail", f"score {AVAIL}")):
+            if kind in obs_spec.kinds:
+                found.append(f"config.framework: numpy cannot {what}; say torch, or leave framework out")
     return found
+
+
+def _unread_sequence_keys(model: ModelConfig, obs_spec: ObsSpec) -> list[str]:
+    sequences = [leaf.space for leaf in obs_spec.leaves if leaf.kind == "items"]
+    unread = []
+    if all(isinstance(space, Repeated) for space in sequences):
+        unread.append("sequence_max_len")
+    if not sequences and model.custom_model is None:
+        unread += ["sequence_hiddens", "sequence_pooling"]
+    open_length = " that leaves its length open" if sequences else ""
+    return [
+        f"config.model.{key}: nothing reads it, for no observation is a Sequence{open_length}; leave it out"
+        for key in unread
+        if _is_set(model, key)
+    ]
+
+
+def _is_set(model: ModelConfig, key: str) -> bool:
+    """Whether a key of the model differs from its default."""
+    return bool(getattr(model, key) != type(model).model_fields[key].default)
 
 
 def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: ObsSpec) -> Distribution:
@@ -183,7 +195,9 @@ def _set_noise(policy: Policy, noise: NoiseConfig) -> None:
 
 
 def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelConfig, seed: int) -> Network:
-    free = log_std_inputs(distribution) if model.free_log_std else None
+    free = None
+    if model.free_log_std:
+        free = log_std_inputs(distribution)
     return MLP(
         encoder.size,
         distribution.num_inputs,
@@ -203,13 +217,15 @@ def _torch_network(
     previous: PreviousStep,
     seed: int,
 ) -> Network:
-    from shoal.models.torch_models import build_torch_network
+    from shoal.models.torch_build import build_torch_network
     from shoal.models.torch_network import set_threads
 
     if not encoder.spec.image_shapes:
         set_threads(1)  # small networks lose by threads; convolutions gain
     model = config.model
-    free = log_std_inputs(distribution) if model.free_log_std and model.custom_model is None else np.zeros(0, np.int64)
+    free = np.zeros(0, np.int64)
+    if model.free_log_std and model.custom_model is None:
+        free = log_std_inputs(distribution)
     network: Network = build_torch_network(
         encoder,
         distribution.num_inputs,

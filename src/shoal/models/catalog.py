@@ -62,18 +62,22 @@ def custom_model_class(model: str | type[Any], user_code: UserCode = INSTALLED, 
 
 def with_model_class(config: AlgorithmConfig, user_code: UserCode = INSTALLED) -> AlgorithmConfig:
     """The config with the classes of custom model and action distribution in place of their texts."""
-    found = {
-        key: custom_model_class(text, user_code, key)
-        for key in _registered
-        if isinstance(text := getattr(config.model, key), str)
-    }
+    found = {}
+    for key in _registered:
+        text = getattr(config.model, key)
+        if isinstance(text, str):
+            found[key] = custom_model_class(text, user_code, key)
     return _with(config, found)
 
 
 def with_registered_model(config: AlgorithmConfig) -> AlgorithmConfig:
     """The config with registered classes in place of their names, which other processes do not know."""
-    named = {key: getattr(config.model, key) for key in _registered}
-    return _with(config, {key: _registered[key][name] for key, name in named.items() if name in _registered[key]})
+    found = {}
+    for key, classes in _registered.items():
+        name = getattr(config.model, key)
+        if name in classes:
+            found[key] = classes[name]
+    return _with(config, found)
 
 
 def _with(config: AlgorithmConfig, classes: dict[str, type[Any]]) -> AlgorithmConfig:

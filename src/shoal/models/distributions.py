@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -121,11 +121,15 @@ class Categorical:
         return logp, p
 
     def _total(self, each: Array) -> Array:
-        return each if self.count == 1 else each.reshape(-1, self.count).sum(axis=1)
+        if self.count == 1:
+            return each
+        return np.asarray(each.reshape(-1, self.count).sum(axis=1))
 
     def _each(self, coefficient: Coefficient) -> Array:
         c = np.asarray(coefficient, np.float32)
-        return c if self.count == 1 or not c.ndim else np.repeat(c, self.count)
+        if self.count == 1 or not c.ndim:
+            return c
+        return np.repeat(c, self.count)
 
 
 class Bernoulli:
@@ -293,14 +297,21 @@ class Product:
 
     def __init__(self, factors: Sequence[Distribution]) -> None:
         self.factors = list(factors)
-        self.num_inputs = sum(f.num_inputs for f in factors)
-        self.num_actions = sum(f.num_actions for f in factors)
-        self.num_noise = sum(f.num_noise for f in factors)
-        self._inputs = _slices([f.num_inputs for f in factors])
-        self._actions = _slices([f.num_actions for f in factors])
-        self._noise = _slices([f.num_noise for f in factors])
+        self.num_inputs = self.num_actions = self.num_noise = 0
+        self._inputs: list[slice] = []  # the columns of each factor
+        self._actions: list[slice] = []
+        self._noise: list[slice] = []
         # As actions are stored: what is stepped, learned from and replayed must be the same numbers to the last bit.
-        self._dtype = np.dtype(np.float32 if any(isinstance(f, Gaussian) for f in factors) else np.int64)
+        self._dtype: type[np.generic] = np.int64
+        for factor in factors:
+            self._inputs.append(slice(self.num_inputs, self.num_inputs + factor.num_inputs))
+            self._actions.append(slice(self.num_actions, self.num_actions + factor.num_actions))
+            self._noise.append(slice(self.num_noise, self.num_noise + factor.num_noise))
+            self.num_inputs += factor.num_inputs
+            self.num_actions += factor.num_actions
+            self.num_noise += factor.num_noise
+            if isinstance(factor, Gaussian):
+                self._dtype = np.float32
 
     def noise(self, rng: np.random.Generator, steps: int) -> Array:
         """Each factor's noise, side by side."""
@@ -308,35 +319,46 @@ class Product:
 
     def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
         """Each factor's sample, side by side."""
-        places = zip(self.factors, self._inputs, self._noise, strict=True)
-        samples = [f.sample(inputs[:, i], noise[:, m]) for f, i, m in places]
+        samples = []
+        for factor, i, m in zip(self.factors, self._inputs, self._noise, strict=True):
+            samples.append(factor.sample(inputs[:, i], noise[:, m]))
         return np.concatenate(samples, axis=1, dtype=self._dtype)
 
     def mode(self, inputs: Array) -> NDArray[Any]:
         """Each factor's mode, side by side."""
-        modes = [f.mode(inputs[:, i]) for f, i in zip(self.factors, self._inputs, strict=True)]
+        modes = []
+        for factor, i in zip(self.factors, self._inputs, strict=True):
+            modes.append(factor.mode(inputs[:, i]))
         return np.concatenate(modes, axis=1, dtype=self._dtype)
 
     def evaluate(self, inputs: Array, actions: NDArray[Any], old_inputs: Array | None = None) -> Evaluation:
         """Logarithms, entropies and KLs of independent factors add up."""
-        parts = [
-            f.evaluate(inputs[:, i], actions[:, a], None if old_inputs is None else old_inputs[:, i])
-            for f, i, a in zip(self.factors, self._inputs, self._actions, strict=True)
-        ]
-        kl = None if old_inputs is None else sum((p.kl for p in parts if p.kl is not None), np.float32(0))
-        log_prob = sum((p.log_prob for p in parts), np.float32(0))
-        entropy = sum((p.entropy for p in parts), np.float32(0))
-        return Evaluation(np.asarray(log_prob), np.asarray(entropy), None if kl is None else np.asarray(kl), parts)
+        log_prob, entropy = np.zeros(len(inputs), np.float32), np.zeros(len(inputs), np.float32)
+        kl = None if old_inputs is None else np.zeros(len(inputs), np.float32)
+        parts = []
+        for factor, i, a in zip(self.factors, self._inputs, self._actions, strict=True):
+            old = None if old_inputs is None else old_inputs[:, i]
+            part = factor.evaluate(inputs[:, i], actions[:, a], old)
+            log_prob += part.log_prob
+            entropy += part.entropy
+            if kl is not None and part.kl is not None:
+                kl += part.kl
+            parts.append(part)
+        return Evaluation(log_prob, entropy, kl, parts)
 
     def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
         """Each factor's gradient, side by side."""
-        pairs = zip(self.factors, e.saved, strict=True)
-        return np.concatenate([f.gradient(part, d_log_prob, d_entropy, d_kl) for f, part in pairs], axis=1)
+        gradients = []
+        for factor, part in zip(self.factors, e.saved, strict=True):
+            gradients.append(factor.gradient(part, d_log_prob, d_entropy, d_kl))
+        return np.concatenate(gradients, axis=1)
 
     def fisher(self, inputs: Array, tangent: Array) -> Array:
         """The Fisher matrix is block-diagonal."""
-        pairs = zip(self.factors, self._inputs, strict=True)
-        return np.concatenate([f.fisher(inputs[:, i], tangent[:, i]) for f, i in pairs], axis=1)
+        products = []
+        for factor, i in zip(self.factors, self._inputs, strict=True):
+            products.append(factor.fisher(inputs[:, i], tangent[:, i]))
+        return np.concatenate(products, axis=1)
 
 
 def distribution_for(spec: ActionSpec, learned_spread: bool = True) -> Distribution:
@@ -344,47 +366,50 @@ def distribution_for(spec: ActionSpec, learned_spread: bool = True) -> Distribut
     factors: list[Distribution] = []
     for leaf in spec.leaves:
         if leaf.kind == "categorical":
-            factors.extend(Categorical(n, len(list(run))) for n, run in groupby(leaf.choices))
+            for n, run in groupby(leaf.choices):
+                factors.append(Categorical(n, len(list(run))))
         elif leaf.kind == "bernoulli":
             factors.append(Bernoulli(leaf.size))
         elif leaf.squashed.any():
             factors.append(SquashedGaussian(leaf.squashed, learned_spread))
         else:
             factors.append(Gaussian(leaf.size, learned_spread))
-    return factors[0] if len(factors) == 1 else Product(factors)
+    if len(factors) == 1:
+        return factors[0]
+    return Product(factors)
 
 
 def log_std_inputs(distribution: Distribution) -> NDArray[np.int64]:
     """Which inputs are logarithms of standard deviations: with `free_log_std` they do not depend on the observation."""
-    found = [
-        range(first + factor.num_actions, first + factor.num_inputs) for factor, first, _ in _gaussians(distribution)
-    ]
-    return np.array(list(chain(*found)), np.int64)
+    found: list[int] = []
+    for factor, first, _ in _gaussians(distribution):
+        found += range(first + factor.num_actions, first + factor.num_inputs)
+    return np.array(found, np.int64)
 
 
 def gaussian_noise(distribution: Distribution) -> NDArray[np.int64]:
     """Which numbers of the noise belong to continuous actions."""
-    found = [range(first, first + factor.num_noise) for factor, _, first in _gaussians(distribution)]
-    return np.array(list(chain(*found)), np.int64)
+    found: list[int] = []
+    for factor, _, first in _gaussians(distribution):
+        found += range(first, first + factor.num_noise)
+    return np.array(found, np.int64)
 
 
 def _gaussians(distribution: Distribution) -> Iterator[tuple[Gaussian, int, int]]:
     """The normal factors of a distribution, each with its first input and its first number of the noise."""
+    factors = distribution.factors if isinstance(distribution, Product) else [distribution]
     inputs = noise = 0
-    for factor in distribution.factors if isinstance(distribution, Product) else [distribution]:
+    for factor in factors:
         if isinstance(factor, Gaussian):
             yield factor, inputs, noise
         inputs, noise = inputs + factor.num_inputs, noise + factor.num_noise
 
 
-def _slices(sizes: Sequence[int]) -> list[slice]:
-    ends = np.cumsum(sizes)
-    return [slice(int(end - size), int(end)) for end, size in zip(ends, sizes, strict=True)]
-
-
 def _column(coefficient: Coefficient) -> Array:
     c = np.asarray(coefficient, np.float32)
-    return c[:, None] if c.ndim else c
+    if not c.ndim:
+        return c
+    return c[:, None]
 
 
 def _log_tanh_slope(u: NDArray[Any]) -> Array:

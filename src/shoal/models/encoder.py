@@ -22,7 +22,7 @@ Change = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Place:
+class LeafPlace:
     """Where a leaf of the observation lies in a network's inputs."""
 
     path: Path
@@ -66,12 +66,18 @@ class Encoder:
 
     def __call__(self, parts: Parts) -> Inputs:
         """Encoded inputs for a batch of observations, each part `[B, ...]`."""
-        others = parts[1:] if self.spec.vector_size else parts
-        if self._changes:
-            others = tuple(
-                part if change is None else change(part) for part, change in zip(others, self._changes, strict=True)
-            )
-        return (self.encode(parts[0]), *others) if self.spec.vector_size else others
+        if not self.spec.vector_size:
+            return self._changed(parts)
+        return (self.encode(parts[0]), *self._changed(parts[1:]))
+
+    def _changed(self, others: Parts) -> Inputs:
+        """The parts beside the vector as a network reads them."""
+        if not self._changes:
+            return others
+        changed = []
+        for part, change in zip(others, self._changes, strict=True):
+            changed.append(part if change is None else change(part))
+        return tuple(changed)
 
     def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """Features `[B, D]` of the vector part `[B, R]`; the same array where nothing needs to change."""
@@ -104,7 +110,9 @@ class Encoder:
 
     def measurements(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """What the filter learns from: the vector part after scaling, before filtering."""
-        return raw if self._scale is None else raw * self._scale + self._shift
+        if self._scale is None:
+            return raw
+        return raw * self._scale + self._shift
 
     def _keep_plain(self) -> NDArray[np.int64]:
         """The columns of the vector that stay one feature each, and which of them are measurements."""
@@ -139,24 +147,26 @@ class Encoder:
         """What is done to each part beside the vector; nothing at all if that is so for every part."""
         changes: dict[int, Change] = {}
         for leaf in self.spec.leaves:
-            change = _image_change(leaf.space) if leaf.kind == "image" else None
+            if leaf.kind == "image":
+                change = _image_change(leaf.space)
+                if change is not None:
+                    changes[leaf.part] = change
             if leaf.items is not None:
                 item = Encoder(leaf.items.spec)
                 self.shapes[leaf.part] = (leaf.items.max_len, 1 + item.size)
-                change = item.encode_items if item.changes_anything else None
-            if change is not None:
-                changes[leaf.part] = change
+                if item.changes_anything:
+                    changes[leaf.part] = item.encode_items
         if not changes:
             return []
-        first = 1 if self.spec.vector_size else 0
+        first = int(self.spec.vector_size > 0)
         return [changes.get(part) for part in range(first, len(self.spec.kinds))]
 
-    def _place(self, leaf: ObsLeaf) -> Place:
+    def _place(self, leaf: ObsLeaf) -> LeafPlace:
         """Where a leaf is among the inputs."""
         if leaf.kind != "vector":
-            return Place(leaf.path, leaf.kind, leaf.part, leaf.columns, leaf.shape)
+            return LeafPlace(leaf.path, leaf.kind, leaf.part, leaf.columns, leaf.shape)
         columns = self._columns[leaf.path]
-        return Place(leaf.path, leaf.kind, leaf.part, columns, _place_shape(leaf.space, columns))
+        return LeafPlace(leaf.path, leaf.kind, leaf.part, columns, _place_shape(leaf.space, columns))
 
 
 def _is_choice(leaf: ObsLeaf) -> bool:
@@ -175,14 +185,16 @@ def _scaling(leaves: Sequence[ObsLeaf], size: int) -> tuple[NDArray[np.float32] 
             low = leaf.space.low.reshape(-1).astype(np.float64)
             width = np.maximum(leaf.space.high.reshape(-1).astype(np.float64) - low, 1)
             scale[leaf.columns], shift[leaf.columns] = 1 / width, -low / width
-    is_needed = (scale != 1).any() or shift.any()
-    return scale if is_needed else None, shift
+    if (scale == 1).all() and not shift.any():
+        return None, shift
+    return scale, shift
 
 
 def _place_shape(space: Space, columns: slice) -> tuple[int, ...]:
     """The shape in which a leaf of the vector is shown: its own, or one row of indicators."""
-    own = isinstance(space, spaces.Box | spaces.MultiBinary) and bool(space.shape)
-    return tuple(space.shape or ()) if own else (columns.stop - columns.start,)
+    if isinstance(space, spaces.Box | spaces.MultiBinary) and space.shape:
+        return tuple(space.shape)
+    return (columns.stop - columns.start,)
 
 
 def _image_change(image: Space) -> Change | None:

@@ -21,7 +21,7 @@ LEAST = np.float32(-1e30)
 
 
 @dataclass(frozen=True)
-class Tape:
+class MaskedTape:
     """A network's tape, and what its outputs were masked with."""
 
     inner: Any
@@ -56,28 +56,28 @@ class MaskedNetwork:
         outputs, after = self.network.step(inputs, state)
         return self._masked(outputs, inputs[self._place], LEAST), after
 
-    def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
+    def forward(self, inputs: Inputs) -> tuple[Array, Array, MaskedTape]:
         """See `Network`."""
         outputs, values, tape = self.network.forward(inputs)
-        return self._masked(outputs, inputs[self._place], LEAST), values, Tape(tape, inputs[self._place])
+        return self._masked(outputs, inputs[self._place], LEAST), values, MaskedTape(tape, inputs[self._place])
 
-    def forward_policy(self, inputs: Inputs) -> tuple[Array, Tape]:
+    def forward_policy(self, inputs: Inputs) -> tuple[Array, MaskedTape]:
         """See `Network`."""
         outputs, tape = self.network.forward_policy(inputs)
-        return self._masked(outputs, inputs[self._place], LEAST), Tape(tape, inputs[self._place])
+        return self._masked(outputs, inputs[self._place], LEAST), MaskedTape(tape, inputs[self._place])
 
-    def forward_value(self, inputs: Inputs) -> tuple[Array, Tape]:
+    def forward_value(self, inputs: Inputs) -> tuple[Array, MaskedTape]:
         """See `Network`."""
         values, tape = self.network.forward_value(inputs)
-        return values, Tape(tape, inputs[self._place])
+        return values, MaskedTape(tape, inputs[self._place])
 
-    def vjp(self, tape: Tape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
+    def vjp(self, tape: MaskedTape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
         """See `Network`."""
         if d_outputs is not None:
             d_outputs = self._masked(d_outputs, tape.mask, np.float32(0))
         return self.network.vjp(tape.inner, d_outputs, d_values, again)
 
-    def jvp(self, tape: Tape, tangent: Array) -> Array:
+    def jvp(self, tape: MaskedTape, tangent: Array) -> Array:
         """See `Network`."""
         return self._masked(self.network.jvp(tape.inner, tangent), tape.mask, np.float32(0))
 

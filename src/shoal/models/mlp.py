@@ -114,7 +114,7 @@ def _fill(out: Array, value: float) -> Array:
 
 
 @dataclass(frozen=True)
-class Nets:
+class StackedNets:
     """Some of the stacked nets: views into parameters and gradient, one pair for each layer."""
 
     weights: list[Array]  # [g, in, out]
@@ -124,10 +124,10 @@ class Nets:
 
 
 @dataclass
-class Tape:
+class MLPTape:
     """What `forward` keeps: the input, each layer's activations and slopes `[g, B, H]`, and room to work in."""
 
-    nets: Nets
+    nets: StackedNets
     x: Array
     hidden: list[Array]
     slopes: list[Array]
@@ -155,10 +155,12 @@ class MLP:
         self.activation_name = activation
         self._activation = ACTIVATIONS[activation]
         self.groups = 1 if share_layers else 2
-        free = np.zeros(0, np.int64) if free_outputs is None else free_outputs
+        free: NDArray[np.int64] = np.zeros(0, np.int64)
+        if free_outputs is not None:
+            free = free_outputs
         self._free = free
         self._computed = np.setdiff1d(np.arange(num_outputs), free)
-        self._tapes: dict[tuple[int, int], Tape] = {}
+        self._tapes: dict[tuple[int, int], MLPTape] = {}
         self._act_buffers: dict[int, list[Array]] = {}
 
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -177,8 +179,9 @@ class MLP:
         self._gradient = np.zeros(total, np.float32)
         self._p = self._views(self.params)
         self._g = self._views(self._gradient)
-        layers = range(len(self.hiddens))
-        self._hidden = [(self._p[f"hidden{k}.weight"], self._p[f"hidden{k}.bias"]) for k in layers]
+        self._hidden = []
+        for layer in range(len(self.hiddens)):
+            self._hidden.append((self._p[f"hidden{layer}.weight"], self._p[f"hidden{layer}.bias"]))
         self._both, self._policy = self._nets(0, self.groups), self._nets(0, 1)
         self._value = self._nets(self.groups - 1, self.groups)
         self.initial_state: Inputs = ()
@@ -205,22 +208,22 @@ class MLP:
         """See `Network`."""
         return self._top_values(self._last_hidden(inputs[0], self.groups - 1))
 
-    def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
+    def forward(self, inputs: Inputs) -> tuple[Array, Array, MLPTape]:
         """See `Network`."""
         top, tape = self._taped(inputs[0], self._both)
         return self._outputs(top[0]), self._top_values(top[-1]), tape
 
-    def forward_policy(self, inputs: Inputs) -> tuple[Array, Tape]:
+    def forward_policy(self, inputs: Inputs) -> tuple[Array, MLPTape]:
         """See `Network`."""
         top, tape = self._taped(inputs[0], self._policy)
         return self._outputs(top[0]), tape
 
-    def forward_value(self, inputs: Inputs) -> tuple[Array, Tape]:
+    def forward_value(self, inputs: Inputs) -> tuple[Array, MLPTape]:
         """See `Network`."""
         top, tape = self._taped(inputs[0], self._value)
         return self._top_values(top[-1]), tape
 
-    def vjp(self, tape: Tape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
+    def vjp(self, tape: MLPTape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
         """See `Network`."""
         del again  # a tape is never used up
         g, p, nets, ones = self._g, self._p, tape.nets, tape.ones
@@ -252,14 +255,15 @@ class MLP:
         for layer in range(len(self.hiddens) - 1, -1, -1):
             dz = tape.grads[layer]
             dz *= tape.slopes[layer]
-            below = tape.hidden[layer - 1].transpose(0, 2, 1) if layer else tape.x.T
-            np.matmul(below, dz, out=nets.d_weights[layer])
             np.matmul(ones, dz, out=nets.d_biases[layer])
             if layer:
+                np.matmul(tape.hidden[layer - 1].transpose(0, 2, 1), dz, out=nets.d_weights[layer])
                 np.matmul(dz, nets.weights[layer].transpose(0, 2, 1), out=tape.grads[layer - 1])
+            else:
+                np.matmul(tape.x.T, dz, out=nets.d_weights[layer])
         return self._gradient
 
-    def jvp(self, tape: Tape, tangent: Array) -> Array:
+    def jvp(self, tape: MLPTape, tangent: Array) -> Array:
         """See `Network`."""
         assert tape.nets is not self._value
         v, p = self._views(np.ascontiguousarray(tangent, np.float32)), self._p
@@ -296,18 +300,18 @@ class MLP:
         return table_of(
             f"NumPy MLP, {self.activation_name}, {self.num_features} features in, "
             f"{self.num_outputs} outputs and a value out",
-            [(name, tuple(view.shape)) for name, view in self.named_params().items()],
+            self.named_params(),
         )
 
-    def _nets(self, first: int, end: int) -> Nets:
-        def layers(views: dict[str, Array], kind: str) -> list[Array]:
-            return [views[f"hidden{k}.{kind}"][first:end] for k in range(len(self.hiddens))]
-
-        def rows(biases: list[Array]) -> list[Array]:
-            return [bias[:, None, :] for bias in biases]
-
-        p, g = self._p, self._g
-        return Nets(layers(p, "weight"), rows(layers(p, "bias")), layers(g, "weight"), rows(layers(g, "bias")))
+    def _nets(self, first: int, end: int) -> StackedNets:
+        nets = StackedNets([], [], [], [])
+        for layer in range(len(self.hiddens)):
+            weight, bias = f"hidden{layer}.weight", f"hidden{layer}.bias"
+            nets.weights.append(self._p[weight][first:end])
+            nets.biases.append(self._p[bias][first:end, None, :])
+            nets.d_weights.append(self._g[weight][first:end])
+            nets.d_biases.append(self._g[bias][first:end, None, :])
+        return nets
 
     def _views(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
         views, offset = {}, 0
@@ -341,7 +345,7 @@ class MLP:
                 x = self._activation.apply(h)
         return x
 
-    def _taped(self, x: Array, nets: Nets) -> tuple[Array, Tape]:
+    def _taped(self, x: Array, nets: StackedNets) -> tuple[Array, MLPTape]:
         """The top of some nets' hidden layers `[g, B, H]`, and what their derivatives need."""
         tape = self._tape(len(x), nets)
         tape.x = x
@@ -358,8 +362,10 @@ class MLP:
                 below = h
         return self._top(tape), tape
 
-    def _top(self, tape: Tape) -> Array:
-        return tape.hidden[-1] if self.hiddens else tape.x[None]
+    def _top(self, tape: MLPTape) -> Array:
+        if not self.hiddens:
+            return tape.x[None]
+        return tape.hidden[-1]
 
     def _top_values(self, top: Array) -> Array:
         values: Array = (top @ self._p["value.weight"])[:, 0] + self._p["value.bias"]
@@ -376,14 +382,14 @@ class MLP:
         out[:, self._free] = views["log_std"]
         return out
 
-    def _tape(self, size: int, nets: Nets) -> Tape:
+    def _tape(self, size: int, nets: StackedNets) -> MLPTape:
         tape = self._tapes.get((size, id(nets)))
         if tape is None:
 
             def rooms() -> list[Array]:
                 return [np.empty((w.shape[0], size, w.shape[2]), np.float32) for w in nets.weights]
 
-            tape = Tape(
+            tape = MLPTape(
                 nets,
                 np.empty((0, 0), np.float32),
                 rooms(),
@@ -406,18 +412,22 @@ def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) ->
     flat = rng.standard_normal((max(rows, columns), min(rows, columns)))
     q, r = np.linalg.qr(flat)
     q *= np.sign(np.diag(r))
-    return gain * (q if rows >= columns else q.T)
+    if rows < columns:
+        q = q.T
+    return gain * q
 
 
-def table_of(title: str, rows: Sequence[tuple[str, tuple[int, ...]]]) -> str:
+def table_of(title: str, params: dict[str, Array]) -> str:
     """A table of parameters with their shapes and counts."""
-    counts = [int(np.prod(shape)) for _, shape in rows]
-    width = max(len(name) for name, _ in rows)
-    shapes = [" x ".join(str(n) for n in shape) for _, shape in rows]
-    shape_width = max(len(s) for s in [*shapes, "shape"])
-    lines = [title, f"{'parameter':<{width}}  {'shape':<{shape_width}}  {'count':>9}"]
-    lines += [
-        f"{name:<{width}}  {shape:<{shape_width}}  {count:>9,}"
-        for (name, _), shape, count in zip(rows, shapes, counts, strict=True)
-    ]
-    return "\n".join([*lines, f"{'total':<{width}}  {'':<{shape_width}}  {sum(counts):>9,}"])
+    rows = [("parameter", "shape", "count")]
+    total = 0
+    for name, view in params.items():
+        rows.append((name, " x ".join(map(str, view.shape)), f"{view.size:,}"))
+        total += view.size
+    rows.append(("total", "", f"{total:,}"))
+    width = max(len(name) for name, _, _ in rows)
+    shape_width = max(len(shape) for _, shape, _ in rows)
+    lines = [title]
+    for name, shape, count in rows:
+        lines.append(f"{name:<{width}}  {shape:<{shape_width}}  {count:>9}")
+    return "\n".join(lines)

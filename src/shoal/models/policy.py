@@ -26,7 +26,7 @@ from shoal.models.recurrence import Recurrence
 MISSING_STATE = "this policy has memory: give it the state that its last answer gave, at first get_initial_state()"
 
 
-class Summary(str):
+class PrintedSummary(str):
     """A text that was printed already, so that a prompt does not show it once more."""
 
     __slots__ = ()
@@ -46,9 +46,9 @@ class Model:
         """The model itself: what classic RLlib calls so."""
         return self
 
-    def summary(self) -> Summary:
+    def summary(self) -> PrintedSummary:
         """Print a table of layers, shapes and parameter counts, and give it as text."""
-        text = Summary(self.network.summary())
+        text = PrintedSummary(self.network.summary())
         print(text)  # noqa: T201
         return text
 
@@ -92,11 +92,15 @@ class Policy:
     @property
     def window(self) -> int:
         """The most steps that are learned from in one piece: those of a sequence, or one."""
-        return 1 if self.recurrence is None else self.recurrence.window
+        if self.recurrence is None:
+            return 1
+        return self.recurrence.window
 
     def get_initial_state(self) -> list[Array]:
         """The state in which an episode begins; empty without memory."""
-        return [] if self.recurrence is None else [part.copy() for part in self.recurrence.initial_state]
+        if self.recurrence is None:
+            return []
+        return [part.copy() for part in self.recurrence.initial_state]
 
     def compute_single_action(
         self,
@@ -115,11 +119,8 @@ class Policy:
         if self.recurrence is None:
             self._refuse_memory(state, prev_action, prev_reward)
             return self._chosen(self.network.act(self._encoded([obs])), explore)[0]
-        states = None if state is None else [state]
-        answer = self.compute_actions(
-            [obs], states, prev_action=[prev_action], prev_reward=[prev_reward], explore=explore
-        )
-        return tuple(part[0] for part in answer)
+        actions, states, details = self._with_state([obs], [state], [prev_action], [prev_reward], explore)
+        return actions[0], states[0], details[0]
 
     def compute_actions(
         self,
@@ -137,16 +138,19 @@ class Policy:
         """
         if isinstance(observations, np.ndarray) and observations.shape == self.obs_spec.space.shape:
             raise ValueError("observations: that is a single one; type compute_single_action, or give a list of them")
-        keys = list(observations) if isinstance(observations, Mapping) else None
-        observations = list(observations.values() if isinstance(observations, Mapping) else observations)
+        keys = None
+        if isinstance(observations, Mapping):
+            keys, observations = list(observations), observations.values()
+        observations = list(observations)
         if self.recurrence is None:
             self._refuse_memory(state, prev_action, prev_reward)
-            actions = self._chosen(self.network.act(self._encoded(observations)), explore) if observations else []
-            return actions if keys is None else dict(zip(keys, actions, strict=True))
-        before = (("state", state), ("prev_action", prev_action), ("prev_reward", prev_reward))
-        states, taken, gained = (_one_each(name, value, len(observations), keys) for name, value in before)
-        answer = self._with_state(observations, states, taken, gained, explore)
-        return answer if keys is None else tuple(dict(zip(keys, part, strict=True)) for part in answer)
+            return _keyed(keys, self._without_state(observations, explore))
+        count = len(observations)
+        states = _one_each("state", state, count, keys)
+        prev_actions = _one_each("prev_action", prev_action, count, keys)
+        prev_rewards = _one_each("prev_reward", prev_reward, count, keys)
+        answer = self._with_state(observations, states, prev_actions, prev_rewards, explore)
+        return tuple(_keyed(keys, part) for part in answer)
 
     def noise(self, rng: np.random.Generator, steps: int, env_index: int | None = None) -> Array:
         """All randomness that `steps` actions of one environment need, `[steps, M]`."""
@@ -221,6 +225,12 @@ class Policy:
         if self.filter is not None:
             self.filter.set_state(state.part("filter"))
 
+    def _without_state(self, observations: list[Any], explore: bool) -> list[Any]:
+        """An action for every observation."""
+        if not observations:
+            return []
+        return self._chosen(self.network.act(self._encoded(observations)), explore)
+
     def _with_state(
         self,
         observations: list[Any],
@@ -236,14 +246,18 @@ class Policy:
             raise ValueError(MISSING_STATE)
         if not count:
             return [], [], []
-        before = recurrence.previous.of(prev_actions, prev_rewards)
+        before = recurrence.previous.from_env(prev_actions, prev_rewards)
         outputs, after = recurrence.step((*self._encoded(observations), before), recurrence.stacked(states))
-        parted = [[part[row].copy() for part in after] for row in range(count)]
-        return self._chosen(outputs, explore), parted, [{"action_dist_inputs": row} for row in outputs]
+        details = [{"action_dist_inputs": row} for row in outputs]
+        states_after: list[list[Array]] = []
+        for row in range(count):
+            states_after.append([part[row].copy() for part in after])
+        return self._chosen(outputs, explore), states_after, details
 
     def _refuse_memory(self, state: Any, prev_action: Any, prev_reward: Any) -> None:
         """What only a policy with memory could use; the empty state of one without is welcome."""
-        state = None if isinstance(state, list | tuple) and not state else state
+        if isinstance(state, list | tuple) and not state:
+            state = None
         for name, value in (("state", state), ("prev_action", prev_action), ("prev_reward", prev_reward)):
             if value is not None:
                 raise ValueError(f"{name}: this policy has no memory; leave it out")
@@ -268,6 +282,13 @@ def _is_tuple(obs_spec: ObsSpec) -> bool:
     return isinstance(obs_spec.space, spaces.Tuple | spaces.Sequence)
 
 
+def _keyed(keys: list[Any] | None, answers: list[Any]) -> Any:
+    """One answer for each observation, by the keys that those had."""
+    if keys is None:
+        return answers
+    return dict(zip(keys, answers, strict=True))
+
+
 def _one_each(name: str, given: Any, count: int, keys: list[Any] | None) -> list[Any]:
     """One entry for each observation, None where nothing is given; a ValueError refuses what is in another form."""
     if given is None:
@@ -276,10 +297,12 @@ def _one_each(name: str, given: Any, count: int, keys: list[Any] | None) -> list
         if not isinstance(given, Mapping):
             raise ValueError(f"{name}: must be a dict with the keys of the observations (got {type(given).__name__})")
         return [given.get(key) for key in keys]
+    wanted = f"{name}: must be a list of one for each of {count} observations"
     is_list = isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim > 0)
-    if not is_list or len(given) != count:
-        got = f"{len(given)}" if is_list else repr(given)
-        raise ValueError(f"{name}: must be a list of one for each of {count} observations (got {got})")
+    if not is_list:
+        raise ValueError(f"{wanted} (got {given!r})")
+    if len(given) != count:
+        raise ValueError(f"{wanted} (got {len(given)})")
     return list(given)
 
 
@@ -291,7 +314,8 @@ def _spaces_tree(obs_spec: ObsSpec, action_spec: ActionSpec) -> list[list[list[A
 
 
 def _first_difference(theirs: list[list[Any]], mine: list[list[Any]]) -> str:
-    there, here = next((a, b) for a, b in zip_longest(theirs, mine, fillvalue=["nothing", []]) if a != b)
+    pairs = zip_longest(theirs, mine, fillvalue=["nothing", []])
+    there, here = next(pair for pair in pairs if pair[0] != pair[1])
     return (
         f"{there[0]} {there[1]} where this one has {here[0]} {here[1]}; "
         "make the trainer with the model and the framework (numpy or torch) that it was trained with"
@@ -299,9 +323,8 @@ def _first_difference(theirs: list[list[Any]], mine: list[list[Any]]) -> str:
 
 
 def _leaf_tree(leaf: ObsLeaf) -> list[Any]:
-    tree = [path_name(leaf.path), type(leaf.space).__name__, list(leaf.shape), _sizes(leaf.choices)]
-    return tree if leaf.items is None else [*tree, [_leaf_tree(item) for item in leaf.items.spec.leaves]]
-
-
-def _sizes(choices: NDArray[np.int64] | None) -> list[int]:
-    return [] if choices is None else [int(n) for n in choices]
+    choices = [] if leaf.choices is None else leaf.choices.tolist()
+    tree = [path_name(leaf.path), type(leaf.space).__name__, list(leaf.shape), choices]
+    if leaf.items is not None:
+        tree.append([_leaf_tree(item) for item in leaf.items.spec.leaves])
+    return tree

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.envs.spaces import ActionSpec
+from shoal.envs.spaces import ActionLeaf, ActionSpec
 from shoal.models.network import Array, Inputs
 
 
@@ -24,19 +24,20 @@ class PreviousStep:
         self._spec = spec
         self.with_action, self.with_reward = with_action, with_reward
         self._clips = any(leaf.kind == "gaussian" for leaf in spec.leaves)
-        widths = [sum(leaf.choices) if leaf.kind == "categorical" else leaf.size for leaf in spec.leaves]
-        self.action_size = sum(widths) if with_action else 0
+        self.action_size = 0
+        if with_action:
+            self.action_size = sum(_width(leaf) for leaf in spec.leaves)
         self.size = self.action_size + with_reward
 
     def __call__(self, actions: NDArray[Any], rewards: NDArray[Any]) -> Array:
         """Features `[B, size]` of actions `[B, A]` as the policy has them, and rewards `[B]`."""
         out = np.zeros((len(actions), self.size), np.float32)
         if self.with_action:
-            # What was clipped on its way to the environment is remembered so.
-            taken = self._spec.encode(self._spec.decode(actions)) if self._clips else actions
+            if self._clips:  # what was clipped on its way to the environment is remembered so
+                actions = self._spec.encode(self._spec.decode(actions))
             column = 0
             for leaf in self._spec.leaves:
-                numbers = taken[:, leaf.columns]
+                numbers = actions[:, leaf.columns]
                 if leaf.kind != "categorical":
                     out[:, column : column + leaf.size] = numbers
                     column += leaf.size
@@ -48,7 +49,7 @@ class PreviousStep:
             out[:, -1] = rewards
         return out
 
-    def of(self, actions: Sequence[Any], rewards: Sequence[Any]) -> Array:
+    def from_env(self, actions: Sequence[Any], rewards: Sequence[Any]) -> Array:
         """The same for actions and rewards as an environment has them, each None where an episode begins."""
         for name, given, seen in (("action", actions, self.with_action), ("reward", rewards, self.with_reward)):
             if not seen and any(value is not None for value in given):
@@ -66,6 +67,13 @@ class PreviousStep:
         return out
 
 
+def _width(leaf: ActionLeaf) -> int:
+    """How many features an action's leaf becomes."""
+    if leaf.kind == "categorical":
+        return sum(leaf.choices)
+    return leaf.size
+
+
 @dataclass(frozen=True)
 class Recurrence:
     """The memory of a policy."""
@@ -77,15 +85,22 @@ class Recurrence:
 
     def begin(self, count: int) -> Inputs:
         """What is carried into the first step of `count` episodes: nothing before it, and the initial state."""
-        nothing = np.zeros((count, self.previous.size), np.float32)
-        return (nothing, *(np.repeat(part[None], count, axis=0) for part in self.initial_state))
+        carried = [np.zeros((count, self.previous.size), np.float32)]
+        for part in self.initial_state:
+            carried.append(np.repeat(part[None], count, axis=0))
+        return tuple(carried)
 
     def stacked(self, states: Sequence[Sequence[Any]]) -> Inputs:
         """The states of several environments as the network takes them; a ValueError says what does not fit."""
         expected = [part.shape for part in self.initial_state]
         for state in states:
-            shapes = [np.shape(part) for part in state] if isinstance(state, list | tuple | np.ndarray) else state
+            shapes: Any = state
+            if isinstance(state, list | tuple | np.ndarray):
+                shapes = [np.shape(part) for part in state]
             if shapes != expected:
                 wanted = "as get_initial_state() gives them"
                 raise ValueError(f"state: must be arrays of shapes {expected}, {wanted} (got {shapes})")
-        return tuple(np.stack([np.asarray(part, np.float32) for part in parts]) for parts in zip(*states, strict=True))
+        stacked = []
+        for parts in zip(*states, strict=True):
+            stacked.append(np.stack(parts).astype(np.float32, copy=False))
+        return tuple(stacked)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -81,7 +80,7 @@ class CustomDistribution:
                 f"config.model.custom_action_dist: it cannot act in Dict and Tuple spaces (got {spec.space})"
             )
         self._kind, self._dtype = kind, spec.dtype
-        self._shape = () if isinstance(spec.space, spaces.Discrete) else tuple(spec.space.shape or ())
+        self._shape: tuple[int, ...] = tuple(spec.space.shape or ())  # of one action; none of a Discrete one
         self.num_actions = spec.size
         try:
             outputs = kind.required_model_output_shape(spec.space, model_config)
@@ -119,14 +118,15 @@ class CustomDistribution:
         terms = [self._total(now.logp(taken), len(x)), self._total(now.entropy(), len(x))]
         if old_inputs is not None:
             terms.append(self._total(self._at(old_inputs).kl(now), len(x)))
-        log_prob, entropy, *kl = (term.detach().numpy() for term in terms)
+        log_prob, entropy, *kl = [term.detach().numpy() for term in terms]
         return Evaluation(log_prob, entropy, kl[0] if kl else None, (x, terms))
 
     def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
         """See `Distribution`."""
         x, terms = e.saved
-        coefficients = [torch.as_tensor(c) for c in (d_log_prob, d_entropy, d_kl)]
-        total = sum(((c * term).sum() for c, term in zip(coefficients, terms, strict=False)), torch.zeros(()))
+        total = torch.zeros(())
+        for coefficient, term in zip((d_log_prob, d_entropy, d_kl), terms, strict=False):
+            total = total + (torch.as_tensor(coefficient) * term).sum()
         return self._slope(total, x).numpy()
 
     def fisher(self, inputs: Array, tangent: Array) -> Array:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from shoal.envs.spaces import nest
-from shoal.models.encoder import Encoder, Place
+from shoal.models.encoder import Encoder, LeafPlace
 
 Tensors = tuple[Tensor, ...]
 
@@ -23,7 +23,7 @@ class RepeatedValues(NamedTuple):
     max_len: int
 
     @classmethod
-    def of(cls, part: Tensor) -> RepeatedValues:
+    def from_encoded(cls, part: Tensor) -> RepeatedValues:
         """From an encoded part `[B, L, 1 + D]`."""
         return cls(part[..., 1:] * part[..., :1], part[..., 0].sum(dim=1).long(), part.shape[1])
 
@@ -43,7 +43,8 @@ class InputDict(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         if key != "obs_flat":
             raise KeyError(key)
-        self[key] = flat(self["obs"] if isinstance(self["obs"], Tensor) else self._flat_parts)
+        obs = self["obs"]
+        self[key] = flat(obs) if isinstance(obs, Tensor) else flat(self._flat_parts)
         return self[key]
 
 
@@ -61,8 +62,10 @@ class ObsView:
         flat_parts = tuple(inputs[place] for place in self._flat)
         if self._nested:
             obs = nest(self._space, {place.path: _leaf(inputs, place) for place in self._places})
+        elif self._places[0].kind == "items":
+            obs = RepeatedValues.from_encoded(inputs[0])
         else:
-            obs = RepeatedValues.of(inputs[0]) if self._places[0].kind == "items" else inputs[0]
+            obs = inputs[0]
         return InputDict(obs, flat_parts)
 
 
@@ -70,14 +73,15 @@ def flat(obs: Any) -> Tensor:
     """Everything that an observation holds, in one row of floats per observation."""
     if isinstance(obs, Tensor):
         return obs.flatten(1).float()
-    parts = [flat(part) for part in (obs.values() if isinstance(obs, Mapping) else obs)]
-    return torch.cat(parts, dim=1)
+    if isinstance(obs, Mapping):
+        obs = obs.values()
+    return torch.cat([flat(part) for part in obs], dim=1)
 
 
-def _leaf(inputs: Tensors, place: Place) -> Any:
+def _leaf(inputs: Tensors, place: LeafPlace) -> Any:
     part = inputs[place.part]
     if place.kind == "items":
-        return RepeatedValues.of(part)
+        return RepeatedValues.from_encoded(part)
     if place.columns is None:
         return part
     return part[:, place.columns].float().reshape(len(part), *place.shape)

@@ -37,7 +37,8 @@ class Padding:
     """Lays the rows of S sequences out side by side as `[S, L, ...]`, L the longest, and takes them back from there."""
 
     def __init__(self, lengths: Tensor, num_rows: int) -> None:
-        self.shape = len(lengths), int(lengths.max()) if len(lengths) else 1
+        longest = int(lengths.max()) if len(lengths) else 1
+        self.shape = len(lengths), longest
         self._is_row: Tensor | None = None
         if num_rows < self.shape[0] * self.shape[1]:
             within = torch.arange(self.shape[1], device=lengths.device)
@@ -54,7 +55,9 @@ class Padding:
 
     def taken_back(self, laid_out: Tensor) -> Tensor:
         """`[B, ...]` of `[S, L, ...]`."""
-        return laid_out.flatten(0, 1) if self._is_row is None else laid_out[self._is_row]
+        if self._is_row is None:
+            return laid_out.flatten(0, 1)
+        return laid_out[self._is_row]
 
 
 class Recurrent(nn.Module):
@@ -63,7 +66,7 @@ class Recurrent(nn.Module):
     def __init__(self, num_features: int, hiddens: Sequence[int], activation: str, model: ModelConfig) -> None:
         super().__init__()
         self.dense = Dense(num_features, hiddens, activation)
-        kind = nn.LSTM if model.use_lstm else nn.GRU
+        kind, num_states = (nn.LSTM, 2) if model.use_lstm else (nn.GRU, 1)
         self.cell = kind(self.dense.num_features, model.lstm_cell_size, batch_first=True)
         for name, parameter in self.cell.named_parameters():
             if "weight" in name:
@@ -71,17 +74,19 @@ class Recurrent(nn.Module):
             else:
                 nn.init.zeros_(parameter)
         self.num_features = model.lstm_cell_size
-        self.initial_state: Inputs = (np.zeros(self.num_features, np.float32),) * (2 if model.use_lstm else 1)
+        self.initial_state: Inputs = (np.zeros(self.num_features, np.float32),) * num_states
 
     def forward(self, x: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
         """Features `[S, L, H]` of `[S, L, D]`, and the state after them."""
         if forward_ad.unpack_dual(self.cell.weight_hh_l0).tangent is not None:  # type: ignore[no-untyped-call]
             # Where a tangent is none rather than zeros, torch imports its compiler, which takes seconds.
             state = tuple(forward_ad.make_dual(part, torch.zeros_like(part)) for part in state)  # type: ignore[no-untyped-call]
-        before = tuple(part.unsqueeze(0) for part in state)
-        y, after = self.cell(self.dense.forward(x), before if len(before) > 1 else before[0])
-        after = after if len(before) > 1 else (after,)
-        return y, tuple(part.squeeze(0) for part in after)
+        x = self.dense.forward(x)
+        if len(state) == 1:
+            y, hidden = self.cell(x, state[0].unsqueeze(0))
+            return y, (hidden.squeeze(0),)
+        y, (hidden, memory) = self.cell(x, (state[0].unsqueeze(0), state[1].unsqueeze(0)))
+        return y, (hidden.squeeze(0), memory.squeeze(0))
 
 
 class Attention(nn.Module):
@@ -177,19 +182,23 @@ class MemoryNet(nn.Module):
         num_features += previous_size
         kind = Attention if model.use_attention else Recurrent
         self.memory = kind(num_features, hiddens, activation, model)
-        self.value_memory = None if model.vf_share_layers else kind(num_features, hiddens, activation, model)
+        self.value_memory: Attention | Recurrent | None = None
+        if not model.vf_share_layers:
+            self.value_memory = kind(num_features, hiddens, activation, model)
         self.policy = orthogonal(nn.Linear(self.memory.num_features, num_outputs), 0.01)
         self.value = orthogonal(nn.Linear(self.memory.num_features, 1), 1)
-        one = self.memory.initial_state
-        self._num_parts = len(one)
+        self.initial_state: Inputs = self.memory.initial_state
+        self._num_parts = len(self.initial_state)
         self._two_states = not (model.vf_share_layers or model.use_attention)
-        self.initial_state: Inputs = one + one if self._two_states else one
+        if self._two_states:
+            self.initial_state *= 2
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]`."""
         x, state, padding = self._read(inputs)
-        seen = self.memory.forward(x, self._of_policy(state))[0]
-        valued = seen if self.value_memory is None else self.value_memory.forward(x, self._of_value(state))[0]
+        seen = valued = self.memory.forward(x, self._of_policy(state))[0]
+        if self.value_memory is not None:
+            valued = self.value_memory.forward(x, self._of_value(state))[0]
         outputs = self._scored(inputs, padding.taken_back(self.policy(seen)))
         return outputs, padding.taken_back(self.value(valued).squeeze(2))
 
@@ -223,11 +232,14 @@ class MemoryNet(nn.Module):
 
     def _features(self, inputs: Tensors) -> Tensor:
         *parts, previous = inputs
-        seen = parts[0] if self.sight is None else self.sight.features(tuple(parts))[0]
-        return torch.cat([seen, previous], dim=1)
+        if self.sight is None:
+            return torch.cat([parts[0], previous], dim=1)
+        return torch.cat([*self.sight.features(tuple(parts)), previous], dim=1)
 
     def _scored(self, inputs: Tensors, outputs: Tensor) -> Tensor:
-        return outputs if self.sight is None else self.sight.scored(inputs, outputs)
+        if self.sight is None:
+            return outputs
+        return self.sight.scored(inputs, outputs)
 
     def _of_policy(self, state: Tensors) -> Tensors:
         return state[: self._num_parts]
@@ -288,7 +300,7 @@ class ClassicMemoryNet(ClassicNet):
         outputs, after = self._with_previous(inputs, state, ones)
         wanted = [(len(ones), *part.shape) for part in self.initial_state]
         parts = after if isinstance(after, list | tuple) else [after]
-        found = [tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__ for part in parts]
+        found = [_shape_or_type(part) for part in parts]
         if found != wanted:
             raise ConfigError(
                 f"{type(self.model).__name__}.forward must return its state in the shapes of get_initial_state with "
@@ -307,7 +319,9 @@ class ClassicMemoryNet(ClassicNet):
     def _with_previous(self, inputs: Tensors, state: Tensors, lengths: Tensor) -> tuple[Any, Any]:
         *parts, previous = inputs
         actions, rewards = self._previous
-        more = {"prev_actions": previous[:, :actions]} if actions else {}
+        more = {}
+        if actions:
+            more["prev_actions"] = previous[:, :actions]
         if rewards:
             more["prev_rewards"] = previous[:, -1]
         return self.asked(tuple(parts), state, lengths, **more)
@@ -322,3 +336,10 @@ class ClassicMemoryNet(ClassicNet):
                 f"in {sequences * steps} rows, got {got}"
             )
         return padding.taken_back(found.reshape(*padding.shape, *found.shape[1:]))
+
+
+def _shape_or_type(found: Any) -> tuple[int, ...] | str:
+    """How a message calls what a model returned."""
+    if isinstance(found, Tensor):
+        return tuple(found.shape)
+    return type(found).__name__

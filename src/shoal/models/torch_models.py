@@ -1,4 +1,4 @@
-"""The PyTorch modules that come with shoal, the classic way to write one's own, and how a network is made of them.
+"""The PyTorch modules that come with shoal, and the classic way to write one's own.
 
 - `MLPNet`: the same layers as the NumPy MLP, for one feature vector.
 - `JoinedNet`: images, sequences and actions on offer, joined with the feature vector.
@@ -7,30 +7,23 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import prod, sqrt
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.config.model import ModelConfig
-from shoal.envs.env_errors import own_words
 from shoal.envs.observations import Kind
 from shoal.envs.spaces import Space, channels_first, image_sides
-from shoal.errors import ConfigError, ShoalError
-from shoal.models.catalog import custom_model_class
+from shoal.errors import ConfigError
 from shoal.models.convolutions import classic_convolutions, default_convolutions
-from shoal.models.encoder import Encoder
-from shoal.models.network import Inputs
 from shoal.models.torch_inputs import ObsView, flat
-from shoal.models.torch_network import Tensors, TorchNetwork
+from shoal.models.torch_network import Tensors
 from shoal.models.torch_sets import SetNet, mean_offer, scores
 
 # In place wherever the derivative needs only the result: a layer's own output is nobody else's.
@@ -46,7 +39,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": F.softplus,
 }
 JOINED_KINDS = {"image", "items", "avail"}  # what takes more than the feature vector
-NUM_EXAMPLES = 3
 
 
 class Dense(nn.Module):
@@ -64,14 +56,18 @@ class Dense(nn.Module):
             self._hidden.append(layer)
             num_inputs = size
         self.num_features = num_inputs
-        self.head = None if num_outputs is None else orthogonal(nn.Linear(num_inputs, num_outputs), gain)
+        self.head = None
+        if num_outputs is not None:
+            self.head = orthogonal(nn.Linear(num_inputs, num_outputs), gain)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs `[B, O]` of features `[B, D]`."""
         # The layers' own `__call__` would cost a tenth of a small network's time.
         for layer in self._hidden:
             x = self.activation(F.linear(x, layer.weight, layer.bias))
-        return x if self.head is None else F.linear(x, self.head.weight, self.head.bias)
+        if self.head is None:
+            return x
+        return F.linear(x, self.head.weight, self.head.bias)
 
 
 class MLPNet(nn.Module):
@@ -81,10 +77,12 @@ class MLPNet(nn.Module):
         self, num_features: int, num_outputs: int, hiddens: Sequence[int], activation: str, share_layers: bool
     ) -> None:
         super().__init__()
-        self.shared = Dense(num_features, hiddens, activation) if share_layers else None
-        own, top = ([], self.shared.num_features) if self.shared else (hiddens, num_features)
-        self.policy = Dense(top, own, activation, num_outputs, gain=0.01)
-        self.value = Dense(top, own, activation, 1)
+        self.shared = None
+        if share_layers:
+            self.shared = Dense(num_features, hiddens, activation)
+            num_features, hiddens = self.shared.num_features, ()
+        self.policy = Dense(num_features, hiddens, activation, num_outputs, gain=0.01)
+        self.value = Dense(num_features, hiddens, activation, 1)
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
         """Outputs `[B, K]` and values `[B]` of features `[B, D]`."""
@@ -101,7 +99,9 @@ class MLPNet(nn.Module):
 
     def features(self, inputs: Tensors) -> Tensor:
         """What both heads see `[B, D]`."""
-        return inputs[0] if self.shared is None else self.shared.forward(inputs[0])
+        if self.shared is None:
+            return inputs[0]
+        return self.shared.forward(inputs[0])
 
 
 class ImageNet(nn.Module):
@@ -112,13 +112,17 @@ class ImageNet(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.rank, self.channels_first = len(shape), len(shape) == 3 and channels_first(shape)
         channels, height, width = image_sides(shape)
-        plan = default_convolutions(height, width) if filters is None else classic_convolutions(filters, height, width)
+        if filters is None:
+            plan = default_convolutions(height, width)
+        else:
+            plan = classic_convolutions(filters, height, width)
         self._layers: list[tuple[tuple[int, ...] | None, nn.Module]] = []
         for index, layer in enumerate(plan):
             conv = orthogonal(nn.Conv2d(channels, layer.channels, layer.kernel, layer.stride), sqrt(2))
             self.add_module(f"conv{index}", conv)
             self._layers.append((layer.padding if any(layer.padding) else None, conv))
-            channels, height, width = layer.channels, layer.side(0, height), layer.side(1, width)
+            channels = layer.channels
+            height, width = layer.map_of(height, width)
         self.num_features = channels * height * width
 
     def forward(self, image: Tensor) -> Tensor:
@@ -131,7 +135,9 @@ class ImageNet(nn.Module):
         elif not self.channels_first:
             x = x.permute(0, 3, 1, 2)
         for padding, conv in self._layers:
-            x = self.activation(conv(x if padding is None else F.pad(x, padding)))
+            if padding is not None:
+                x = F.pad(x, padding)
+            x = self.activation(conv(x))
         return x.flatten(1)
 
 
@@ -162,21 +168,30 @@ class JoinedFeatures(nn.Module):
             self.add_module(f"{kind}{place - self._has_vector}", net)
             self._nets.append((place, net))
             self.num_features += net.num_features
-        self.num_wanted = num_outputs if self._avail is None else parts[self._avail][1][1]
+        self.num_wanted = num_outputs
         if self._avail is not None:
+            self.num_wanted = parts[self._avail][1][1]
             self.num_features += self.num_wanted
 
     def features(self, inputs: Tensors) -> Tensors:
         """Everything that is seen, as one row `[B, D]` per observation."""
-        seen = [inputs[0]] if self._has_vector else []
-        seen += [net(inputs[place]) for place, net in self._nets]
+        seen = []
+        if self._has_vector:
+            seen.append(inputs[0])
+        for place, net in self._nets:
+            seen.append(net(inputs[place]))
         if self._avail is not None:
-            seen.append(mean_offer(inputs[self._avail], inputs[-1] if self._masked else None))
-        return (torch.cat(seen, dim=1) if len(seen) > 1 else seen[0],)
+            mask = inputs[-1] if self._masked else None
+            seen.append(mean_offer(inputs[self._avail], mask))
+        if len(seen) == 1:
+            return (seen[0],)
+        return (torch.cat(seen, dim=1),)
 
     def scored(self, inputs: Tensors, wanted: Tensor) -> Tensor:
         """The outputs `[B, K]` that follow from what the policy put out."""
-        return wanted if self._avail is None else scores(inputs[self._avail], wanted)
+        if self._avail is None:
+            return wanted
+        return scores(inputs[self._avail], wanted)
 
 
 class JoinedNet(JoinedFeatures):
@@ -209,7 +224,9 @@ def dense_layers(kinds: Sequence[Kind], model: ModelConfig) -> tuple[Sequence[in
     """Widths and activation of the dense layers: those of `post_fcnet_hiddens` (None: [256]) where an image is seen."""
     if "image" not in kinds:
         return model.fcnet_hiddens, model.fcnet_activation
-    return (256,) if model.post_fcnet_hiddens is None else model.post_fcnet_hiddens, model.conv_activation
+    if model.post_fcnet_hiddens is None:
+        return (256,), model.conv_activation
+    return model.post_fcnet_hiddens, model.conv_activation
 
 
 class _ModelType(type):
@@ -305,7 +322,10 @@ class FullyConnectedNetwork(TorchModelV2):
     ) -> tuple[Tensor, list[Tensor]]:
         """Outputs `[B, num_outputs]`; the value net waits for `value_function`."""
         del seq_lens
-        row = input_dict["obs_flat"] if "obs_flat" in input_dict else flat(input_dict["obs"])
+        if "obs_flat" in input_dict:
+            row = input_dict["obs_flat"]
+        else:
+            row = flat(input_dict["obs"])
         self._seen = self.net.features((row,))
         return self.net.policy.forward(self._seen), state or []
 
@@ -346,97 +366,6 @@ class ClassicNet(nn.Module):
             wanted = "(outputs, state)" if state else "(outputs, state), here (outputs, [])"
             raise ConfigError(f"{type(self.model).__name__}.forward must return {wanted}")
         return answer
-
-
-def build_torch_network(
-    encoder: Encoder,
-    num_outputs: int,
-    free_outputs: NDArray[np.int64],
-    model: ModelConfig,
-    action_space: Space,
-    seed: int,
-    device: str = "cpu",
-    previous: tuple[int, int] = (0, 0),
-) -> TorchNetwork:
-    """The network for encoded observations and a model config; the same for the same seed.
-
-    `previous` are the widths of the action and of the reward before each step, as a network with memory sees them.
-    """
-    kinds = encoder.spec.kinds
-    num_computed = num_outputs - len(free_outputs)
-    # The caller's own random numbers go on as if nothing had been drawn here.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        label: str | None = None
-        module: nn.Module
-        if model.custom_model is not None:
-            assert not len(free_outputs), "a custom model computes all its outputs"
-            custom = _custom_module(encoder, num_outputs, model, action_space, previous)
-            module, label = custom, f"custom model {type(custom.model).__name__}"
-        elif model.memory is not None:
-            from shoal.models.torch_memory import MemoryNet  # here, for it stands on this module
-
-            module = MemoryNet(list(zip(kinds, encoder.shapes, strict=True)), sum(previous), num_computed, model)
-        elif JOINED_KINDS & set(kinds):
-            module = JoinedNet(list(zip(kinds, encoder.shapes, strict=True)), num_computed, model)
-        else:
-            hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
-            module = MLPNet(encoder.size, num_computed, hiddens, activation, model.vf_share_layers)
-        example = _example(encoder, seed)
-        if initial_state := getattr(module, "initial_state", ()):  # each example is a sequence of its own
-            before = np.ones((NUM_EXAMPLES, sum(previous)), np.float32)
-            states = (np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state)
-            example = (*example, before, *states, np.ones(NUM_EXAMPLES, np.int64))
-        return TorchNetwork(module, num_outputs, free_outputs, example, device, label)
-
-
-def _example(encoder: Encoder, seed: int) -> Inputs:
-    """A few observations of no meaning, as a network gets them; of sequences, empty, short and full ones."""
-    rng = np.random.default_rng(seed)
-    example: list[NDArray[Any]] = []
-    for kind, shape, dtype in zip(encoder.spec.kinds, encoder.shapes, encoder.spec.dtypes, strict=True):
-        numbers = rng.random((NUM_EXAMPLES, *shape), np.float32)
-        if kind == "items":
-            lengths = np.array([[0], [1], [shape[0]]])
-            numbers *= (np.arange(shape[0]) < lengths)[:, :, None]
-            numbers[:, :, 0] = np.arange(shape[0]) < lengths
-        elif kind == "mask":
-            numbers += 1
-        example.append((numbers * (255 if dtype == np.uint8 else 1)).astype(dtype))
-    return tuple(example)
-
-
-def _custom_module(
-    encoder: Encoder, num_outputs: int, model: ModelConfig, action_space: Space, previous: tuple[int, int]
-) -> ClassicNet:
-    assert model.custom_model is not None
-    model_class = custom_model_class(model.custom_model)
-    name = model_class.__name__
-    if not issubclass(model_class, TorchModelV2):
-        raise ConfigError(f"config.model.custom_model: write class {name}(TorchModelV2), with TorchModelV2 from shoal")
-    obs_space = encoder.spec.space
-    if {*encoder.spec.kinds} - {"image"}:
-        width = encoder.size + sum(prod(shape) for shape in encoder.spec.image_shapes)
-        original, obs_space = obs_space, gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
-        obs_space.original_space = original  # type: ignore[attr-defined]
-    accepted = inspect.signature(model_class.__init__).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
-    extra = {key: value for key, value in model.custom_model_config.items() if takes_all or key in accepted}
-    try:
-        made = model_class(obs_space, action_space, num_outputs, dict(vars(model)), name, **extra)
-        has_memory = len(made.get_initial_state()) > 0
-    except ShoalError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"custom model {name} cannot be made: {own_words(error)}") from error
-    for word in ("custom_loss", "metrics"):
-        if hasattr(made, word):
-            raise ConfigError(f"custom model {name}: {word} is not supported; leave it out")
-    if has_memory:
-        from shoal.models.torch_memory import ClassicMemoryNet  # here, for it stands on this module
-
-        return ClassicMemoryNet(made, ObsView(encoder), previous)
-    return ClassicNet(made, ObsView(encoder))
 
 
 def orthogonal(layer: Any, gain: float) -> Any:

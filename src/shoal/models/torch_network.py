@@ -44,7 +44,7 @@ def set_threads(count: int) -> None:
 
 
 @dataclass
-class Tape:
+class TorchTape:
     """What one `forward` keeps: its inputs, and the graph behind its outputs until a last `vjp` has used it."""
 
     inputs: Tensors
@@ -53,7 +53,7 @@ class Tape:
 
 
 @dataclass(frozen=True)
-class Layer:
+class SummaryRow:
     """One row of the summary."""
 
     name: str
@@ -102,9 +102,8 @@ class TorchNetwork:
         self._gradient = np.zeros_like(self.params)
         self._flat = self._mirror(self.params)
         self._flat_gradient = self._mirror(self._gradient)
-        for parameter, value, slope in zip(
-            self._parameters.values(), self._views(self._flat), self._views(self._flat_gradient), strict=True
-        ):
+        values, slopes = self._views(self._flat), self._views(self._flat_gradient)
+        for parameter, value, slope in zip(self._parameters.values(), values, slopes, strict=True):
             value.copy_(parameter.detach())
             parameter.data = value
             if parameter.requires_grad:
@@ -115,9 +114,8 @@ class TorchNetwork:
         tensors = self._tensors(example)
         self._behind_outputs = self._behind(self._act(tensors))
         alone = self._behind(self._values(tensors)) - self._behind_outputs
-        self.value_params = np.concatenate(
-            [np.full(p.numel(), p in alone) for p in self._parameters.values()] + [np.zeros(len(self._free), bool)]
-        )
+        flags = [np.full(p.numel(), p in alone) for p in self._parameters.values()]
+        self.value_params = np.concatenate([*flags, np.zeros(len(self._free), bool)])
 
     def sync(self) -> None:
         """See `Network`."""
@@ -143,19 +141,19 @@ class TorchNetwork:
             outputs, after = self._step(self._tensors(inputs), self._tensors(state))
             return self._with_free(_array(outputs), self._free_params), tuple(map(_array, after))
 
-    def forward(self, inputs: Inputs) -> tuple[Array, Array, Tape]:
+    def forward(self, inputs: Inputs) -> tuple[Array, Array, TorchTape]:
         """See `Network`."""
         tensors = self._tensors(inputs)
         outputs, values = self.module(tensors)
-        return self._with_free(_array(outputs), self._free_params), _array(values), Tape(tensors, outputs, values)
+        return self._with_free(_array(outputs), self._free_params), _array(values), TorchTape(tensors, outputs, values)
 
-    def forward_policy(self, inputs: Inputs) -> tuple[Array, Tape]:
+    def forward_policy(self, inputs: Inputs) -> tuple[Array, TorchTape]:
         """See `Network`."""
         tensors = self._tensors(inputs)
         outputs = self._act(tensors)
-        return self._with_free(_array(outputs), self._free_params), Tape(tensors, outputs, None)
+        return self._with_free(_array(outputs), self._free_params), TorchTape(tensors, outputs, None)
 
-    def forward_value(self, inputs: Inputs) -> tuple[Array, Tape]:
+    def forward_value(self, inputs: Inputs) -> tuple[Array, TorchTape]:
         """See `Network`."""
         tensors = self._tensors(inputs)
         # What is constant here needs no graph: the convolutions that both heads share are not gone back through.
@@ -166,35 +164,38 @@ class TorchNetwork:
         finally:
             for parameter in self._behind_outputs:
                 parameter.requires_grad_(True)
-        return _array(values), Tape(tensors, None, values)
+        return _array(values), TorchTape(tensors, None, values)
 
-    def vjp(self, tape: Tape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
+    def vjp(self, tape: TorchTape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
         """See `Network`."""
         self._flat_gradient.zero_()
         self._gradient[self._size :] = 0
-        tops = []
+        pairs: list[tuple[Tensor, Array]] = []
         if d_outputs is not None:
             assert tape.outputs is not None, "a tape serves one vjp, unless it is to serve again"
             if len(self._free):
                 np.sum(d_outputs[:, self._free], axis=0, out=self._gradient[self._size :])
                 d_outputs = d_outputs[:, self._computed]
-            tops.append((tape.outputs, d_outputs))
+            pairs.append((tape.outputs, d_outputs))
         if d_values is not None:
             assert tape.values is not None, "a tape serves one vjp, unless it is to serve again"
-            tops.append((tape.values, d_values))
-        # A model may be without a value function worth the name (zeros, say), and torch refuses what cannot move.
-        moving = [(top, *self._tensors((slope,))) for top, slope in tops if top.requires_grad]
-        if moving:
-            torch.autograd.backward(
-                [top for top, _ in moving], [slope for _, slope in moving], retain_graph=True if again else None
-            )
+            pairs.append((tape.values, d_values))
+        tops: list[Tensor] = []
+        slopes: list[Array] = []
+        for top, slope in pairs:
+            # A model may be without a value function worth the name (zeros, say), and torch refuses what cannot move.
+            if top.requires_grad:
+                tops.append(top)
+                slopes.append(slope)
+        if tops:
+            torch.autograd.backward(tops, self._tensors(tuple(slopes)), retain_graph=again)
         if not again:
             tape.outputs = tape.values = None
         if not self._in_place:
             self._gradient[: self._size] = self._flat_gradient.cpu().numpy()
         return self._gradient
 
-    def jvp(self, tape: Tape, tangent: Array) -> Array:
+    def jvp(self, tape: TorchTape, tangent: Array) -> Array:
         """See `Network`."""
         tangent = np.ascontiguousarray(tangent, np.float32)
         try:
@@ -220,16 +221,17 @@ class TorchNetwork:
 
     def summary(self) -> str:
         """See `Network`."""
-        rows = [(layer.name, layer.kind, layer.shape, f"{layer.count:,}") for layer in self._layers]
+        rows = [("layer", "kind", "output", "parameters")]
+        for layer in self._layers:
+            rows.append((layer.name, layer.kind, layer.shape, f"{layer.count:,}"))
         if len(self._free):
             rows.append(("log_std", "free outputs", f"[{len(self._free)}]", f"{len(self._free):,}"))
-        rows = [("layer", "kind", "output", "parameters"), *rows, ("total", "", "", f"{len(self.params):,}")]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = [
-            f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {shape:<{widths[2]}}  {count:>{widths[3]}}"
-            for name, kind, shape, count in rows
-        ]
-        return "\n".join([f"PyTorch {self.label} on {self._device}", *lines])
+        rows.append(("total", "", "", f"{len(self.params):,}"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"PyTorch {self.label} on {self._device}"]
+        for name, kind, shape, count in rows:
+            lines.append(f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {shape:<{widths[2]}}  {count:>{widths[3]}}")
+        return "\n".join(lines)
 
     @property
     def _free_params(self) -> Array:
@@ -237,9 +239,9 @@ class TorchNetwork:
 
     def _behind(self, top: Tensor) -> set[nn.Parameter]:
         """The parameters that a tensor depends on, by the graph behind it."""
-        trained = [p for p in self._parameters.values() if p.requires_grad]
         if not top.requires_grad:
             return set()
+        trained = [p for p in self._parameters.values() if p.requires_grad]
         slopes = torch.autograd.grad(top.sum(), trained, allow_unused=True)
         return {p for p, slope in zip(trained, slopes, strict=True) if slope is not None}
 
@@ -251,7 +253,9 @@ class TorchNetwork:
     def _mirror(self, vector: Array) -> Tensor:
         """Where the module's own part of a flat vector lives."""
         own = torch.from_numpy(vector[: self._size])
-        return own if self._in_place else own.to(self._device, copy=True)
+        if self._in_place:
+            return own
+        return own.to(self._device, copy=True)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         parameters = self._parameters.values()
@@ -269,10 +273,11 @@ class TorchNetwork:
     def _pushed(self, inputs: Tensors, tangent: Array) -> Array:
         directions = self._views(torch.from_numpy(tangent[: self._size]).to(self._device))
         with torch.no_grad(), forward_ad.dual_level():
-            moving = {
-                f"module.{name}": forward_ad.make_dual(p.detach(), direction) if p.requires_grad else p  # type: ignore[no-untyped-call]
-                for (name, p), direction in zip(self._parameters.items(), directions, strict=True)
-            }
+            moving: dict[str, Tensor] = {}
+            for (name, parameter), direction in zip(self._parameters.items(), directions, strict=True):
+                moving[f"module.{name}"] = parameter
+                if parameter.requires_grad:
+                    moving[f"module.{name}"] = forward_ad.make_dual(parameter.detach(), direction)  # type: ignore[no-untyped-call]
             return _slope(functional_call(self._acting, moving, (inputs,)))
 
 
@@ -296,7 +301,9 @@ def _array(tensor: Tensor) -> Array:
 def _slope(top: Tensor) -> Array:
     """How a tensor moves along the direction; what depends on no parameter stands still."""
     slope: Tensor | None = forward_ad.unpack_dual(top).tangent  # type: ignore[no-untyped-call]
-    return _array(torch.zeros_like(top) if slope is None else slope)
+    if slope is None:
+        slope = torch.zeros_like(top)
+    return _array(slope)
 
 
 @contextmanager
@@ -317,11 +324,10 @@ def _usable(device: str) -> torch.device:
     return torch.device(device)
 
 
-def _tried(module: nn.Module, example: Tensors, width: int, label: str) -> list[Layer]:
+def _tried(module: nn.Module, example: Tensors, width: int, label: str) -> list[SummaryRow]:
     """Run the module on a few observations, refuse what cannot be trained, and note what its layers put out."""
     seen: dict[str, str] = {}
     batch = len(example[0])
-    initial_state: Inputs = getattr(module, "initial_state", ())
 
     def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def note(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -341,17 +347,23 @@ def _tried(module: nn.Module, example: Tensors, width: int, label: str) -> list[
             buffers = [buffer.clone() for buffer in module.buffers()]
             again = _called(module, example, label)
             alone = _called(module, tuple(part[:1] for part in example), label)
-            whole, cut = _whole_and_cut(module, example, width, label) if initial_state else ((), ())
+            whole: Tensors = ()
+            cut: Tensors = ()
+            if getattr(module, "initial_state", ()):
+                whole, cut = _whole_and_cut(module, example, width, label)
     finally:
         for handle in hooks:
             handle.remove()
     if not all(map(torch.equal, example, before)):
         raise ConfigError(f"{label} changes its observations in place; write x = x * 2, not x *= 2")
-    changed = not all(map(torch.equal, buffers, module.buffers()))
-    noisy = not (_close(outputs, again[0]) and _close(values, again[1]))
-    mixed = not (_close(outputs[:1], alone[0]) and _close(values[:1], alone[1]))
-    if changed or noisy or mixed:
-        what = "keeps statistics in buffers" if changed else "is random" if noisy else "mixes observations of a batch"
+    what = ""
+    if not all(map(torch.equal, buffers, module.buffers())):
+        what = "keeps statistics in buffers"
+    elif not all(map(_close, (outputs, values), again)):
+        what = "is random"
+    elif not all(map(_close, (outputs[:1], values[:1]), alone)):
+        what = "mixes observations of a batch"
+    if what:
         raise ConfigError(
             f"{label} {what}{_suspects(module)}; acting and learning would disagree: "
             "leave out dropout, noise and batch normalisation (LayerNorm and GroupNorm are fine)"
@@ -367,18 +379,26 @@ def _tried(module: nn.Module, example: Tensors, width: int, label: str) -> list[
 def _whole_and_cut(module: Any, example: Tensors, width: int, label: str) -> tuple[Tensors, Tensors]:
     """Outputs and values of two unequal sequences in one piece, and those of their steps one by one."""
     count = len(module.initial_state)
-    parts, state = example[: -count - 1], tuple(part[:2] for part in example[-count - 1 : -1])
+    parts = example[: -count - 1]
+    state = tuple(part[:2] for part in example[-count - 1 : -1])
     steps = len(example[0])
     lengths = torch.tensor([steps, steps - 1], device=example[0].device)
-    whole = _called(module, (*(torch.cat([part, part[:-1]]) for part in parts), *state, lengths), label)
+    rows = [torch.cat([part, part[:-1]]) for part in parts]
+    whole = _called(module, (*rows, *state, lengths), label)
     _check_shapes(*whole, 2 * steps - 1, width, label)
-    found = []
+    outputs, values = [], []
     for step in range(steps):
         both = tuple(part[[step, step]] for part in parts)
-        found.append(_called(module, (*both, *state, torch.ones_like(lengths)), label))
+        found = _called(module, (*both, *state, torch.ones_like(lengths)), label)
+        outputs.append(found[0])
+        values.append(found[1])
         _, state = module.step(both, state)
-    outputs, values = (torch.stack(rows, dim=1).flatten(0, 1)[:-1] for rows in zip(*found, strict=True))
-    return whole, (outputs, values)
+    return whole, (_one_after_another(outputs), _one_after_another(values))
+
+
+def _one_after_another(steps: list[Tensor]) -> Tensor:
+    """The rows of two sequences, of which the second is one step shorter, from those of their steps."""
+    return torch.stack(steps, dim=1).flatten(0, 1)[:-1]
 
 
 def _called(module: nn.Module, inputs: Tensors, label: str) -> tuple[Any, Any]:
@@ -412,7 +432,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def _shape(tensor: Tensor, batch: int) -> str:
-    sizes = [str(size) for size in tensor.shape]
+    sizes = list(map(str, tensor.shape))
     if sizes and tensor.shape[0] == batch:
         sizes[0] = "B"
     return f"[{', '.join(sizes)}]"
@@ -421,12 +441,14 @@ def _shape(tensor: Tensor, batch: int) -> str:
 def _suspects(module: nn.Module) -> str:
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
     names = [f"{name} ({type(child).__name__})" for name, child in module.named_modules() if isinstance(child, kinds)]
-    return f" in {', '.join(names)}" if names else ""
+    if not names:
+        return ""
+    return f" in {', '.join(names)}"
 
 
-def _layers(module: nn.Module, shapes: dict[str, str]) -> list[Layer]:
+def _layers(module: nn.Module, shapes: dict[str, str]) -> list[SummaryRow]:
     """Every part of the module that computes by itself or owns parameters; shared parameters count once."""
-    layers: list[Layer] = []
+    layers: list[SummaryRow] = []
     counted: set[int] = set()
     for name, child in module.named_modules():
         own = [p for p in child.parameters(recurse=False) if id(p) not in counted]
@@ -434,7 +456,9 @@ def _layers(module: nn.Module, shapes: dict[str, str]) -> list[Layer]:
         is_leaf = name in shapes and next(child.children(), None) is None
         if own or is_leaf:
             kind = type(child).__name__
-            # A layer whose weights are used without calling it leaves no shape.
-            shape = shapes.get(name) or (f"[B, {child.out_features}]" if isinstance(child, nn.Linear) else "-")
-            layers.append(Layer(name or kind, kind, shape, sum(p.numel() for p in own)))
+            shape = shapes.get(name, "-")
+            if name not in shapes and isinstance(child, nn.Linear):
+                # A layer whose weights are used without calling it leaves no shape.
+                shape = f"[B, {child.out_features}]"
+            layers.append(SummaryRow(name or kind, kind, shape, sum(p.numel() for p in own)))
     return layers

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from shoal.models.policy import Policy
-from shoal.sampling.evaluation_episodes import Found, Share, run_share
+from shoal.sampling.evaluation_episodes import EpisodeResults, EvaluationPart, run_part
 
-Answer = Callable[[], list[Found]]
+
+class PendingResults(Protocol):
+    """The parts of an evaluation that has begun."""
+
+    def wait(self) -> list[EpisodeResults]:
+        """What came of them, in their order."""
 
 
 class Evaluators(Protocol):
-    """Runs the shares of an evaluation."""
+    """Runs the parts of an evaluation."""
 
-    def begin(self, shares: Sequence[Share], policy: Policy) -> Answer:
-        """Set out with the policy as it is now; the answer, when it is called for, is in the order of the shares."""
+    def start(self, parts: Sequence[EvaluationPart], policy: Policy) -> PendingResults:
+        """Begin with the policy as it is now."""
 
 
 class LocalEvaluators:
     """Runs them in this process, which does nothing else meanwhile."""
 
-    def begin(self, shares: Sequence[Share], policy: Policy) -> Answer:
+    def start(self, parts: Sequence[EvaluationPart], policy: Policy) -> PendingResults:
         """See `Evaluators`."""
-        return lambda: [run_share(share, policy) for share in shares]
+        return LocalResults(parts, policy)
+
+
+class LocalResults:
+    """Parts that are run when somebody waits for them."""
+
+    def __init__(self, parts: Sequence[EvaluationPart], policy: Policy) -> None:
+        self._parts, self._policy = parts, policy
+
+    def wait(self) -> list[EpisodeResults]:
+        """See `PendingResults`."""
+        results = []
+        for part in self._parts:
+            results.append(run_part(part, self._policy))
+        return results

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from shoal.errors import ClusterError, ShoalError
+from shoal.errors import ClusterError, NodeNotUp, ShoalError
 from shoal.machine.private_folder import PrivateFolder
 from shoal.machine.ray_variables import AUTH_MODE, LOOPBACK, TOKEN_PATH, token_variables
 from shoal.parallel.ray_logs import errors_in
@@ -225,10 +225,6 @@ def _looks_as_we_do(process: Process) -> bool:
     return bool(_words(process)) and _words(process) == psutil.Process().cmdline()
 
 
-class _NoNode(Exception):
-    """Ray's node does not come up."""
-
-
 @contextlib.contextmanager
 def _eased(ray: Any) -> Iterator[None]:
     """Let Ray start without hurry, and without what nobody here needs; for neither it has a setting.
@@ -270,11 +266,11 @@ def _free_ports(count: int) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise _NoNode(f"no {count} ports are free")
+    raise NodeNotUp(f"no {count} ports are free")
 
 
 def _wait_for_node(ray: Any, address: str, node_id: str) -> None:
-    """Return when the node is part of its cluster; _NoNode if a daemon dies, or if it takes all too long."""
+    """Return when the node is part of its cluster; NodeNotUp if a daemon dies, or if it takes all too long."""
     began = monotonic()
     is_told = False
     while True:
@@ -283,9 +279,9 @@ def _wait_for_node(ray: Any, address: str, node_id: str) -> None:
             if node_id in {node.hex() for node in nodes}:
                 return
         if dead := _dead_daemon():
-            raise _NoNode(f"its process {dead} ends as soon as it is started")
+            raise NodeNotUp(f"its process {dead} ends as soon as it is started")
         if monotonic() > began + REGISTERING_TIMEOUT_S:
-            raise _NoNode(f"its node is not up after {REGISTERING_TIMEOUT_S:.0f} s")
+            raise NodeNotUp(f"its node is not up after {REGISTERING_TIMEOUT_S:.0f} s")
         if monotonic() > began + LONG_S and not is_told:
             progress.info("still starting a private Ray; %s", _busy())
             is_told = True

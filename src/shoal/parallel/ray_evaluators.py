@@ -14,10 +14,10 @@ from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
-from shoal.parallel.evaluators import Answer
+from shoal.parallel.evaluators import PendingResults
 from shoal.parallel.ray_session import Session
 from shoal.parallel.ray_workers import without_gpu
-from shoal.sampling.evaluation_episodes import Found, Share, run_share
+from shoal.sampling.evaluation_episodes import EpisodeResults, EvaluationPart, run_part
 
 MOST_DEATHS = 3  # of evaluation workers, in one evaluation
 
@@ -32,16 +32,16 @@ class RemoteEvaluator:
         self._config, self._spaces, self._user_code = config, spaces, user_code
         self._policy: Policy | None = None
 
-    def run(self, share: Share, state: State) -> Found:
-        """One share, with the given weights and filter."""
+    def run(self, part: EvaluationPart, state: State) -> EpisodeResults:
+        """One part, with the given weights and filter."""
         if self._policy is None:
             self._policy = build_policy(*self._spaces, self._config, self._user_code)
         self._policy.set_state(state)
-        return run_share(share, self._policy)
+        return run_part(part, self._policy)
 
 
 class RayEvaluators:
-    """`evaluation_num_workers` actors; a share whose actor dies is run again by a new one."""
+    """`evaluation_num_workers` actors; a part whose actor dies is run again by a new one."""
 
     def __init__(self, config: AlgorithmConfig, policy: Policy, user_code: UserCode, session: Session) -> None:
         self._ray = session.ray
@@ -50,37 +50,9 @@ class RayEvaluators:
         self._arguments = without_gpu(config), spaces, user_code
         self._actors = [self._remote.remote(*self._arguments) for _ in range(config.evaluation_num_workers)]
 
-    def begin(self, shares: Sequence[Share], policy: Policy) -> Answer:
+    def start(self, parts: Sequence[EvaluationPart], policy: Policy) -> PendingResults:
         """See `Evaluators`."""
-        state = self._ray.put(policy.get_state())
-        waiting = deque(enumerate(shares))
-        running: dict[Any, tuple[int, int]] = {}  # answer: place of the share, place of the actor
-
-        def send(actor: int) -> None:
-            if waiting:
-                place, share = waiting.popleft()
-                running[self._actors[actor].run.remote(share, state)] = place, actor
-
-        def collect() -> list[Found]:
-            found: dict[int, Found] = {}
-            deaths = 0
-            while running:
-                (answer,), _ = self._ray.wait(list(running), num_returns=1)
-                place, actor = running.pop(answer)
-                try:
-                    found[place] = self._one(answer)
-                except WorkerError as lost:
-                    deaths += 1
-                    if deaths > MOST_DEATHS:
-                        raise WorkerError(f"{lost}\nThat was {deaths} times in one evaluation.") from lost
-                    self._replace(actor)
-                    waiting.appendleft((place, shares[place]))
-                send(actor)
-            return [found[place] for place in range(len(shares))]
-
-        for actor in range(len(self._actors)):
-            send(actor)
-        return collect
+        return RayResults(self, parts, policy)
 
     def stop(self) -> None:
         """End every actor; may be called twice."""
@@ -89,17 +61,30 @@ class RayEvaluators:
                 self._ray.kill(actor)
         self._actors = []
 
-    def _replace(self, place: int) -> None:
-        with contextlib.suppress(Exception):
-            self._ray.kill(self._actors[place])
-        self._actors[place] = self._remote.remote(*self._arguments)
+    @property
+    def count(self) -> int:
+        """How many actors there are."""
+        return len(self._actors)
 
-    def _one(self, answer: Any) -> Found:
-        """One share's result, or the actor's error in its own words; WorkerError if the actor is gone."""
+    def ask(self, actor: int, part: EvaluationPart, state: Any) -> Any:
+        """Have an actor run a part; a reference to what comes of it."""
+        return self._actors[actor].run.remote(part, state)
+
+    def put(self, state: State) -> Any:
+        """A reference to a state, which all actors can read."""
+        return self._ray.put(state)
+
+    def first_of(self, references: list[Any]) -> Any:
+        """The reference that is answered first."""
+        (ready,), _ = self._ray.wait(references, num_returns=1)
+        return ready
+
+    def results_of(self, reference: Any) -> EpisodeResults:
+        """What came of a part, or the actor's error in its own words; WorkerError if the actor is gone."""
         exceptions = self._ray.exceptions
         try:
-            found: Found = self._ray.get(answer)
-            return found
+            results: EpisodeResults = self._ray.get(reference)
+            return results
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, ShoalError):
                 raise error.cause from None
@@ -107,3 +92,45 @@ class RayEvaluators:
         except exceptions.RayError as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise WorkerError(f"an evaluation worker was lost: {reason}") from error
+
+    def replace(self, actor: int) -> None:
+        """Put a new actor in the place of one that was lost."""
+        with contextlib.suppress(Exception):
+            self._ray.kill(self._actors[actor])
+        self._actors[actor] = self._remote.remote(*self._arguments)
+
+
+class RayResults:
+    """Parts that the actors run, each taking the next one as soon as it is done with the one before."""
+
+    def __init__(self, evaluators: RayEvaluators, parts: Sequence[EvaluationPart], policy: Policy) -> None:
+        self._evaluators, self._parts = evaluators, parts
+        self._state = evaluators.put(policy.get_state())
+        self._waiting = deque(range(len(parts)))
+        self._running: dict[Any, tuple[int, int]] = {}  # reference: place of the part, place of the actor
+        for actor in range(evaluators.count):
+            self._give_next_part(actor)
+
+    def wait(self) -> list[EpisodeResults]:
+        """See `PendingResults`."""
+        results: dict[int, EpisodeResults] = {}
+        deaths = 0
+        while self._running:
+            reference = self._evaluators.first_of(list(self._running))
+            place, actor = self._running.pop(reference)
+            try:
+                results[place] = self._evaluators.results_of(reference)
+            except WorkerError as lost:
+                deaths += 1
+                if deaths > MOST_DEATHS:
+                    raise WorkerError(f"{lost}\nThat was {deaths} times in one evaluation.") from lost
+                self._evaluators.replace(actor)
+                self._waiting.appendleft(place)
+            self._give_next_part(actor)
+        return [results[place] for place in range(len(self._parts))]
+
+    def _give_next_part(self, actor: int) -> None:
+        if self._waiting:
+            place = self._waiting.popleft()
+            reference = self._evaluators.ask(actor, self._parts[place], self._state)
+            self._running[reference] = place, actor

@@ -19,8 +19,7 @@ from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.ray_session import Session
 from shoal.parallel.remote_worker import Place, RemoteWorker
-from shoal.parallel.workers import Health, check_count
-from shoal.sampling.worker import Worker
+from shoal.sampling.worker import Worker, check_count
 
 CLOSING_TIMEOUT_S = 5.0
 MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
@@ -73,7 +72,7 @@ class RayWorkers:
         self._ray = session.ray
         self.task: Any = None
         self._seats: list[Seat] = []
-        self._restarts = 0
+        self.num_remote_worker_restarts = 0
         self._ahead: Round | None = None
         self.steps_sampled = 0
         try:
@@ -90,9 +89,9 @@ class RayWorkers:
             raise
 
     @property
-    def health(self) -> Health:
+    def num_healthy_workers(self) -> int:
         """See `Workers`."""
-        return Health(sum(seat.starting is None for seat in self._seats), self._restarts)
+        return sum(seat.starting is None for seat in self._seats)
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""
@@ -217,8 +216,12 @@ class RayWorkers:
         seat.deaths_in_a_row += 1
         config = self._config
         often = seat.deaths_in_a_row > MOST_DEATHS_IN_A_ROW
-        if config.recreate_failed_workers and not often and self._restarts < config.max_worker_restarts:
-            self._restarts += 1
+        if (
+            config.recreate_failed_workers
+            and not often
+            and self.num_remote_worker_restarts < config.max_worker_restarts
+        ):
+            self.num_remote_worker_restarts += 1
             log.warning("%s; it is replaced", cause)
             with contextlib.suppress(Exception):
                 self._ray.kill(seat.actor)

@@ -47,7 +47,7 @@ class RemoteWorker:
 
         self.worker = Worker(self._config, self._maker, self._worker_index)
         if state is not None:
-            self.worker.set_state(state)
+            self.worker.set_state([state])
         node, num_envs = ray.get_runtime_context().get_node_id(), self.worker.vector.num_envs
         place = Place(socket.gethostname(), os.getpid(), node, num_envs)
         return place, self.worker.observation_space, self.worker.action_space
@@ -55,9 +55,9 @@ class RemoteWorker:
     def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, Summary, State], Batch]:
         """One fragment with the given weights and filter; who made it, what it holds, and the worker's state after."""
         self.worker.policy.set_state(policy_state)
-        self.worker.set_task(task)
+        self.worker.task = task
         sample = self.worker.sample(steps)
-        return (self._generation, sample.summary, self.worker.get_state()), sample.batch
+        return (self._generation, sample.summary, self.get_state()), sample.batch
 
     def apply(self, fn: Callable[[Worker], Any], policy_state: State) -> tuple[Any, State | None]:
         """The result of `fn(worker)`, and the policy's state if it has set the weights."""
@@ -69,11 +69,11 @@ class RemoteWorker:
 
     def get_state(self) -> State:
         """The worker's state."""
-        return self.worker.get_state()
+        return self.worker.get_state()[0]
 
     def set_state(self, state: State) -> int:
         """Take over a saved state."""
-        return self.worker.set_state(state)
+        return self.worker.set_state([state])
 
     def stop(self) -> None:
         """Close the environments."""

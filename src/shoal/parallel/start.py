@@ -13,7 +13,8 @@ from shoal.parallel.capacity import check_network
 from shoal.parallel.evaluators import Evaluators, LocalEvaluators
 from shoal.parallel.group import Alone
 from shoal.parallel.learner import Learner, MakeLearner
-from shoal.parallel.workers import LocalWorkers, Workers
+from shoal.parallel.workers import Workers
+from shoal.sampling.worker import Worker
 
 # What a start is about to do, in plain words, for whoever shows it.
 progress = logging.getLogger("shoal.progress")
@@ -29,11 +30,11 @@ def with_worker_count(config: Config) -> Config:
 
 
 def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
-    """Workers in this process (`num_workers: 0`), or Ray actors; their `stop` ends them."""
+    """One worker in this process (`num_workers: 0`), or Ray actors; their `stop` ends them."""
     if config.worker_count == 0:
         check_network(config, is_private=False)
         progress.info("making %s", _environments(config) or "the environments")
-        return LocalWorkers(config, maker)
+        return Worker(config, maker)
     from shoal.parallel.ray_session import connect
     from shoal.parallel.ray_workers import RayWorkers
 

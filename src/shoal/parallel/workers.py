@@ -1,29 +1,19 @@
-"""The contract of a set of workers, and the set of one that lives in this process."""
+"""The contract of a set of workers: one in this process (`sampling/worker.py`), or Ray actors (`ray_workers.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample, Summary
 from shoal.data.state import State
-from shoal.envs.making import EnvMaker
 from shoal.envs.vector import describe
-from shoal.errors import CheckpointError, EnvError
+from shoal.errors import EnvError
 from shoal.models.policy import Policy
 from shoal.sampling.worker import Worker
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Health:
-    """How many workers there are, and how often one was replaced."""
-
-    num_healthy_workers: int
-    num_remote_worker_restarts: int = 0
 
 
 class Workers(Protocol):
@@ -34,8 +24,12 @@ class Workers(Protocol):
     task: Any  # which every environment gets at its next reset; None: none
 
     @property
-    def health(self) -> Health:
-        """How the workers are."""
+    def num_healthy_workers(self) -> int:
+        """How many processes of their own are up."""
+
+    @property
+    def num_remote_worker_restarts(self) -> int:
+        """How often one of them was replaced."""
 
     @property
     def steps_sampled(self) -> int:
@@ -64,55 +58,8 @@ class Workers(Protocol):
         """End every worker; may be called twice."""
 
 
-def check_count(states: list[State], workers: int) -> None:
-    """Refuse the states of another number of workers."""
-    if len(states) != workers:
-        raise CheckpointError(f"the checkpoint has the state of {len(states)} workers, here are {workers}")
-
-
 def check_usable(*samples: Summary) -> None:
     """Refuse samples that hold no real step."""
     if not any(sample.num_steps for sample in samples):
         causes = [describe(incident) for incident in samples[-1].incidents[-1:]]
         raise EnvError("\n".join([*causes, "Not one step of the batch was good: there is nothing to learn from."]))
-
-
-class LocalWorkers:
-    """One worker in this process, with the learner's own policy."""
-
-    def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
-        self.worker = Worker(config, maker)
-        self.policy, self.config = self.worker.policy, self.worker.config
-        self.task: Any = None
-        self.health = Health(num_healthy_workers=0)
-
-    @property
-    def steps_sampled(self) -> int:
-        """See `Workers`."""
-        return self.worker.sampler.steps_sampled
-
-    def sample(self, steps: int) -> Sample:
-        """See `Workers`."""
-        self.worker.set_task(self.task)
-        return self.worker.sample(steps)
-
-    def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
-        """See `Workers`."""
-        return [fn(self.worker)]
-
-    def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
-        """See `Workers`."""
-        return self.worker.foreach_env(fn)
-
-    def get_state(self) -> list[State]:
-        """See `Workers`."""
-        return [self.worker.get_state()]
-
-    def set_state(self, states: list[State]) -> int:
-        """See `Workers`."""
-        check_count(states, 1)
-        return self.worker.set_state(states[0])
-
-    def stop(self) -> None:
-        """See `Workers`."""
-        self.worker.stop()

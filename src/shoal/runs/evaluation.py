@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
@@ -11,24 +11,26 @@ from typing import Any
 import numpy as np
 
 from shoal.config.changing import unchecked
-from shoal.config.settings import AlgorithmConfig, RandomizeConfig
+from shoal.config.sections import RandomizeConfig
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.metrics import custom_metrics, episode_statistics, mean_interval
 from shoal.data.streams import evaluation_seed
 from shoal.envs.cases import Case
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
-from shoal.envs.recording import Film
+from shoal.envs.recording import RecordingOptions
 from shoal.errors import ConfigError
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators
-from shoal.sampling.evaluation_episodes import Found, Share, check_same_form
+from shoal.sampling.evaluation_episodes import EpisodeResults, EvaluationPart, check_same_form
 
-SHARES_PER_WORKER = 4  # of cases: who gets the short ones takes more of them
+PARTS_PER_WORKER = 4  # of cases: who gets the short ones takes more of them
+NO_RECORDING = RecordingOptions()
 
 
 @dataclass(frozen=True)
-class Agent:
-    """Who is evaluated, on what, and by whom."""
+class EvaluationSetup:
+    """Which policy is evaluated, on what, and by whom."""
 
     config: AlgorithmConfig
     maker: EnvMaker
@@ -37,80 +39,66 @@ class Agent:
     task: Any = None  # that training has now; None: the environments' own
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What is kept of an evaluation beside its numbers."""
+class Evaluation:
+    """An evaluation that has begun, with the policy as it was then."""
 
-    trace: bool = False
-    film: Film | None = None
+    def __init__(self, setup: EvaluationSetup, whole: EvaluationPart, parts: Sequence[EvaluationPart]) -> None:
+        self._whole = whole
+        self._pending = setup.evaluators.start(parts, setup.policy)
+
+    def results(self) -> tuple[dict[str, Any], EpisodeResults]:
+        """Wait for its end: statistics over its episodes, and each of them."""
+        results = together(self._pending.wait())
+        return statistics(results, self._whole), results
 
 
-NOTHING = Watch()
-
-
-def evaluate(
-    agent: Agent,
+def start_evaluation(
+    setup: EvaluationSetup,
     *,
     episodes: int | None = None,
     steps: int | None = None,
     explore: bool | None = None,
     seed: int | None = None,
-    watch: Watch = NOTHING,
-) -> tuple[dict[str, Any], Found]:
-    """Statistics over `episodes` whole episodes, or over the episodes that end within `steps` steps; and each of them.
+    recording: RecordingOptions = NO_RECORDING,
+) -> Evaluation:
+    """Begin an evaluation over `episodes` whole episodes, or over the episodes that end within `steps` steps.
 
     What is not given comes from the config's evaluation_* keys.
     """
-    return begin(agent, episodes=episodes, steps=steps, explore=explore, seed=seed, watch=watch)()
-
-
-def begin(
-    agent: Agent,
-    *,
-    episodes: int | None = None,
-    steps: int | None = None,
-    explore: bool | None = None,
-    seed: int | None = None,
-    watch: Watch = NOTHING,
-) -> Callable[[], tuple[dict[str, Any], Found]]:
-    """Set out on an evaluation with the policy as it is now; what is returned waits for its end."""
-    config = agent.config
+    config = setup.config
     for name, given in (("episodes", episodes), ("steps", steps)):
         if given is not None and given < 1:
             raise ConfigError(f"{name}: must be at least 1 (got {given})")
     if episodes is None and steps is None:
         by_episode = config.evaluation_duration_unit == "episodes"
         episodes, steps = (config.evaluation_duration, None) if by_episode else (None, config.evaluation_duration)
-    whole = _whole(agent, explore, seed)
-    answer = agent.evaluators.begin(_shares(config, whole, episodes, steps, watch), agent.policy)
-
-    def result() -> tuple[dict[str, Any], Found]:
-        found = together(answer())
-        return statistics(found, whole), found
-
-    return result
+    whole = _whole(setup, explore, seed)
+    return Evaluation(setup, whole, _parts(config, whole, episodes, steps, recording))
 
 
-def evaluate_cases(
-    agent: Agent, cases: Sequence[Case], explore: bool | None = None, seed: int | None = None, watch: Watch = NOTHING
-) -> tuple[dict[str, Any], Found]:
-    """One episode of every case: statistics over those that did not fail, and each case's own by its place.
+def start_cases(
+    setup: EvaluationSetup,
+    cases: Sequence[Case],
+    *,
+    explore: bool | None = None,
+    seed: int | None = None,
+    recording: RecordingOptions = NO_RECORDING,
+) -> Evaluation:
+    """Begin an evaluation of one episode of every case; an episode has the place of its case, and some may fail.
 
     A case says all that is different, so nothing else is drawn for its episode.
     """
-    whole = _whole(agent, explore, seed)
-    whole = replace(whole, config=unchecked(whole.config, randomize=RandomizeConfig()))
-    workers = agent.config.evaluation_num_workers
-    size = ceil(len(cases) / (SHARES_PER_WORKER * workers)) if workers and watch.film is None else len(cases)
-    shares = [
-        replace(whole, first_index=at, cases=tuple(cases[at : at + size]), trace=watch.trace, film=watch.film)
-        for at in range(0, len(cases), size)
-    ]
-    found = together(agent.evaluators.begin(shares, agent.policy)())
-    return statistics(found, whole), found
+    whole = _whole(setup, explore, seed)
+    whole = replace(whole, config=unchecked(whole.config, randomize=RandomizeConfig()), recording=recording)
+    workers = setup.config.evaluation_num_workers
+    size = len(cases)
+    if workers and recording.video is None:
+        size = ceil(len(cases) / (PARTS_PER_WORKER * workers))
+    parts = [replace(whole, first_index=at, cases=tuple(cases[at : at + size])) for at in range(0, len(cases), size)]
+    return Evaluation(setup, whole, parts)
 
 
-def evaluated(config: AlgorithmConfig, seed: int | None = None) -> AlgorithmConfig:
+def evaluated(config: AlgorithmConfig, seed: int | None = None, explore: bool | None = None) -> AlgorithmConfig:
     """The configuration of evaluation's environments: that of training, but for what is said to be different."""
     own = config.evaluation_config
     if seed is None:
@@ -119,6 +107,8 @@ def evaluated(config: AlgorithmConfig, seed: int | None = None) -> AlgorithmConf
     return unchecked(
         config,
         seed=seed,
+        explore=own.explore if explore is None else explore,
+        batch_mode="truncate_episodes",  # episodes are counted here, not fragments
         horizon=config.horizon if own.horizon is None else own.horizon,
         env_config={**config.env_config, **own.env_config},
         randomize=unchecked(config.randomize, env_config=drawn) if own.randomize else RandomizeConfig(),
@@ -136,21 +126,21 @@ def check_environment(config: AlgorithmConfig, maker: EnvMaker, policy: Policy) 
         check_same_form(policy, *spaces_of(maker, {**there.env_config, **drawn.env_config}))
 
 
-def together(parts: Sequence[Found]) -> Found:
-    """The parts of an evaluation as one."""
-    return Found(
+def together(parts: Sequence[EpisodeResults]) -> EpisodeResults:
+    """The results of an evaluation's parts as one."""
+    return EpisodeResults(
         [episode for part in parts for episode in part.episodes],
         sum(part.num_steps for part in parts),
         sum(part.failures for part in parts),
-        {index: why for part in parts for index, why in part.failed.items()},
-        [trace for part in parts for trace in part.traces],
-        " ".join(part.trouble for part in parts if part.trouble),
+        {index: why for part in parts for index, why in part.failed_cases.items()},
+        [trajectory for part in parts for trajectory in part.trajectories],
+        " ".join(part.video_problem for part in parts if part.video_problem),
     )
 
 
-def statistics(found: Found, whole: Share) -> dict[str, Any]:
+def statistics(results: EpisodeResults, whole: EvaluationPart) -> dict[str, Any]:
     """What a result says of an evaluation."""
-    episodes = found.episodes
+    episodes = results.episodes
     rewards = [episode.reward for episode in episodes]
     low, high = mean_interval(rewards)
     return {
@@ -159,48 +149,48 @@ def statistics(found: Found, whole: Share) -> dict[str, Any]:
         "episode_reward_ci_low": low,
         "episode_reward_ci_high": high,
         "episodes_this_iter": len(episodes),
-        "timesteps_this_iter": found.num_steps,
-        "env_failures": found.failures,
+        "timesteps_this_iter": results.num_steps,
+        "env_failures": results.failures,
         "custom_metrics": custom_metrics(episodes),
         "episode_rewards": rewards,
         "episode_lengths": [episode.length for episode in episodes],
-        "explore": whole.explore,
+        "explore": whole.config.explore,
         "seed": whole.config.seed,
     }
 
 
-def _whole(agent: Agent, explore: bool | None, seed: int | None) -> Share:
-    """What all shares of an evaluation have in common."""
-    own = agent.config.evaluation_config
-    return Share(
-        evaluated(agent.config, seed),
-        agent.maker,
-        own.explore if explore is None else explore,
-        index_offset=agent.config.num_envs,
-        task=agent.task if own.task is None else own.task,
+def _whole(setup: EvaluationSetup, explore: bool | None, seed: int | None) -> EvaluationPart:
+    """What all parts of an evaluation have in common."""
+    own = setup.config.evaluation_config
+    return EvaluationPart(
+        evaluated(setup.config, seed, explore),
+        setup.maker,
+        index_offset=setup.config.num_envs,
+        task=setup.task if own.task is None else own.task,
     )
 
 
-def _shares(
-    config: AlgorithmConfig, whole: Share, episodes: int | None, steps: int | None, watch: Watch
-) -> list[Share]:
+def _parts(
+    config: AlgorithmConfig, whole: EvaluationPart, episodes: int | None, steps: int | None, recording: RecordingOptions
+) -> list[EvaluationPart]:
     """The evaluation spread over its workers: the same episodes for any number that has as many environments in all."""
     workers = max(config.evaluation_num_workers, 1)
     if steps is not None:
-        parts = [(1, 0, count) for count in _spread(steps, min(workers, steps))]
+        sizes = [(1, 0, count) for count in _spread(steps, min(workers, steps))]
     else:
         assert episodes is not None
-        in_a_row = watch.film is not None and watch.film.episodes > 1
+        in_a_row = recording.video is not None and recording.video_episodes > 1
         num_envs = 1 if in_a_row else min(workers * config.envs_per_worker, episodes)
         widths, wanted = _spread(num_envs, min(workers, num_envs)), _spread(episodes, num_envs)
-        parts = [(w, sum(wanted[end - w : end]), 0) for w, end in zip(widths, accumulate(widths), strict=True)]
-    shares, at = [], 0
-    for width, own_episodes, own_steps in parts:
-        share = replace(whole, first_index=at, episodes=own_episodes, steps=own_steps, trace=watch.trace)
-        own_config = unchecked(whole.config, num_envs_per_worker=width)
-        shares.append(replace(share, config=own_config, film=None if at else watch.film))
+        sizes = [(w, sum(wanted[end - w : end]), 0) for w, end in zip(widths, accumulate(widths), strict=True)]
+    parts: list[EvaluationPart] = []
+    at = 0
+    for width, own_episodes, own_steps in sizes:
+        part = replace(whole, first_index=at, episodes=own_episodes, steps=own_steps, recording=recording)
+        parts.append(replace(part, config=unchecked(whole.config, num_envs_per_worker=width)))
+        recording = replace(recording, video=None)  # it shows the first environment
         at += width
-    return shares
+    return parts
 
 
 def _spread(total: int, places: int) -> list[int]:

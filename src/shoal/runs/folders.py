@@ -7,10 +7,12 @@ import logging
 import os
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from shoal.config.programs import program_name
 from shoal.errors import ConfigError
 from shoal.runs.atomic_files import write_file
 from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of
@@ -48,9 +50,17 @@ def results_folder(results_dir: str, name: str) -> Path:
     return root / name
 
 
+def env_text(env: Any) -> str:
+    """An environment as a title names it: as the user typed it, a program by its name."""
+    return program_name(env) if isinstance(env, Mapping) else str(env)
+
+
 def env_label(env: Any) -> str:
     """A short name for an environment that is safe in a file name."""
-    text = env if isinstance(env, str) else str(getattr(env, "__name__", type(env).__name__))
+    if isinstance(env, Mapping):
+        text = program_name(env)
+    else:
+        text = env if isinstance(env, str) else str(getattr(env, "__name__", type(env).__name__))
     path, colon, attribute = text.rpartition(":")
     if colon:
         text = f"{Path(path).name.removesuffix('.py')}.{attribute}"

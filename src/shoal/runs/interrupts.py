@@ -14,6 +14,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any
 
+from shoal.errors import Interrupted
 from shoal.machine.signals import ECHO_S
 from shoal.machine.terminal import can_redraw
 
@@ -24,14 +25,6 @@ INSIST_S = 5.0  # time for what a cut call cleans up before the cut is repeated
 logger = logging.getLogger("shoal.runs")
 
 _set_handler = signal.signal  # Python's own, whatever stands in its place while a run trains
-
-
-class Interrupted(KeyboardInterrupt):
-    """Raised inside a long call that a signal cuts short.
-
-    A KeyboardInterrupt, for that is what other people's code lets through: Ray's waiting calls make an error of all
-    else that a handler raises, and forget the class even of this one. `Interrupts.cutting` gives it back.
-    """
 
 
 class Interrupts:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from shoal.errors import CheckpointError, ShoalError
+from shoal.errors import FolderGone, ShoalError
 from shoal.runs.atomic_files import open_own
 
 logger = logging.getLogger("shoal.lease")
@@ -26,23 +26,6 @@ logger = logging.getLogger("shoal.lease")
 LEASE = ".lease"
 HEARTBEAT_S = 10.0
 LOST_AFTER_S = 60.0
-
-
-class FolderGone(CheckpointError):
-    """The folder is no longer at its place, or emptied.
-
-    `moved_to` is where it is now, if that can be told; `is_there` says that it is where it was, without its files.
-    """
-
-    def __init__(self, folder: Path, moved_to: Path | None, is_there: bool) -> None:
-        if moved_to is not None:
-            what = f"{folder} was moved to {moved_to} while the run was training, so it ends."
-        elif is_there:
-            what = f"Files of {folder} were deleted while the run was training, so it ends."
-        else:
-            what = f"{folder} is gone (moved or deleted?), so the run ends."
-        super().__init__(what)
-        self.moved_to, self.is_there = moved_to, is_there
 
 
 @dataclass(frozen=True)
@@ -88,7 +71,7 @@ class Lease:
         if owner is None or owner.nonce != self._owner.nonce:
             moved_to = self._moved_to()
             if moved_to is not None or owner is None:
-                raise FolderGone(self._path.parent, moved_to, self._is_at(self._path.parent))
+                raise _gone(self._path.parent, moved_to, self._is_at(self._path.parent))
             raise ShoalError(f"{self._path.parent} was taken over by {owner}; start again with --new.")
 
     def release(self) -> None:
@@ -177,6 +160,16 @@ def _put_away(path: Path, owner: Owner) -> None:
             away.unlink()
             raise ShoalError(f"{path.parent} was just taken by {moved}: start another run with --new.")
         away.unlink()
+
+
+def _gone(folder: Path, moved_to: Path | None, is_there: bool) -> FolderGone:
+    if moved_to is not None:
+        what = f"{folder} was moved to {moved_to} while the run was training, so it ends."
+    elif is_there:
+        what = f"Files of {folder} were deleted while the run was training, so it ends."
+    else:
+        what = f"{folder} is gone (moved or deleted?), so the run ends."
+    return FolderGone(what, moved_to, is_there)
 
 
 @contextmanager

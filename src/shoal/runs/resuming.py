@@ -79,7 +79,7 @@ def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float], sou
         if settings(stored) != asked:
             other = other or _other(folder, stored, asked)
             continue
-        if (restored is None) != (source is None) or (source is not None and not _is_in(restored, source)):
+        if not _begins_with(restored, source):
             continue
         summary = newest_summary(folder)
         if summary is None and not checkpoints_of(folder) and _has_results(folder):
@@ -92,6 +92,13 @@ def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float], sou
             return Choice(folder)
         finished = finished or Choice(folder, done)
     return finished or other or Choice()
+
+
+def _begins_with(restored: str | None, source: Path | None) -> bool:
+    """Whether a run took its first policy from where it is asked for: from a checkpoint of `source`, or from none."""
+    if restored is None or source is None:
+        return restored is None and source is None
+    return _is_in(restored, source)
 
 
 def _is_in(checkpoint: str, source: Path) -> bool:

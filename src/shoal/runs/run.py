@@ -3,50 +3,48 @@
 from __future__ import annotations
 
 import atexit
-import functools
-import json
 import logging
 import signal
-import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.config.changing import changed
-from shoal.config.experiment import Experiment, as_tree, experiment_from, experiment_yaml
+from shoal.config.experiment import Experiment, as_tree, experiment_from
 from shoal.config.foreign_names import run_keyword_problem
 from shoal.data.number_text import number_text
 from shoal.data.results import numbers
-from shoal.data.state import State
 from shoal.envs.env_errors import notice_once
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker
-from shoal.errors import CallbackError, CheckpointError, ConfigError, ShoalError
+from shoal.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvStartError,
+    Interrupted,
+    ShoalError,
+)
 from shoal.machine.signals import exit_code
 from shoal.runs.activity import Activity, progress, training
-from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.checkpoints import (
     Checkpoint,
     checkpoint_folder,
     checkpoints_of,
-    newest_good,
     newest_summary,
-    prune,
     read_checkpoint,
-    tidy,
-    write_checkpoint,
 )
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
-from shoal.runs.interrupts import Interrupted, Interrupts
-from shoal.runs.lease import FolderGone, Lease, check_free
+from shoal.runs.interrupts import Interrupts
+from shoal.runs.lease import check_free
 from shoal.runs.logs import log_to
 from shoal.runs.reporters import Reporters
-from shoal.runs.resuming import choose, experiment_of, stored_tree, tree_of, with_changes
+from shoal.runs.resuming import choose, experiment_of, stored_tree, with_changes
+from shoal.runs.run_folder import RunFolder, write_errors_named
 from shoal.runs.stopping import default_stop, missing_metric, stop_reason
 from shoal.version import __version__
 
@@ -56,8 +54,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("shoal.runs")
 
 Result = dict[str, Any]
-
-FIRST_REMINDER_S = 600.0  # after which a save that fails again is told again, then after twice as long
 
 
 @dataclass(frozen=True)
@@ -86,29 +82,32 @@ class Run:
         user_code: UserCode = INSTALLED,
         done: str | None = None,
         notes: tuple[str, ...] = (),
+        overrides: Mapping[str, Any] = MappingProxyType({}),
+        is_new: bool = False,
     ) -> None:
         self.experiment = experiment
-        self.folder = folder
         self.user_code = user_code
         self.done = done
         self.notes = notes
-        self.overrides: dict[str, Any] = {}
+        self.overrides = dict(overrides)
         self.outcome: Outcome | None = None
         self.activity = Activity()
         self.last_result: dict[str, int | float] = {}
         self.best_return: tuple[float, int] | None = None
-        self.resumed_from = next(iter(checkpoints_of(folder)), None)
-        self.last_checkpoint = self.resumed_from
-        self._is_new = False
-        self._last: tuple[dict[str, float], State] | None = None
-        self._saved_iteration = 0
-        self._lease: Lease | None = None
+        self._is_new = is_new
+        self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
-        self._tell_checkpoint: Callable[..., None] = lambda **_: None
-        self._saving = threading.RLock()
-        self._untold: Path | None = None
-        self._reminder_s = FIRST_REMINDER_S
-        self._remind_at = 0.0
+        self.resumed_from = self._kept.newest
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is."""
+        return self._kept.path
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint that it has."""
+        return self._kept.newest
 
     @classmethod
     def open(cls, experiment: Experiment, new: bool = False, user_code: UserCode = INSTALLED) -> Run:
@@ -135,9 +134,7 @@ class Run:
             from shoal.runs.warm_start import taken
 
             notes = (*notes, taken(experiment.restore))
-        opened = cls(experiment, folder, user_code, None, notes)
-        opened._is_new = True
-        return opened
+        return cls(experiment, folder, user_code, None, notes, is_new=True)
 
     @classmethod
     def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:
@@ -158,9 +155,7 @@ class Run:
         done = stop_reason(newest_summary(folder) or {}, experiment.stop)
         if done is None:  # else nothing is changed
             notes = (*notes, *changes)
-        opened = cls(experiment, folder, user_code, done, notes)
-        opened.overrides = dict(overrides or {})
-        return opened
+        return cls(experiment, folder, user_code, done, notes, overrides or {})
 
     def take_over(self, path: str | Path) -> None:
         """Begin with the policy, the optimiser and the task of another run's checkpoint.
@@ -174,8 +169,7 @@ class Run:
 
         While `results` is at work, between two of them.
         """
-        if self._lease is not None:
-            self._save(self._lease)
+        self._kept.save()
         return self.last_checkpoint
 
     def results(self, hold_signals: bool = False) -> Generator[Result, None, None]:
@@ -190,10 +184,8 @@ class Run:
             return
         with ExitStack() as stack:
             try:
-                with _told(self.folder):
-                    lease = self._lease = stack.enter_context(Lease(self.folder))
-                    tidy(self.folder)
-                    self._write_down()
+                stack.enter_context(self._kept.held())
+                with write_errors_named(self.folder):
                     stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
             except ShoalError:
                 if self._is_new:
@@ -204,7 +196,7 @@ class Run:
                 logger.info("%s", note)
             interrupts = stack.enter_context(Interrupts(hold_signals))
             interrupts.last_words = self._saved_words
-            interrupts.when_late = functools.partial(self._save_meanwhile, lease)
+            interrupts.when_late = self._save_meanwhile
             try:
                 with interrupts.cutting():
                     start = self._start()
@@ -212,44 +204,45 @@ class Run:
             except Interrupted:
                 self._note_signal(interrupts)
                 return
-            except ShoalError as error:
+            except (ConfigError, EnvStartError):
                 # The user will type something else: nothing was trained, so nothing is left.
-                if error.exit_code == ConfigError.exit_code and not checkpoints_of(self.folder):
+                if not checkpoints_of(self.folder):
                     self._remove(stack)
                 raise
             stack.callback(trainer.stop)
-            self._tell_checkpoint = functools.partial(trainer.call_hook, "on_checkpoint")
+            self._kept.on_checkpoint = lambda path: trainer.call_hook("on_checkpoint", checkpoint=str(path))
             trainer.folder = self.folder
             interrupts.install()  # Ray takes the handlers when it starts
             timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0
-            with _told(self.folder):
-                reporters = Reporters(self.folder, self._saved_iteration, timesteps)
+            with write_errors_named(self.folder):
+                reporters = Reporters(self.folder, self._kept.saved_iteration, timesteps)
             stack.callback(reporters.close)
             if self._taken_over is not None:
-                self._save_taken_over(trainer, start, lease)
-            yield from self._train(trainer, reporters, interrupts, lease)
+                logger.info("It takes over policy, optimiser and task from %s.", self._taken_over.path)
+                self._taken_over = None
+                if start is not None:  # its own checkpoint has it from now on, so that it is taken over once
+                    self._kept.replace(start, trainer.get_state())
+            yield from self._train(trainer, reporters, interrupts)
 
     def _remove(self, stack: ExitStack) -> None:
         """Leave nothing of a run that never began."""
         stack.pop_all().close()
-        remove_folder(self.folder)
-        with suppress(OSError):  # other runs are in it
-            self.folder.parent.rmdir()
+        self._kept.remove()
 
-    def _train(self, trainer: Trainer, reporters: Reporters, interrupts: Interrupts, lease: Lease) -> Iterator[Result]:
+    def _train(self, trainer: Trainer, reporters: Reporters, interrupts: Interrupts) -> Iterator[Result]:
         """The loop, and the save at its end."""
         hints = Hints(self.experiment.run, trainer.config.num_envs)
         try:
             while self.outcome is None:
                 result = self._iterate(trainer, interrupts)
                 if result is not None:
-                    self._confirm(lease)
+                    self._kept.confirm()
                     reporters.report(result)
                     self._warn_of_missing(result)
                     self._note_result(result)
                     for hint in hints.add(result):
                         logger.warning("%s", hint)
-                    self._save_if_due(lease)
+                    self._kept.save_if_due()
                     if reason := stop_reason(result, self.experiment.stop):
                         self.outcome = Outcome("stopped", reason)
                     with interrupts.away():
@@ -257,19 +250,19 @@ class Run:
                 self._note_signal(interrupts)
             logger.info("The run ends: %s.", self.outcome.sentence)
             if self.outcome.kind == "interrupted" or self.experiment.checkpoint_at_end:
-                self._save(lease)
+                self._kept.save()
         except GeneratorExit:
             self._note_signal(interrupts)
             self.outcome = self.outcome or Outcome("stopped", "the program left the loop")
             logger.info("The run ends: %s.", self.outcome.sentence)
-            self._save(lease)
+            self._kept.save()
         except BaseException as error:
             words = f": {error}" if str(error) else ""
             self.outcome = Outcome("failed", f"{type(error).__name__}{words}")
             logger.info("The run fails: %s", self.outcome.sentence)  # who catches the error shows it
             if not isinstance(error, CheckpointError):  # which has told what became of the last iteration
                 try:
-                    self._save(lease)
+                    self._kept.save()
                 except ShoalError as another:
                     if str(another) != str(error):
                         logger.error("%s", another)
@@ -284,13 +277,13 @@ class Run:
                 result = trainer.train_iteration()
         except Interrupted:
             return None
-        self._last = numbers(result), trainer.get_state()
+        self._kept.note(numbers(result), trainer.get_state())
         if trainer.evaluation_is_due:
             self.activity = Activity("evaluating", trainer.iteration)
             with suppress(Interrupted), interrupts.cutting(insist=True):
                 result["evaluation"] = trainer.evaluate_iteration()
             # The next task may depend on it.
-            self._last = numbers(result), trainer.get_state()
+            self._kept.note(numbers(result), trainer.get_state())
         return result
 
     def _warn_of_missing(self, result: Result) -> None:
@@ -320,125 +313,28 @@ class Run:
             name = signal.Signals(interrupts.signal).name
             self.outcome = Outcome("interrupted", f"interrupted by {name}", interrupts.signal)
 
-    def _save_if_due(self, lease: Lease) -> None:
-        """Save on schedule; a disk that is full now may have room at the next time, so training goes on."""
-        if self._last is None or not self.experiment.checkpoint_freq:
-            return
-        if int(self._last[0]["training_iteration"]) % self.experiment.checkpoint_freq == 0:
-            try:
-                self._save(lease)
-            except (CallbackError, FolderGone):
-                raise
-            except ShoalError as error:
-                self._complain(error)
-
-    def _complain(self, error: ShoalError) -> None:
-        """Tell that a save failed; the same again only after ever longer times."""
-        if monotonic() >= self._remind_at:
-            again = f"{self._reminder_s / 60:.0f} min"
-            logger.error("%s Training goes on, and every save is tried; the next reminder is in %s.", error, again)
-            self._remind_at = monotonic() + self._reminder_s
-            self._reminder_s *= 2
-
-    def _save(self, lease: Lease) -> None:
-        """Save the last finished iteration unless it is saved, and tell the user's hook."""
-        self._write_last(lease)
-        if self._untold is not None:
-            checkpoint, self._untold = self._untold, None
-            self._tell_checkpoint(checkpoint=str(checkpoint))
-
-    def _write_last(self, lease: Lease) -> None:
-        """Write the last finished iteration unless it is written; any thread may."""
-        with self._saving:
-            if self._last is None:
-                return
-            summary, state = self._last
-            iteration = int(summary["training_iteration"])
-            if iteration <= self._saved_iteration:
-                return
-            self._confirm(lease)
-            self.last_checkpoint = write_checkpoint(self.folder, state, self._tree(), summary)
-            self._saved_iteration, self._untold = iteration, self.last_checkpoint
-            self._reminder_s, self._remind_at = FIRST_REMINDER_S, 0.0
-            prune(self.folder, self.experiment.keep_checkpoints_num, self.experiment.checkpoint_score_attr)
-
-    def _save_meanwhile(self, lease: Lease, number: int) -> None:
+    def _save_meanwhile(self, number: int) -> None:
         """Save while the main thread hangs in somebody's code in spite of a signal, and say what it waits for."""
         name = signal.Signals(number).name
         what = "evaluation" if self.activity.kind == "evaluating" else "training"
         waiting = f"{name} came, but {what} iteration {self.activity.iteration} does not end: its environment goes on"
         end = "Ctrl-C or SIGTERM ends the process at once"
         try:
-            self._write_last(lease)
+            self._kept.write()
         except ShoalError as error:
             logger.warning("%s. %s %s.", waiting, error, end)
             return
         saved = "nothing is saved yet" if self.last_checkpoint is None else f"{self.last_checkpoint} is saved"
         logger.warning("%s. Meanwhile %s; %s.", waiting, saved, end)
 
-    def _confirm(self, lease: Lease) -> None:
-        """Make sure that the folder is there and ours; if it is gone, save what there is before that is told."""
-        try:
-            lease.confirm()
-        except FolderGone as error:
-            raise self._rescued(error) from None
-
-    def _rescued(self, error: FolderGone) -> FolderGone:
-        """Save the last iteration where the folder is now, or in a new folder at its old place; the error tells it.
-
-        What is there by now is somebody else's, and stays as it is.
-        """
-        is_whole = error.moved_to is not None
-        self.folder = error.moved_to or self.folder
-        self.last_checkpoint = next(iter(checkpoints_of(self.folder)), None) if is_whole else None
-        if self._last is None:
-            return error
-        summary, state = self._last
-        iteration = int(summary["training_iteration"])
-        try:
-            if not is_whole:
-                self.folder.mkdir(parents=True, exist_ok=error.is_there)
-            if not is_whole or iteration > self._saved_iteration:
-                self.last_checkpoint = write_checkpoint(self.folder, state, self._tree(), summary)
-                self._saved_iteration = iteration
-            if not is_whole:
-                self._write_down()
-        except (OSError, ShoalError) as another:
-            why = another.strerror if isinstance(another, OSError) else another
-            error.args = (f"{error} Its last iteration could not be saved: {why}.",)
-            return error
-        error.args = (f"{error} Its last iteration is saved in {self.last_checkpoint}.",)
-        return error
-
-    def _save_taken_over(self, trainer: Trainer, start: Checkpoint | None, lease: Lease) -> None:
-        """Put what was taken over in the place of the own checkpoint, so that it is taken over once."""
-        assert self._taken_over is not None
-        logger.info("It takes over policy, optimiser and task from %s.", self._taken_over.path)
-        self._taken_over = None
-        if start is not None:
-            self._last = start.summary, trainer.get_state()
-            self._saved_iteration -= 1
-            self._save(lease)
-
     def _start(self) -> Checkpoint | None:
         """The checkpoint to go on from."""
-        start = newest_good(self.folder)
-        if start is None and checkpoints_of(self.folder):
-            raise CheckpointError(f"no checkpoint of {self.folder} can be read; start another run with --new.")
-        self.resumed_from = self.last_checkpoint = start.path if start is not None else None
-        self._saved_iteration = int(start.summary["training_iteration"]) if start is not None else 0
+        start = self._kept.begin()
+        self.resumed_from = self._kept.newest
         if start is not None:
             self.last_result = numbers(start.summary)
             logger.info("It goes on from %s.", start.path)
         return start
-
-    def _write_down(self) -> None:
-        """Write the resolved experiment, for people and for `resume`."""
-        replace_file(self.folder / "config.yaml", experiment_yaml(self.experiment).encode())
-        replace_file(self.folder / EXPERIMENT_FILE, json.dumps(self._tree(), indent=1).encode())
-
-    def _tree(self) -> dict[str, Any]:
-        return tree_of(self.experiment, self.user_code)
 
 
 def run(config: Mapping[str, Any] | Experiment, *, new: bool = False, **unknown: Any) -> Iterator[Result]:
@@ -471,17 +367,6 @@ def _for_a_program(opened: Run) -> Generator[Result, None, None]:
         raise KeyboardInterrupt
     if number is not None:
         raise SystemExit(exit_code(number))
-
-
-@contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    """Turn what the disk says into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder} cannot be written: {error.strerror or error}; make room, or use --new."
-        ) from error
 
 
 def make_trainer(

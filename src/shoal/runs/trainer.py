@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -15,15 +14,17 @@ from threadpoolctl import ThreadpoolController
 
 from shoal.config.algorithms import ALGORITHMS, BUILT_IN, load
 from shoal.config.changing import changed, unchecked
-from shoal.config.experiment import algorithm_config, as_said, config_tree, default_config
+from shoal.config.experiment import Experiment, algorithm_config, as_said, config_tree, default_config
 from shoal.config.foreign_names import POLICY_NAMES, keyword_problems, missing_method, policy_problem
-from shoal.config.settings import AlgorithmConfig, NoiseConfig, key_paths
+from shoal.config.sections import NoiseConfig
+from shoal.config.settings import AlgorithmConfig, key_paths
 from shoal.data.batch import Incident, Step
 from shoal.data.metrics import EpisodeWindow
 from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.envs.making import env_maker
+from shoal.envs.recording import RecordingOptions
 from shoal.envs.space_trees import space_tree
 from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
@@ -33,11 +34,15 @@ from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner
 from shoal.parallel.start import start_evaluators, start_learner, start_workers, with_worker_count
 from shoal.parallel.workers import Workers
+from shoal.runs.checkpoints import write_checkpoint
 from shoal.runs.curriculum import Curriculum
-from shoal.runs.evaluation import Agent, Watch, begin, check_environment, evaluate
-from shoal.runs.videos import check_pictures, film_of
+from shoal.runs.evaluation import Evaluation, EvaluationSetup, check_environment, start_evaluation
+from shoal.runs.folders import make_run_folder, results_folder
+from shoal.runs.resuming import tree_of
+from shoal.runs.saved_states import read_state
+from shoal.runs.videos import check_pictures, video_in, videos_folder
 from shoal.sampling.callbacks import call_hook, load_callbacks
-from shoal.sampling.evaluation_episodes import Found
+from shoal.sampling.evaluation_episodes import EpisodeResults
 
 log = logging.getLogger("shoal")
 
@@ -102,7 +107,7 @@ class Trainer(metaclass=TrainerType):
         self.time_total_s = 0.0
         self.env_failures_total = 0
         self._window = EpisodeWindow()
-        self._evaluating: Callable[[], tuple[dict[str, Any], Found]] | None = None
+        self._evaluation: Evaluation | None = None  # beside training
         policy = self.get_policy()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
 
@@ -130,7 +135,7 @@ class Trainer(metaclass=TrainerType):
         self.workers.task = self.curriculum.task
         if self.config.evaluation_parallel_to_training and self._is_due(self.iteration + 1):
             # With the policy as it is before the iteration that it belongs to.
-            self._evaluating = begin(self._agent, watch=self._watch(self.iteration + 1))
+            self._evaluation = self._start_evaluation(self.iteration + 1)
         exploration = self._set_stddev()
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
@@ -164,35 +169,32 @@ class Trainer(metaclass=TrainerType):
 
     def evaluate_iteration(self) -> dict[str, Any]:
         """The evaluation that belongs to this iteration: the one that has begun, or one now."""
-        evaluating, self._evaluating = self._evaluating, None
-        return self.evaluate() if evaluating is None else self._evaluated(*evaluating())
+        evaluation, self._evaluation = self._evaluation, None
+        return self.evaluate() if evaluation is None else self._evaluated(*evaluation.results())
 
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint into `folder` (default: a new run folder) and return its path."""
-        from shoal.runs.saving import save
-
-        return str(save(self, folder))
+        summary = {"training_iteration": self.iteration, "timesteps_total": self.timesteps_total}
+        place = self._folder_for_files() if folder is None else Path(folder).expanduser()
+        path = write_checkpoint(place, self.get_state(), tree_of(self._experiment, self.user_code), summary)
+        self.call_hook("on_checkpoint", checkpoint=str(path))
+        return str(path)
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint of the same algorithm, environment and model."""
-        from shoal.runs.saving import restore
-
-        restore(self, path)
+        self.set_state(self._read(path))
 
     def evaluate(
         self, checkpoint: str | Path | None = None, *, episodes: int | None = None, explore: bool | None = None
     ) -> dict[str, Any]:
         """Run whole episodes without learning, with the present policy or that of a checkpoint."""
-        from shoal.runs.saving import read_policy
-
         self._check_going()
         if checkpoint is None:
-            watch = self._watch(self.iteration)
-            return self._evaluated(*evaluate(self._agent, episodes=episodes, explore=explore, watch=watch))
+            return self._evaluated(*self._start_evaluation(self.iteration, episodes, explore).results())
         kept = self.get_policy().get_state()
         try:
-            self.get_policy().set_state(read_policy(self, checkpoint))
-            return self._evaluated(*evaluate(self._agent, episodes=episodes, explore=explore))
+            self.get_policy().set_state(self._read_policy(checkpoint))
+            return self._evaluated(*start_evaluation(self._setup, episodes=episodes, explore=explore).results())
         finally:
             self.get_policy().set_state(kept)
 
@@ -353,22 +355,51 @@ class Trainer(metaclass=TrainerType):
             raise ShoalError("this trainer was stopped; make another, and restore a checkpoint into it")
 
     @property
-    def _agent(self) -> Agent:
-        return Agent(self.config, self.env_maker, self.get_policy(), self.evaluators, self.curriculum.task)
+    def _setup(self) -> EvaluationSetup:
+        return EvaluationSetup(self.config, self.env_maker, self.get_policy(), self.evaluators, self.curriculum.task)
+
+    @property
+    def _experiment(self) -> Experiment:
+        return Experiment(name=self.env_maker.name, run=self.algorithm, config=self.config)
+
+    def _folder_for_files(self) -> Path:
+        """Where it writes what it is not told a place for: its run, or a new run folder under ~/shoal_results."""
+        if self.folder is None:
+            parent = results_folder(self._experiment.results_dir, self._experiment.name)
+            self.folder = make_run_folder(parent, self.algorithm, self.config.env)
+        return self.folder
+
+    def _read(self, path: str | Path) -> State:
+        return read_state(path, self.config, self.get_policy().obs_spec.space)
+
+    def _read_policy(self, path: str | Path) -> State:
+        """The policy's part of a checkpoint, which must be of the same algorithm."""
+        state = self._read(path)
+        if state.values["algorithm"] != self.algorithm:
+            raise CheckpointError(f"{path} is a checkpoint of {state.values['algorithm']}, this is {self.algorithm}")
+        return state.part("policy")
 
     def _is_due(self, iteration: int) -> bool:
         interval = self.config.evaluation_interval
         return interval is not None and iteration % interval == 0
 
-    def _evaluated(self, metrics: dict[str, Any], found: Found) -> dict[str, Any]:
+    def _start_evaluation(self, iteration: int, episodes: int | None = None, explore: bool | None = None) -> Evaluation:
+        """Begin an evaluation with the policy as it is now, and with the video of this iteration if there are any."""
+        recording = RecordingOptions(video=self._video(iteration))
+        return start_evaluation(self._setup, episodes=episodes, explore=explore, recording=recording)
+
+    def _video(self, iteration: int) -> Path | None:
+        """Where the video of one evaluation goes: into `videos/` of the run, or where `record_env` says."""
+        if not self.config.record_env:
+            return None
+        return video_in(videos_folder(self.config) or self._folder_for_files() / "videos", iteration)
+
+    def _evaluated(self, metrics: dict[str, Any], results: EpisodeResults) -> dict[str, Any]:
         """The metrics of an evaluation, and what the user's hook adds to them."""
-        if found.trouble:
-            log.error("%s; the run goes on", found.trouble)
+        if results.video_problem:
+            log.error("%s; the run goes on", results.video_problem)
         self.call_hook("on_evaluate_end", evaluation_metrics=metrics)
         return metrics
-
-    def _watch(self, iteration: int) -> Watch:
-        return Watch(film=film_of(self, iteration)) if self.config.record_env else Watch()
 
     def _set_stddev(self) -> dict[str, float]:
         """Set a spread of actions that is not learned, whatever a restored policy had; what results say of it."""
@@ -388,7 +419,8 @@ class Trainer(metaclass=TrainerType):
         step.timers["idle"] = max(elapsed - sampling, 0.0)
         busy = workers * sampling + learners * step.timers["learn"]
         return {
-            **asdict(self.workers.health),
+            "num_healthy_workers": self.workers.num_healthy_workers,
+            "num_remote_worker_restarts": self.workers.num_remote_worker_restarts,
             "staleness": step.staleness,
             "parallel_efficiency": busy / (elapsed * (workers + learners)),
         }

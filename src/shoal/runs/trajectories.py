@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from shoal.envs.recording import Trace
+from shoal.envs.recording import Trajectory
 from shoal.envs.repeated import items_of
 from shoal.envs.spaces import Path, Space, leaves_of, path_name
 from shoal.errors import ConfigError
@@ -28,7 +28,9 @@ def check_trajectories(path: FilePath) -> None:
         ) from error
 
 
-def write_trajectories(path: FilePath, traces: Sequence[Trace], observation_space: Space, action_space: Space) -> None:
+def write_trajectories(
+    path: FilePath, trajectories: Sequence[Trajectory], observation_space: Space, action_space: Space
+) -> None:
     """Write `episode, step, obs, action, reward, terminated, truncated`; where an episode is over, only `obs` is there.
 
     Dict and Tuple spaces have a column for each leaf, such as `obs.position`. An array lies flat in its cell, and its
@@ -37,9 +39,11 @@ def write_trajectories(path: FilePath, traces: Sequence[Trace], observation_spac
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not traces:
+    if not trajectories:
         raise ConfigError(f"{path}: no episode came to its end, so there is nothing to write")
-    tables = [_table(episode, trace, observation_space, action_space) for episode, trace in enumerate(traces)]
+    tables = [
+        _table(episode, trajectory, observation_space, action_space) for episode, trajectory in enumerate(trajectories)
+    ]
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
         pq.write_table(pa.concat_tables(tables), temporary)
@@ -48,20 +52,20 @@ def write_trajectories(path: FilePath, traces: Sequence[Trace], observation_spac
         temporary.unlink(missing_ok=True)
 
 
-def _table(episode: int, trace: Trace, observation_space: Space, action_space: Space) -> Any:
+def _table(episode: int, trajectory: Trajectory, observation_space: Space, action_space: Space) -> Any:
     import pyarrow as pa
 
-    steps = len(trace.actions)
+    steps = len(trajectory.actions)
     over = np.arange(steps + 1) == steps
     last = np.arange(steps + 1) == steps - 1
     columns = [
         ("episode", pa.array(np.full(steps + 1, episode, np.int32)), ()),
         ("step", pa.array(np.arange(steps + 1, dtype=np.int32)), ()),
-        *_columns("obs", observation_space, trace.obs, None),
-        *_columns("action", action_space, [*trace.actions, trace.actions[-1]], over),
-        ("reward", pa.array(np.array([*trace.rewards, 0.0]), mask=over), ()),
-        ("terminated", pa.array(last & trace.terminated, mask=over), ()),
-        ("truncated", pa.array(last & (not trace.terminated), mask=over), ()),
+        *_columns("obs", observation_space, trajectory.obs, None),
+        *_columns("action", action_space, [*trajectory.actions, trajectory.actions[-1]], over),
+        ("reward", pa.array(np.array([*trajectory.rewards, 0.0]), mask=over), ()),
+        ("terminated", pa.array(last & trajectory.terminated, mask=over), ()),
+        ("truncated", pa.array(last & (not trajectory.terminated), mask=over), ()),
     ]
     fields = [
         pa.field(name, column.type, metadata={"shape": ",".join(map(str, shape))} if len(shape) > 1 else None)

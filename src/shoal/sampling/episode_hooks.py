@@ -1,71 +1,58 @@
-"""A vector of environments whose episodes call the user's hooks. Without hooks, the plain vector is used instead."""
+"""The user's hooks at the episodes of a worker, as an observer of its vector. Without hooks, nobody observes it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.envs.vector import PythonVector, Steps, plain_numbers
+from shoal.envs.randomizing import Drawn
+from shoal.envs.vector import plain_numbers
 from shoal.errors import CallbackError
 from shoal.sampling.callbacks import DefaultCallbacks, LiveEpisode, call_hook, overridden
 
 
-class HookedVector(PythonVector):
-    """Gymnasium environments in this process, with the hooks of their episodes; `worker` is what these get."""
+class EpisodeHooks:
+    """Calls `on_episode_start`, `on_episode_step` and `on_episode_end`; `worker` is what these get."""
 
-    def __init__(self, callbacks: DefaultCallbacks, worker: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, callbacks: DefaultCallbacks, worker: Any) -> None:
         self._callbacks, self._worker = callbacks, worker
         self._hooks = overridden(callbacks)
-        self._live: dict[int, LiveEpisode] = {}
-        super().__init__(*args, **kwargs)
+        self.wants_every_step = "on_episode_step" in self._hooks
+        self._episodes: dict[int, LiveEpisode] = {}  # by env_index
+        self._envs: dict[int, Any] = {}
 
-    def _reset(self, row: int, seeded: bool, task: Any) -> Any:
-        first = super()._reset(row, seeded, task)
-        drawn = self._drawn[row]
-        self._live[row] = LiveEpisode(
-            self._first_index + row, self._tasks[row], drawn.options, drawn.env_config, last_obs=first
-        )
-        self._call("on_episode_start", row)
-        return first
+    def begin(self, env_index: int, env: Any, obs: Any, task: Any, drawn: Drawn) -> None:
+        """See `EpisodeObserver`."""
+        self._envs[env_index] = env
+        self._episodes[env_index] = LiveEpisode(env_index, task, drawn.options, drawn.env_config, last_obs=obs)
+        self._call("on_episode_start", env_index)
 
-    def _go_on(
-        self, steps: Steps, ended: NDArray[np.bool_], active: NDArray[np.bool_] | None, decoded: Sequence[Any]
+    def step(
+        self, env_index: int, action: Any, obs: Any, reward: float, info: Any, length: int, total_reward: float
     ) -> None:
-        stepped = ended if "on_episode_step" not in self._hooks else np.ones_like(ended) if active is None else active
-        observations, _, _, _, infos = self._columns
-        for row in stepped.nonzero()[0].tolist():
-            if row not in steps.failed:
-                self._note(row, decoded[row], observations[row], float(steps.rewards[row]), infos[row])
-        super()._go_on(steps, ended, active, decoded)
-
-    def _followed(self, row: int, action: Any, result: tuple[Any, ...]) -> None:
-        obs, reward, _, _, info = result
-        self._note(row, action, obs, float(reward), info)
-
-    def _note(self, row: int, action: Any, obs: Any, reward: float, info: Any) -> None:
-        episode = self._live[row]
-        episode.length, episode.total_reward = int(self._lengths[row]), float(self._rewards[row])
+        """See `EpisodeObserver`."""
+        episode = self._episodes[env_index]
+        episode.length, episode.total_reward = length, total_reward
         episode.last_obs, episode.last_action, episode.last_reward = obs, action, reward
         episode.last_info = info if isinstance(info, dict) else {}
-        self._call("on_episode_step", row)
+        self._call("on_episode_step", env_index)
 
-    def _metrics(self, row: int) -> dict[str, float]:
-        self._call("on_episode_end", row)
-        own = self._live[row].custom_metrics
-        for name, value in own.items():
+    def end(self, env_index: int) -> dict[str, float]:
+        """See `EpisodeObserver`."""
+        self._call("on_episode_end", env_index)
+        metrics = self._episodes[env_index].custom_metrics
+        for name, value in metrics.items():
             if not isinstance(value, Real | np.bool_):
                 raise CallbackError(
                     f"custom_metrics of {type(self._callbacks).__name__}: {name!r} must be a number "
                     f"(got {type(value).__name__})"
                 )
-        return {**super()._metrics(row), **plain_numbers(own)}
+        return plain_numbers(metrics)
 
-    def _call(self, hook: str, row: int) -> None:
+    def _call(self, hook: str, env_index: int) -> None:
         if hook in self._hooks:
-            episode = self._live[row]
-            where = f" in environment {episode.env_index} at step {episode.length} of its episode"
-            call_hook(self._callbacks, hook, where, worker=self._worker, env=self.envs[row], episode=episode)
+            episode = self._episodes[env_index]
+            where = f" in environment {env_index} at step {episode.length} of its episode"
+            call_hook(self._callbacks, hook, where, worker=self._worker, env=self._envs[env_index], episode=episode)

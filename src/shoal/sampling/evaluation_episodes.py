@@ -18,9 +18,8 @@ from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import Randomizer, first_draw
-from shoal.envs.recording import Film, Recorder, Trace, watched
-from shoal.envs.spaces import Space, leaves_of, path_name
-from shoal.envs.vector import PythonVector
+from shoal.envs.recording import EpisodeRecorder, RecordingOptions, Trajectory, recorded
+from shoal.envs.spaces import Path, Space, leaves_of, path_name
 from shoal.errors import ConfigError, EnvError
 from shoal.models.policy import Policy
 from shoal.sampling.sampler import LONGEST_EPISODE
@@ -30,175 +29,190 @@ CHUNK = 100
 
 
 @dataclass(frozen=True)
-class Share:
+class EvaluationPart:
     """One process's part of an evaluation: so many episodes, or steps, or one episode of each case.
 
-    `config` has the evaluation's own seed, horizon and env_config, and in num_envs_per_worker the environments here;
-    `first_index` is the place of the first of them, or of the first case, among all of the evaluation, and
-    `index_offset` what sets their env_index apart from those of training.
+    `config` has the evaluation's own seed, horizon, env_config and explore, and in num_envs_per_worker how many
+    environments are here; `first_index` is the place of the first of them, or of the first case, among all of the
+    evaluation, and `index_offset` what sets their env_index apart from those of training.
     """
 
     config: AlgorithmConfig
     maker: EnvMaker
-    explore: bool
     index_offset: int
     task: Any = None  # None: the environments' own
     first_index: int = 0
     episodes: int = 0
     steps: int = 0
     cases: tuple[Case, ...] = ()
-    trace: bool = False
-    film: Film | None = None
+    recording: RecordingOptions = field(default_factory=RecordingOptions)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What came of a share: episodes in the order of environments, or of cases; `failed` are cases that have none."""
+class EpisodeResults:
+    """What came of an evaluation, or of a part: episodes in the order of environments, or of cases."""
 
     episodes: list[Episode]
     num_steps: int
-    failures: int = 0
-    failed: dict[int, str] = field(default_factory=dict)
-    traces: list[Trace] = field(default_factory=list)  # in the order of episodes
-    trouble: str = ""  # why there is no video
+    failures: int = 0  # of environments
+    failed_cases: dict[int, str] = field(default_factory=dict)  # those that have no episode, with the reason
+    trajectories: list[Trajectory] = field(default_factory=list)  # in the order of episodes
+    video_problem: str = ""  # why there is no video
 
 
-def run_share(share: Share, policy: Policy) -> Found:
+def run_part(part: EvaluationPart, policy: Policy) -> EpisodeResults:
     """Run the episodes; the policy and its filter stay as they are."""
-    recorder = Recorder(share.trace, share.film)
+    recorder = EpisodeRecorder(part.recording)
     try:
-        found = (_cases if share.cases else _episodes)(share, policy, recorder)
+        if part.cases:
+            results = _run_cases(part, policy, recorder)
+        else:
+            results = _run_episodes(part, policy, recorder)
         recorder.finish()
-        return replace(found, trouble=recorder.trouble)
+        return replace(results, video_problem=recorder.video_problem)
     finally:
         recorder.close()
 
 
-def _episodes(share: Share, policy: Policy, recorder: Recorder) -> Found:
-    maker = share.maker
-    if share.trace or share.film is not None:
-        randomizer = Randomizer.of(share.config, maker.user_code)
-        recorder.one_env_per_episode = randomizer is not None and randomizer.has_env_config
-        maker = watched(maker, recorder, first_options=first_draw(share.config, maker.user_code).options)
+def _run_episodes(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) -> EpisodeResults:
     worker = Worker(
-        share.config,
-        maker,
+        part.config,
+        _maker(part, recorder),
         policy=policy,
         any_size=True,
-        index_offset=share.index_offset,
-        first_index=share.first_index,
+        index_offset=part.index_offset,
+        first_index=part.first_index,
     )
     try:
         check_same_form(policy, worker.observation_space, worker.action_space)
-        worker.set_task(share.task)
-        recorder.on = True
-        found, taken = _over_steps(worker, share) if share.steps else _over_episodes(worker, share)
-        failures = worker.vector.get_state()["failures"] if isinstance(worker.vector, PythonVector) else 0
+        worker.task = part.task
+        recorder.is_on = True
+        if part.steps:
+            results = _within_steps(worker, part.steps)
+        else:
+            results = _first_episodes(worker, part)
     finally:
         worker.stop()
-    found.sort(key=lambda episode: episode.env_index)
-    return Found(found, taken, failures, traces=_traces_of(found, recorder, share.index_offset))
+    results.episodes.sort(key=_env_index)
+    return replace(results, trajectories=_trajectories(results.episodes, recorder, part.index_offset))
 
 
-def _over_episodes(worker: Worker, share: Share) -> tuple[list[Episode], int]:
+def _maker(part: EvaluationPart, recorder: EpisodeRecorder) -> EnvMaker:
+    """Makes the environments, recorded if anything is to be kept of their episodes."""
+    maker = part.maker
+    if part.recording.is_empty:
+        return maker
+    randomizer = Randomizer.of(part.config, maker.user_code)
+    recorder.one_env_per_episode = randomizer is not None and randomizer.has_env_config
+    return recorded(maker, recorder, first_options=first_draw(part.config, maker.user_code).options)
+
+
+def _first_episodes(worker: Worker, part: EvaluationPart) -> EpisodeResults:
     """Every environment gives its first episodes, so that short ones are not counted more often than long ones."""
-    num_envs, episodes = worker.vector.num_envs, share.episodes
-    # The first `episodes % num_envs` environments give one more than the others.
-    wanted = [episodes // num_envs + (row < episodes % num_envs) for row in range(num_envs)]
-    found: list[Episode] = []
-    longest = 0
+    num_envs = worker.vector.num_envs
+    wanted = [part.episodes // num_envs] * num_envs
+    for row in range(part.episodes % num_envs):
+        wanted[row] += 1
+    episodes: list[Episode] = []
+    failures = steps_since_end = 0
     while any(wanted):
-        sample = worker.sampler.sample(CHUNK, share.explore)
-        longest = 0 if sample.episodes else longest + CHUNK
-        if longest > LONGEST_EPISODE:
-            raise EnvError(f"no episode ended within {longest} steps; set evaluation_config.horizon, or give --steps")
+        sample = worker.sample(CHUNK)
+        failures += len(sample.incidents)
+        steps_since_end = 0 if sample.episodes else steps_since_end + CHUNK
+        if steps_since_end > LONGEST_EPISODE:
+            raise EnvError(
+                f"no episode ended within {steps_since_end} steps; set evaluation_config.horizon, or give --steps"
+            )
         for episode in sample.episodes:
-            row = episode.env_index - share.first_index
+            row = episode.env_index - part.first_index
             if wanted[row]:
                 wanted[row] -= 1
-                found.append(episode)
-    return found, sum(e.length for e in found)
+                episodes.append(episode)
+    return EpisodeResults(episodes, _total_length(episodes), failures)
 
 
-def _over_steps(worker: Worker, share: Share) -> tuple[list[Episode], int]:
-    found: list[Episode] = []
-    taken = 0
-    while taken < share.steps:
-        sample = worker.sampler.sample(min(CHUNK, share.steps - taken), share.explore)
-        taken += sample.batch.num_steps
-        found += sample.episodes
-    return found, taken
+def _within_steps(worker: Worker, steps: int) -> EpisodeResults:
+    """The episodes that end within so many steps."""
+    episodes: list[Episode] = []
+    failures = taken = 0
+    while taken < steps:
+        sample = worker.sample(min(CHUNK, steps - taken))
+        failures += len(sample.incidents)
+        taken += sample.num_steps
+        episodes += sample.episodes
+    return EpisodeResults(episodes, taken, failures)
 
 
-def _traces_of(found: list[Episode], recorder: Recorder, index_offset: int) -> list[Trace]:
-    """The traces of the episodes that count; environments that had theirs went on while others had not."""
-    if not recorder.trace:
+def _trajectories(episodes: list[Episode], recorder: EpisodeRecorder, index_offset: int) -> list[Trajectory]:
+    """Those of the episodes that count; environments that had theirs went on while others had not."""
+    if not recorder.options.trajectories:
         return []
-    by_env: dict[int, list[Trace]] = {}
-    for trace in recorder.traces:
-        by_env.setdefault(trace.env_index - index_offset, []).append(trace)
-    traces = []
-    for episode in found:
+    by_env: dict[int, list[Trajectory]] = {}
+    for trajectory in recorder.trajectories:
+        by_env.setdefault(trajectory.env_index - index_offset, []).append(trajectory)
+    trajectories = []
+    for episode in episodes:
         own = by_env[episode.env_index]
         while len(own[0].actions) != episode.length:
             own.pop(0)  # it failed, and is no episode
-        traces.append(own.pop(0))
-    return traces
+        trajectories.append(own.pop(0))
+    return trajectories
 
 
-def _cases(share: Share, policy: Policy, recorder: Recorder) -> Found:
+def _run_cases(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) -> EpisodeResults:
     """One episode of each case, one after another, each in an environment of its own."""
-    share = _looked_at(share, policy, recorder)
-    recorder.on = True
+    part = _checked(part, policy, recorder)
+    recorder.is_on = True
     episodes: list[Episode] = []
     failed: dict[int, str] = {}
-    for place in range(len(share.cases)):
-        index = share.first_index + place
+    for place in range(len(part.cases)):
         try:
-            episodes.append(_case(share, place, policy, recorder))
+            episodes.append(_run_case(part, place, policy, recorder))
         except EnvError as error:
-            failed[index] = str(error).splitlines()[0]
-    return Found(
-        episodes,
-        sum(episode.length for episode in episodes),
-        len(failed),
-        failed,
-        _traces_of(episodes, recorder, share.index_offset),
-    )
+            failed[part.first_index + place] = str(error).splitlines()[0]
+    trajectories = _trajectories(episodes, recorder, part.index_offset)
+    return EpisodeResults(episodes, _total_length(episodes), len(failed), failed, trajectories)
 
 
-def _looked_at(share: Share, policy: Policy, recorder: Recorder) -> Share:
-    """The share, after a look at the first of its cases that begins at all; those that do not say so when they run."""
-    for place, case in enumerate(share.cases):
-        make = functools.partial(watched(share.maker, recorder, case).make, _context(share, place))
+def _checked(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) -> EvaluationPart:
+    """The part, after a look at the first of its cases that begins at all; those that do not say so when they run."""
+    for place, case in enumerate(part.cases):
+        ctx = EnvContext(part.config.env_config, env_index=part.index_offset + part.first_index + place)
+        make = functools.partial(recorded(part.maker, recorder, case).make, ctx)
         with suppress(EnvError):
             report = check_first_steps(make)
             report.env.close()
             assert isinstance(report.env, gym.Env)
             check_same_form(policy, report.env.observation_space, report.env.action_space)
-            return replace(share, maker=replace(share.maker, legacy=True)) if report.legacy else share
-    return share
+            if report.legacy:
+                return replace(part, maker=replace(part.maker, legacy=True))
+            return part
+    return part
 
 
-def _case(share: Share, place: int, policy: Policy, recorder: Recorder) -> Episode:
+def _run_case(part: EvaluationPart, place: int, policy: Policy, recorder: EpisodeRecorder) -> Episode:
     """The episode of one case; if the environment fails in it, that is its result."""
     worker = Worker(
-        unchecked(share.config, num_envs_per_worker=1, max_env_failures=0),
-        watched(share.maker, recorder, share.cases[place]),
+        unchecked(part.config, num_envs_per_worker=1, max_env_failures=0, batch_mode="complete_episodes"),
+        recorded(part.maker, recorder, part.cases[place]),
         policy=policy,
-        index_offset=share.index_offset,
-        first_index=share.first_index + place,
+        index_offset=part.index_offset,
+        first_index=part.first_index + place,
         is_checked=True,
     )
     try:
-        worker.set_task(share.task)
-        return worker.sampler.sample(1, share.explore, complete_episodes=True).episodes[0]
+        worker.task = part.task
+        return worker.sample(1).episodes[0]
     finally:
         worker.stop()
 
 
-def _context(share: Share, place: int) -> EnvContext:
-    return EnvContext(share.config.env_config, env_index=share.index_offset + share.first_index + place)
+def _env_index(episode: Episode) -> int:
+    return episode.env_index
+
+
+def _total_length(episodes: list[Episode]) -> int:
+    return sum(episode.length for episode in episodes)
 
 
 def check_same_form(policy: Policy, observation_space: Space, action_space: Space) -> None:
@@ -216,13 +230,12 @@ def check_same_form(policy: Policy, observation_space: Space, action_space: Spac
 
 def _form(space: Space) -> list[tuple[str, ...]]:
     """What a network must fit: structure, shapes and numbers of choices; bounds may differ."""
-    return [
-        (
-            path_name(path),
-            type(leaf).__name__,
-            str(leaf.shape),
-            str(getattr(leaf, "n", getattr(leaf, "nvec", getattr(leaf, "max_len", "")))),
-            *(map(str, _form(leaf.feature_space)) if isinstance(leaf, spaces.Sequence) else ()),
-        )
-        for path, leaf in leaves_of(space)
-    ]
+    return [_leaf_form(path, leaf) for path, leaf in leaves_of(space)]
+
+
+def _leaf_form(path: Path, leaf: Space) -> tuple[str, ...]:
+    choices = getattr(leaf, "n", getattr(leaf, "nvec", getattr(leaf, "max_len", "")))
+    form: tuple[str, ...] = (path_name(path), type(leaf).__name__, str(leaf.shape), str(choices))
+    if isinstance(leaf, spaces.Sequence):
+        form += tuple(map(str, _form(leaf.feature_space)))
+    return form

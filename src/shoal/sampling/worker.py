@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,11 +21,11 @@ from shoal.envs.native import NativeVector
 from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.vector import PythonVector, Vector
 from shoal.envs.video import made_to_show
-from shoal.errors import ConfigError
+from shoal.errors import CheckpointError, ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
-from shoal.sampling.episode_hooks import HookedVector
+from shoal.sampling.episode_hooks import EpisodeHooks
 from shoal.sampling.many_envs import Crowd
 from shoal.sampling.sampler import Sampler
 
@@ -37,7 +36,8 @@ log = logging.getLogger("shoal")
 class Worker:
     """Owns the environments `worker_index` is responsible for, and samples them with its policy.
 
-    Worker 0 lives in the driver's process and has the learner's own policy; workers from 1 on have a copy. With
+    Worker 0 lives in the driver's process and has the learner's own policy: alone, it is the set of workers that an
+    algorithm samples with (`Workers` in parallel/workers.py). Workers from 1 on have a copy. With
     `any_size`, a native vector environment may have more or fewer environments than the config says; `index_offset`
     sets the `env_index` of environments apart that live beside those of training, and `first_index` says which of all
     the first one here is, where that does not follow from `worker_index`. Who has looked at the environment before
@@ -56,6 +56,8 @@ class Worker:
         is_checked: bool = False,
     ) -> None:
         self.config, self.worker_index = config, worker_index
+        self.task: Any = None
+        self.num_healthy_workers = self.num_remote_worker_restarts = 0  # it has no process of its own
         self.callbacks = load_callbacks(config.callbacks, maker.user_code)
         self._randomizer = Randomizer.of(config, maker.user_code)
         self._any_size, self._index_offset = any_size, index_offset
@@ -81,28 +83,33 @@ class Worker:
         """The policy that acts here."""
         return self.policy
 
+    @property
+    def steps_sampled(self) -> int:
+        """Steps so far, over all environments; any thread may ask."""
+        return self.sampler.steps_sampled
+
     def sample(self, steps: int) -> Sample:
-        """One fragment of at least `steps` steps per environment."""
+        """One fragment of at least `steps` steps per environment, all of which get the task at their next reset."""
+        if self.task is not None:
+            self.vector.task = self.task
         return self.sampler.sample(steps, self.config.explore, self.config.batch_mode == "complete_episodes")
 
-    def set_task(self, task: Any) -> None:
-        """Give every environment a task, each at its next reset; None leaves the task as it is."""
-        if task is not None:
-            assert isinstance(self.vector, PythonVector)
-            self.vector.task = task
+    def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
+        """The result of `fn(worker)` for every worker, of which this is the only one."""
+        return [fn(self)]
 
     def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
         """The result of `fn` for every environment, without gymnasium's outermost wrappers."""
-        envs = self.vector.envs if isinstance(self.vector, PythonVector) else [getattr(self.vector, "env", None)]
-        return [fn(env) for env in envs]
+        return [fn(env) for env in self.vector.envs]
 
-    def get_state(self) -> State:
-        """Everything that the next sample depends on, but for the weights."""
-        return self.sampler.get_state()
+    def get_state(self) -> list[State]:
+        """Everything that the next sample depends on, but for the weights: one state, of the only worker."""
+        return [self.sampler.get_state()]
 
-    def set_state(self, state: State) -> int:
+    def set_state(self, states: list[State]) -> int:
         """Take over a saved state; returns how many unfinished episodes begin anew."""
-        return self.sampler.set_state(state, self.config.restore_episodes)
+        check_count(states, 1)
+        return self.sampler.set_state(states[0], self.config.restore_episodes)
 
     def stop(self) -> None:
         """Close the environments."""
@@ -139,10 +146,7 @@ class Worker:
             crowd.one_more()
             return bare, min(limits, default=None)
 
-        build: Callable[..., Vector] = PythonVector
-        if self.callbacks is not None and episode_hooks:
-            build = functools.partial(HookedVector, self.callbacks, self)
-        return build(
+        return PythonVector(
             make,
             config.envs_per_worker,
             policy.obs_spec,
@@ -152,6 +156,7 @@ class Worker:
             worker_index=self.worker_index,
             max_failures=config.max_env_failures,
             randomizer=self._randomizer,
+            observer=EpisodeHooks(self.callbacks, self) if self.callbacks is not None and episode_hooks else None,
         )
 
     def _counted(self, env: VectorEnv[Any, Any, Any], follows: bool) -> VectorEnv[Any, Any, Any]:
@@ -203,3 +208,9 @@ class Worker:
             env_index=self._index_offset + self._first_index + row,
             num_workers=self.config.worker_count,
         )
+
+
+def check_count(states: list[State], workers: int) -> None:
+    """Refuse the states of another number of workers."""
+    if len(states) != workers:
+        raise CheckpointError(f"the checkpoint has the state of {len(states)} workers, here are {workers}")

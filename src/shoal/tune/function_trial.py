@@ -18,12 +18,12 @@ from ray.tune.result import RESULT_DUPLICATE
 from shoal.config.layout import Bundle
 from shoal.config.sweep import tree_with
 from shoal.data.results import numbers, plain_json
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, Stopped
 from shoal.reports.records import RESULTS_FILE
 from shoal.runs.atomic_files import open_own
 from shoal.runs.stopping import stop_reason
 from shoal.tune.metric_checks import check_finite, check_metric
-from shoal.tune.report_function import Stopped, reporting
+from shoal.tune.report_function import reporting
 from shoal.tune.trial import TuneTrial
 
 ENDING_S = 30.0  # that a function may take to clean up after itself

@@ -9,13 +9,9 @@ from typing import Any
 from shoal.config.results import OVER_EPISODES
 from shoal.config.vocabulary import nearest
 from shoal.data.results import flat
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import MissingMetric, ShoalError
 
 MOST_NAMES = 12
-
-
-class MissingMetric(ConfigError):
-    """No result will ever have the metric: the whole sweep is wrong, not the trial."""
 
 
 def may_come_later(metric: str, result: Mapping[str, Any]) -> bool:

@@ -12,10 +12,6 @@ from shoal.errors import ShoalError
 _here = threading.local()
 
 
-class Stopped(BaseException):
-    """Ends a function whose trial is over; no Exception, so that the function's own handlers let it pass."""
-
-
 def report(metrics: Mapping[str, Any] | None = None, /, **named: Any) -> None:
     """Tell what the trial has reached, e.g. `report(score=0.5)` or `report({"score": 0.5})`; it may not return.
 

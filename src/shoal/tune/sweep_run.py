@@ -16,7 +16,7 @@ from shoal.config.search_spaces import combinations, extremes
 from shoal.config.sweep import Sweep
 from shoal.data.results import plain_json
 from shoal.envs.importing import INSTALLED, UserCode
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import ConfigError, Interrupted, ShoalError
 from shoal.reports.labels import counted
 from shoal.reports.records import (
     OUTCOME_FILE,
@@ -31,7 +31,7 @@ from shoal.reports.records import (
 )
 from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.folders import DEFAULT_RESULTS, make_dated_folder, results_folder
-from shoal.runs.interrupts import Interrupted, Interrupts
+from shoal.runs.interrupts import Interrupts
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
 from shoal.runs.resuming import FREE_SWEEP_KEYS, by_dotted_key

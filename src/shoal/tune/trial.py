@@ -20,7 +20,7 @@ from ray.tune import PlacementGroupFactory, Trainable
 from shoal.config.sweep import Sweep, experiment_with
 from shoal.data.results import numbers
 from shoal.envs.importing import UserCode
-from shoal.errors import CheckpointError, ConfigError, ShoalError
+from shoal.errors import CheckpointError, ConfigError, MissingMetric, ShoalError
 from shoal.reports.records import (
     SWEEP_FILE,
     Exploit,
@@ -39,7 +39,7 @@ from shoal.runs.checkpoints import newest_summary
 from shoal.runs.lease import LOST_AFTER_S, check_free
 from shoal.runs.run import Result, Run, checked
 from shoal.runs.stopping import stop_reason
-from shoal.tune.metric_checks import MissingMetric, check_finite, check_metric, may_come_later
+from shoal.tune.metric_checks import check_finite, check_metric, may_come_later
 from shoal.tune.ray_spaces import settings_of
 from shoal.tune.trial_resources import bundles_of
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from shoal.cluster.batch_scripts import batch_script
-from shoal.cluster.jobs import Job, Source, job_from
+from shoal.cluster.job import Job
+from shoal.cluster.job_files import Source, job_from
 from shoal.cluster.schedulers import BUILT_IN
 from shoal.errors import ConfigError
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from shoal.cluster.jobs import Job, Source, job_from, source_of
+from shoal.cluster.job import Job
+from shoal.cluster.job_files import Source, job_from, source_of
 from shoal.errors import ConfigError
 
 SMALL = {"walltime": "20m", "command": ["true"]}

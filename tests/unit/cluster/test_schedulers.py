@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cluster.allocation import allocation
-from shoal.cluster.jobs import Source, job_from
+from shoal.cluster.job_files import Source, job_from
 from shoal.cluster.schedulers import BUILT_IN, all_schedulers, find_scheduler, names, scheduler_called
 from shoal.errors import ClusterError, ConfigError
 

@@ -8,15 +8,15 @@ from shoal.config.experiment import ALGORITHMS, Experiment, as_tree, experiment_
 from shoal.config.model import ModelConfig
 from shoal.config.ppo import PPOConfig
 from shoal.config.reference import config_rows, experiment_rows, file_schema, meanings, stop_rows
-from shoal.config.settings import (
+from shoal.config.sections import (
     CurriculumConfig,
     EvaluationConfig,
     ExplorationConfig,
     NoiseConfig,
     OptimizerConfig,
     RandomizeConfig,
-    key_paths,
 )
+from shoal.config.settings import key_paths
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.config.settings import RandomizeConfig
+from shoal.config.sections import RandomizeConfig
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.errors import ConfigError

@@ -85,7 +85,7 @@ class Bench:
     """A vector of probes, and the arrays that its steps are written to."""
 
     def __init__(
-        self, num_envs=3, limit=None, probes=None, seed=7, first_index=0, max_failures=None, cls=Probe
+        self, num_envs=3, limit=None, probes=None, seed=7, first_index=0, max_failures=None, cls=Probe, observer=None
     ) -> None:
         self.made: list[Probe] = []
         self.probes = probes or {}
@@ -100,7 +100,7 @@ class Bench:
         self.num_envs = num_envs
         self.vector = PythonVector(
             make, num_envs, self.obs_spec, self.action_spec,
-            seed=seed, first_index=first_index, worker_index=4, max_failures=max_failures,
+            seed=seed, first_index=first_index, worker_index=4, max_failures=max_failures, observer=observer,
         )  # fmt: skip
         self.obs = self.obs_spec.allocate(num_envs)
         self.vector.reset(self.obs)
@@ -425,3 +425,50 @@ def test_dict_observations_are_guarded_too() -> None:
     assert steps.failed == [1]
     assert bench.vector.incidents[0].cause == "ValueError: observation lacks 'b'"
     assert steps.obs[0].tolist() == [[0.5, 0.5, 2], [0, 0, 0], [0.5, 0.5, 2]]
+
+
+class Observer:
+    """Writes down what it is told."""
+
+    def __init__(self, wants_every_step: bool) -> None:
+        self.wants_every_step = wants_every_step
+        self.told: list[tuple] = []
+
+    def begin(self, env_index, env, obs, task, drawn) -> None:
+        self.told.append(("begin", env_index, env.row, obs.tolist(), task, drawn.options))
+
+    def step(self, env_index, action, obs, reward, info, length, total_reward) -> None:
+        self.told.append(("step", env_index, action, obs.tolist(), reward, info["drag"], length, total_reward))
+
+    def end(self, env_index) -> dict[str, float]:
+        self.told.append(("end", env_index))
+        return {"told": float(len(self.told))}
+
+
+@pytest.mark.parametrize("wants_every_step", [True, False])
+def test_an_observer_is_told_of_every_episode_in_order(wants_every_step) -> None:
+    observer = Observer(wants_every_step)
+    bench = Bench(num_envs=1, first_index=5, probes={0: {"ends_after": 2}}, observer=observer)
+    bench.step()
+    bench.step()
+    begin = ("begin", 5, 0, [0.0, 0.0], None, {})
+    steps = [("step", 5, 1, [1.0, 0.0], 1.0, 0.5, 1, 1.0), ("step", 5, 1, [2.0, 0.0], 2.0, 1.0, 2, 3.0)]
+    seen = steps if wants_every_step else steps[1:]
+    assert observer.told == [begin, *seen, ("end", 5), begin]
+    assert bench.vector.episodes[0].metrics == {"drag": 1.0, "told": len(seen) + 2.0}
+
+
+def test_an_observer_sees_no_step_that_failed_and_none_of_who_is_at_rest() -> None:
+    observer = Observer(wants_every_step=True)
+    bench = Bench(probes={1: lambda made: {} if made else {"faults": {1: FAULTS["raises"]}}}, observer=observer)
+    observer.told.clear()
+    bench.step(active=np.array([True, True, False]))
+    assert [(name, index) for name, index, *_ in observer.told] == [("step", 0), ("begin", 1)]
+
+
+def test_an_observer_is_told_again_of_what_is_replayed() -> None:
+    observer = Observer(wants_every_step=True)
+    bench = Bench(num_envs=1, probes={0: {"ends_after": 2}}, observer=observer)
+    observer.told.clear()
+    assert bench.vector.replay([np.repeat(ACTION, 3, axis=0)], bench.obs) == [True]
+    assert [name for name, *_ in observer.told] == ["begin", "step", "step", "begin", "step"]

@@ -16,8 +16,9 @@ from shoal.envs.repeated import Repeated
 from shoal.envs.spaces import ActionSpec
 from shoal.errors import ConfigError
 from shoal.models.encoder import Encoder
+from shoal.models.torch_build import build_torch_network
 from shoal.models.torch_memory import RecurrentNetwork
-from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2, build_torch_network
+from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
 
 torch.set_num_threads(1)
 VECTOR = spaces.Box(-1, 1, (4,))

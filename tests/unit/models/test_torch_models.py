@@ -13,10 +13,10 @@ from shoal.envs.observations import ObsSpec
 from shoal.errors import ConfigError
 from shoal.models.catalog import ModelCatalog
 from shoal.models.encoder import Encoder
+from shoal.models.torch_build import build_torch_network
 from shoal.models.torch_models import (
     FullyConnectedNetwork,
     TorchModelV2,
-    build_torch_network,
     channels_first,
     classic_convolutions,
     default_convolutions,

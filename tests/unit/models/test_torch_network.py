@@ -20,7 +20,8 @@ from shoal.errors import ConfigError
 from shoal.models import torch_network
 from shoal.models.encoder import Encoder
 from shoal.models.mlp import ACTIVATIONS, MLP
-from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2, build_torch_network
+from shoal.models.torch_build import build_torch_network
+from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
 from shoal.models.torch_network import TorchNetwork
 
 NONE = np.zeros(0, np.int64)

@@ -7,14 +7,14 @@ from pathlib import Path
 from shoal.data.batch import Episode
 from shoal.envs.cases import read_cases
 from shoal.runs.case_results import case_rows, summary_of
-from shoal.sampling.evaluation_episodes import Found
+from shoal.sampling.evaluation_episodes import EpisodeResults
 
 
 def test_results_stand_beside_their_cases(tmp_path: Path) -> None:
     (tmp_path / "cases.csv").write_text("options.x\n1\n2\n3\n")
     cases = read_cases(tmp_path / "cases.csv", {})
     episodes = [Episode(0, 5.0, 10, {"drag": 0.5}), Episode(2, 7.0, 20, {"lift": 1.5, "drag": 1.0})]
-    found = Found(episodes, 30, 1, {1: "diverged"})
+    found = EpisodeResults(episodes, 30, 1, {1: "diverged"})
     header, rows = case_rows(cases, found)
     assert header == ["case", "options.x", "episode_reward", "episode_len", "error", "drag", "lift"]
     assert rows == [
@@ -32,4 +32,4 @@ def test_results_stand_beside_their_cases(tmp_path: Path) -> None:
     }
     assert 5 <= summary["episode_reward"]["ci_low"] <= 6 <= summary["episode_reward"]["ci_high"] <= 7
     assert summary["lift"]["ci_low"] is None
-    assert summary_of(Found([], 0)) == {}
+    assert summary_of(EpisodeResults([], 0)) == {}

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.errors import Interrupted
 from shoal.machine.signals import exit_code
 from shoal.runs import interrupts as module
-from shoal.runs.interrupts import SIGNALS, Interrupted, Interrupts
+from shoal.runs.interrupts import SIGNALS, Interrupts
 
 
 class Ended(Exception):

@@ -287,7 +287,7 @@ def test_a_failure_saves_and_passes_on(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_full_disk_is_tried_again_and_is_an_error_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from shoal.runs import run as module
+    from shoal.runs import run_folder as module
 
     real, full = module.write_checkpoint, {3}
 
@@ -396,7 +396,7 @@ def test_what_hangs_in_spite_of_a_signal_is_saved_meanwhile(
 def test_a_disk_that_stays_full_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from shoal.runs import run as module
+    from shoal.runs import run_folder as module
 
     def full(*_: Any) -> Path:
         raise CheckpointError("No space left on device.")
@@ -414,7 +414,7 @@ def test_a_disk_that_stays_full_is_told_once(
 
 def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from shoal.runs import folders
-    from shoal.runs import run as module
+    from shoal.runs import run_folder as module
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -547,17 +547,17 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_run
-from shoal.runs import interrupts, run as module, trainer
+from shoal.runs import checkpoints, interrupts, trainer
 trainer.TRAINERS["PPO"] = test_run.Counter
 test_run.Counter.at = {5: test_run.send(signal.SIGINT)}
 interrupts.PRESS_S = 0.0
-sync = module.write_checkpoint.__globals__["sync_folder"]
+sync = checkpoints.sync_folder
 def impatient(folder):
     if "000004" in folder.name:
         os.kill(os.getpid(), signal.SIGINT)
     sync(folder)
-module.write_checkpoint.__globals__["sync_folder"] = impatient
-test_run.iterations(module.Run.open(test_run.experiment(Path(sys.argv[1]))).results())
+checkpoints.sync_folder = impatient
+test_run.iterations(test_run.Run.open(test_run.experiment(Path(sys.argv[1]))).results())
 """
 
 

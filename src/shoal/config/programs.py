@@ -1,0 +1,115 @@
+"""Environments that are programs, as a configuration describes them: `env: {command: [./solver], ...}`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, PlainValidator, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from shoal.config.fields import STRICT, Positive, Text
+from shoal.config.problems import got, sentences
+from shoal.errors import ConfigError
+
+_LISTEN = re.compile(r"(?P<host>[\w.\-:\[\]]+):(?P<port>\d{1,5})")
+_INTERPRETERS = re.compile(r"(python|julia|octave|octave-cli|perl|ruby|node|bash|sh|mpirun|mpiexec|srun)[\d.]*")
+
+
+def command_words(value: Any) -> tuple[str, ...]:
+    """The program and its arguments; a text is taken apart as a shell would, a number is its digits."""
+    import shlex
+
+    if isinstance(value, str):
+        value = shlex.split(value)
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError("must be a program and its arguments, e.g. [./solver, --case, a]")
+    if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in value):
+        raise ValueError("must be a list of texts")
+    return tuple(map(str, value))
+
+
+def listen_address(value: Any) -> str | None:
+    """`HOST:PORT` to listen at."""
+    if value is None:
+        return None
+    match = _LISTEN.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not 0 < int(match["port"]) < 65536:
+        raise ValueError("must be HOST:PORT, e.g. 127.0.0.1:7000")
+    return str(value)
+
+
+def described_space(value: Any) -> dict[str, Any] | None:
+    """A space as a mapping; what it holds is checked when the environment is made."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
+        raise ValueError("must be a space, e.g. {type: Box, shape: [3], low: -1, high: 1} or {type: Discrete, n: 4}")
+    return dict(value)
+
+
+SpaceTree = Annotated[dict[str, Any] | None, PlainValidator(described_space), WithJsonSchema({"type": "object"})]
+
+
+class ProgramConfig(BaseModel):
+    """A program that is an environment: how it is started, and how it is spoken to."""
+
+    model_config = STRICT
+
+    command: Annotated[tuple[str, ...] | None, BeforeValidator(command_words)] = None
+    """The program and its arguments.
+
+    {scratch_dir}, {port}, {env_index}, {worker_index} and the keys of env_config in braces are replaced."""
+    listen: Annotated[str | None, PlainValidator(listen_address), WithJsonSchema({"type": ["string", "null"]})] = None
+    """HOST:PORT where programs that are started elsewhere call in: environment i listens at PORT + i.
+
+    Instead of command. They must know the secret in the variable SHOAL_TOKEN."""
+    protocol: Literal["lines"] = "lines"
+    """What is spoken: lines of JSON."""
+    connection: Literal["pipe", "unix", "tcp"] = "pipe"
+    """Where: over stdin and stdout, or over a socket whose address the program finds in SHOAL_ADDRESS."""
+    observation: SpaceTree = None
+    """The space of observations, where the program does not tell it."""
+    action: SpaceTree = None
+    """The space of actions, where the program does not tell it."""
+    start_timeout_s: Positive = 60.0
+    """Seconds until the program has said hello."""
+    timeout_s: Positive | None = None
+    """Seconds that one answer may take; a program that takes longer is ended and started again. null: any."""
+    variables: dict[Text, Text] = {}
+    """Further variables of the program's environment."""
+
+
+def program_config(value: Mapping[str, Any]) -> ProgramConfig:
+    """The checked description of a program; a ConfigError has every problem."""
+    try:
+        config = ProgramConfig.model_validate(dict(value))
+    except ValidationError as error:
+        known = [f"env.{name}" for name in ProgramConfig.model_fields]
+        raise ConfigError(sentences(error, ("env",), known)) from None
+    if (config.command is None) == (config.listen is None):
+        given = "both are given" if config.command else "neither is given"
+        raise ConfigError(f"env: needs either command, the program to start, or listen, where others call in; {given}")
+    if config.listen is not None and config.connection != "pipe":
+        raise ConfigError("env.connection: goes with command; a program that calls in has a TCP socket")
+    return config
+
+
+def checked_program(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The description as plain values, checked, without what is as usual."""
+    if not {"command", "listen"} & value.keys():
+        raise ValueError(f"must have the key command (a program to start) or listen {got(dict(value))}")
+    try:
+        return program_config(value).model_dump(mode="json", exclude_defaults=True)
+    except ConfigError as error:
+        raise PydanticCustomError("env", "env", {"problems": error.problems}) from None
+
+
+def program_name(env: Mapping[str, Any]) -> str:
+    """What a program is called in the names of runs: its file without folder and ending."""
+    words = env.get("command") or ("program",)
+    names = [PurePath(word).name for word in words if not word.startswith("-")]
+    own = [name for name in names if not _INTERPRETERS.fullmatch(name) and not name.isdigit()]
+    return PurePath((own or names or ["program"])[0]).stem

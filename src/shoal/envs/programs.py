@@ -1,0 +1,206 @@
+"""`ProgramEnv`: any program that speaks the lines protocol, as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.config.programs import ProgramConfig, program_config, program_name
+from shoal.envs.context import EnvContext
+from shoal.envs.line_protocol import VERSION, action, flag, number, observation
+from shoal.envs.program_process import TOKEN, Caller, ProgramProcess, check_token
+from shoal.envs.space_trees import space_from
+from shoal.envs.spaces import Space
+from shoal.errors import ConfigError, EnvError, EnvStartError
+
+_PLACES = ("scratch_dir", "port", "env_index", "worker_index")
+
+
+class ProgramEnv(gymnasium.Env[Any, Any]):
+    """A program that is started here, or that calls in, and that answers resets and steps.
+
+    `config` is what the experiment says of it, `folder` where its relative paths begin. A program that ends, answers
+    nonsense or not in time raises EnvError from the call; who has made the environment makes a new one.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self, config: Mapping[str, Any] | ProgramConfig, folder: str, ctx: EnvContext) -> None:
+        self._config = config if isinstance(config, ProgramConfig) else program_config(config)
+        self._program = self._start(folder, ctx)
+        try:
+            hello = self._hello(ctx)
+            self.observation_space = self._space("observation", hello, self._config.observation)
+            self.action_space = self._space("action", hello, self._config.action)
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """See `gymnasium.Env`."""
+        answer = self._ask({"reset": {"seed": seed, "options": options}})
+        return self._observed(answer)
+
+    def step(self, taken: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env`."""
+        answer = self._ask({"step": action(self.action_space, taken)})
+        obs, info = self._observed(answer)
+        return obs, number(answer, "reward"), flag(answer, "terminated"), flag(answer, "truncated"), info
+
+    def close(self) -> None:
+        """End the program."""
+        program, self._program = self._program, None
+        if program is not None:
+            program.close()
+
+    def _start(self, folder: str, ctx: EnvContext) -> ProgramProcess | Caller | None:
+        config = self._config
+        if config.listen is not None:
+            token = os.environ.get(TOKEN, "")
+            if not token:
+                raise ConfigError(
+                    f"env.listen: needs a secret in the variable {TOKEN}, here and where the program runs"
+                )
+            host, _, port = config.listen.rpartition(":")
+            return Caller(host, int(port) + ctx.env_index, token, config.start_timeout_s)
+        assert config.command is not None
+        command = [_filled(word, ctx) for word in config.command]
+        variables = {name: _filled(value, ctx) for name, value in config.variables.items()}
+        return ProgramProcess(command, folder, variables, config.connection, config.start_timeout_s)
+
+    def _hello(self, ctx: EnvContext) -> dict[str, Any]:
+        hello = self._received(self._config.start_timeout_s, "hello")
+        if hello.get("shoal") != VERSION:
+            wanted = f'{{"shoal": {VERSION}, ...}}'
+            raise EnvStartError(
+                f"the program must begin with {wanted}, the version of the protocol (got {hello!r:.120})"
+            )
+        assert self._program is not None
+        check_token(hello.get("token"), self._program.token)
+        self._program.link.send({"shoal": VERSION, "env_config": dict(ctx), "env_index": ctx.env_index})
+        return hello
+
+    def _space(self, name: str, hello: Mapping[str, Any], said: Mapping[str, Any] | None) -> Space:
+        tree = said or hello.get(name)
+        if tree is None:
+            raise EnvStartError(f"the program does not tell its {name} space; let its hello have it, or set env.{name}")
+        try:
+            return space_from(_completed(tree))
+        except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+            raise EnvStartError(f"the {name} space of the program makes no sense: {tree!r:.200} ({error})") from None
+
+    def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        if self._program is None:
+            raise EnvError("the program was closed")
+        try:
+            self._program.link.send(message)
+        except (OSError, ValueError):
+            raise EnvError(f"the program {self._program.fate()}") from None
+        return self._received(self._config.timeout_s, next(iter(message)))
+
+    def _received(self, timeout_s: float | None, asked: str) -> dict[str, Any]:
+        assert self._program is not None
+        try:
+            answer = self._program.link.receive(None if timeout_s is None else monotonic() + timeout_s)
+        except TimeoutError:
+            self._program.kill()
+            raise EnvError(f"the program did not answer {asked} within {timeout_s:g} s") from None
+        if answer is None:
+            raise EnvError(f"the program {self._program.fate()}")
+        return answer
+
+    def _observed(self, answer: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if "obs" not in answer:
+            raise EnvError(f"the program's answer has no obs: {answer!r:.120}")
+        info = answer.get("info", {})
+        if not isinstance(info, dict):
+            raise EnvError(f"the program's info must be an object: {info!r:.120}")
+        return observation(self.observation_space, answer["obs"], answer), info
+
+
+@dataclass(frozen=True)
+class ProgramMaker:
+    """Makes environments of one program, here or in another process."""
+
+    config: dict[str, Any]
+    folder: str
+
+    @property
+    def name(self) -> str:
+        """What the program is called in the names of runs."""
+        return program_name(self.config)
+
+    def __call__(self, ctx: EnvContext) -> ProgramEnv:
+        """Start the program for one environment."""
+        try:
+            return ProgramEnv(self.config, self.folder, ctx)
+        except EnvStartError:
+            raise
+        except EnvError as error:
+            raise EnvStartError(f"env {self.name}: {error}") from error
+
+
+def _filled(word: str, ctx: EnvContext) -> str:
+    """A word of the command with its braces filled in; `scratch_dir` and `port` are made when they are asked for."""
+    if "{" not in word:
+        return word
+    places = {name: getattr(ctx, name) for name in _PLACES if f"{{{name}" in word}
+    try:
+        return word.format_map({**ctx, **places})
+    except (KeyError, IndexError, ValueError):
+        known = ", ".join([*_PLACES, *map(str, ctx)])
+        raise ConfigError(
+            f"env.command: what stands in braces in {word!r} is unknown; there are {known}; {{{{ stands for a brace"
+        ) from None
+
+
+def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A space as `space_from` reads it, from one that a person wrote: usual values filled in, bounds as lists."""
+    kind = {name.lower(): name for name in _KINDS}.get(str(tree["type"]).replace("_", "").lower())
+    if kind is None:
+        raise ValueError(f"its type must be one of {', '.join(_KINDS)}")
+    unknown = tree.keys() - {"type"} - _KINDS[kind]
+    if unknown:
+        raise ValueError(f"{kind} has no {', '.join(sorted(unknown))}")
+    if kind == "Dict":
+        return {"type": kind, "spaces": {key: _completed(child) for key, child in tree["spaces"].items()}}
+    if kind == "Tuple":
+        return {"type": kind, "spaces": [_completed(child) for child in tree["spaces"]]}
+    if kind == "Box":
+        return _completed_box(tree)
+    if kind == "MultiDiscrete":
+        nvec = list(tree["nvec"])
+        return {"type": kind, "nvec": nvec, "start": tree.get("start") or [0] * len(nvec), "dtype": "int64"}
+    if kind == "Discrete":
+        return {"type": kind, "n": int(tree["n"]), "start": int(tree.get("start", 0))}
+    return {"type": kind, "n": tree["n"]}
+
+
+def _completed_box(tree: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = (np.asarray(tree.get(name, usual), float) for name, usual in (("low", -np.inf), ("high", np.inf)))
+    shape = tree.get("shape") or np.broadcast_shapes(low.shape, high.shape) or (1,)
+    bounds = {"low": _bounds(low, shape), "high": _bounds(high, shape)}
+    return {"type": "Box", "shape": list(shape), "dtype": tree.get("dtype", "float32"), **bounds}
+
+
+def _bounds(bound: NDArray[Any], shape: Sequence[int]) -> list[Any]:
+    """The bounds of all numbers in a row; infinity is a text, as JSON has none."""
+    row = np.broadcast_to(bound, shape).reshape(-1).tolist()
+    return [value if np.isfinite(value) else str(value) for value in row]
+
+
+_KINDS = {
+    "Box": {"shape", "low", "high", "dtype"},
+    "Discrete": {"n", "start"},
+    "MultiDiscrete": {"nvec", "start"},
+    "MultiBinary": {"n"},
+    "Dict": {"spaces"},
+    "Tuple": {"spaces"},
+}

@@ -1,0 +1,254 @@
+"""Programs as environments: what is spoken, what goes wrong, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from shoal.config.experiment import experiment_from
+from shoal.config.programs import checked_program, program_name
+from shoal.envs.context import EnvContext
+from shoal.envs.importing import UserCode
+from shoal.envs.making import env_maker
+from shoal.envs.programs import ProgramEnv
+from shoal.errors import ConfigError, EnvError, EnvStartError
+
+HERE = Path(__file__).parent
+
+
+def made(how: str = "well", ctx: EnvContext | None = None, **config: Any) -> ProgramEnv:
+    described = {"command": [sys.executable, "speaking.py", how], **config}
+    env = env_maker(described, UserCode.at(HERE)).make(ctx or EnvContext())
+    assert isinstance(env, ProgramEnv)
+    return env
+
+
+def played(env: ProgramEnv, steps: int = 3) -> Any:
+    env.reset(seed=5)
+    for _ in range(steps):
+        result = env.step(2)
+    return result
+
+
+@pytest.mark.parametrize("connection", ["pipe", "unix", "tcp"])
+def test_a_program_answers_over_any_connection(connection: str) -> None:
+    env = made(ctx=EnvContext({"size": 3}), connection=connection)
+    try:
+        obs, info = env.reset(seed=5)
+        assert obs.dtype == np.float32
+        assert obs.tolist() == [0.5, 0.0]
+        assert info["seed"] == 5
+        assert info["config"] == {"size": 3}
+        assert info["cwd"] == str(HERE)
+        obs, reward, terminated, truncated, _ = env.step(2)
+        assert (reward, terminated, truncated) == (2.0, False, False)
+        assert [env.step(1)[2] for _ in range(49)] == [False] * 48 + [True]
+    finally:
+        env.close()
+
+
+def test_braces_are_filled_in() -> None:
+    ctx = EnvContext({"size": 3}, env_index=7)
+    env = made(ctx=ctx, command=[sys.executable, "speaking.py", "well", "--i={env_index}", "{size}{{}}"])
+    try:
+        assert env.reset()[1]["argv"] == ["well", "--i=7", "3{}"]
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("noise", "no message: 'Iteration 3 residual 1e-5'"),
+        ("error", "reports: 'diverged at t = 3'"),
+        ("shape", "does not fit Box"),
+        ("reward", "needs a number as reward"),
+        ("flag", "true or false as terminated"),
+        ("nothing", "has no obs"),
+        ("dies", "was ended by SIGFPE; it printed last: solver: floating point exception"),
+    ],
+)
+def test_nonsense_and_death_are_errors_that_say_what_was_sent(how: str, words: str) -> None:
+    env = made(how)
+    try:
+        with pytest.raises(EnvError, match=words.replace("(", r"\(").replace("+", r"\+")):
+            played(env)
+    finally:
+        env.close()
+
+
+def test_numbers_as_c_prints_them_are_numbers() -> None:
+    env = made("nan")
+    try:
+        obs, *_ = played(env)
+        assert np.isnan(obs[0])
+        assert obs[1] == -np.inf
+    finally:
+        env.close()
+
+
+def test_a_program_that_prints_much_is_not_waited_for() -> None:
+    env = made("floods")
+    try:
+        assert played(env)[1] == 1
+    finally:
+        env.close()
+
+
+def test_one_that_hangs_is_ended_with_its_children() -> None:
+    env = made("hangs", timeout_s=1)
+    assert env._program is not None
+    assert env._program.process is not None
+    family = psutil.Process(env._program.process.pid)
+    env.reset()
+    env.step(0)
+    env.step(0)
+    with pytest.raises(EnvError, match="did not answer step within 1 s"):
+        env.step(0)
+    children = [process.pid for process in psutil.process_iter() if process.ppid() == family.pid]
+    env.close()
+    for pid in (family.pid, *children):
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    sessions = [process for process in psutil.process_iter() if _session(process.pid) == family.pid]
+    assert [process for process in sessions if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("early", "ended with code 3; it printed last: no licence"),
+        ("banner", "no message: 'Reading mesh ...'"),
+        ("version", "the version of the protocol"),
+        ("spaceless", "does not tell its observation space"),
+        ("space", "its type must be one of Box"),
+        ("silent", "did not answer hello within"),
+    ],
+)
+def test_what_never_comes_to_life_says_why(how: str, words: str) -> None:
+    with pytest.raises(EnvStartError, match=words):
+        made(how, start_timeout_s=1.5 if how == "silent" else 60)
+
+
+def test_who_does_not_know_the_secret_is_refused() -> None:
+    with pytest.raises(EnvError, match="does not know the secret"):
+        made("token", connection="unix")
+
+
+def test_spaces_may_stand_in_the_file() -> None:
+    env = made(
+        "spaceless",
+        observation={"type": "box", "low": [-1, 0], "high": 1},
+        action={"type": "Dict", "spaces": {"gear": {"type": "Discrete", "n": 3}, "gas": {"type": "Box", "low": 0}}},
+    )
+    try:
+        assert str(env.observation_space) == "Box([-1.  0.], 1.0, (2,), float32)"
+        assert set(env.action_space.spaces) == {"gear", "gas"}
+        env.reset()
+        with pytest.raises(EnvError, match=r'"reward": \{"gear": 1, "gas": '):  # it sends back what it was given
+            env.step({"gear": np.int64(1), "gas": np.zeros(1, np.float32)})
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"command": ["./no_such_program"]}, "there is no program './no_such_program'"),
+        ({"command": ["no_such_program_anywhere"]}, "nor in PATH"),
+        ({"command": ["./speaking.py"]}, "may not be executed"),
+        ({"command": ["echo", "{siz}"]}, "what stands in braces"),
+        ({"listen": "127.0.0.1:1"}, "needs a secret"),
+    ],
+)
+def test_a_command_that_cannot_be_is_refused(env: dict[str, Any], words: str, monkeypatch: Any) -> None:
+    monkeypatch.delenv("SHOAL_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match=words):
+        env_maker(env, UserCode.at(HERE)).make(EnvContext())
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        ({"comand": "./a"}, "config.env: must have the key command (a program to start) or listen"),
+        ({"command": "./a", "protocoll": "lines"}, "env.protocoll: unknown key; did you mean env.protocol?"),
+        ({"command": "./a", "protocol": "xml"}, "env.protocol: must be lines (got 'xml')"),
+        ({"command": []}, "env.command: must be a program and its arguments"),
+        ({"command": "./a", "listen": "a:1"}, "both are given"),
+        ({"listen": "here"}, "env.listen: must be HOST:PORT"),
+        ({"command": "./a", "action": {"n": 3}}, "env.action: must be a space"),
+        ({"command": "./a", "timeout_s": -1}, "env.timeout_s: must be more than 0"),
+    ],
+)
+def test_what_a_file_says_is_checked(env: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment_from({"env": env, "run": "PPO"})
+    assert problem in str(caught.value)
+
+
+def test_a_description_is_kept_as_it_was_written() -> None:
+    written = {"command": ["./solver", "--case", "a"], "timeout_s": 5.0}
+    assert checked_program({**written, "protocol": "lines"}) == written
+    assert program_name(written) == "solver"
+    assert program_name({"command": ["python3", "-u", "plant/thermostat.py"]}) == "thermostat"
+    assert program_name({"command": ["mpirun", "-n", "4", "./cfd.x"]}) == "cfd"
+
+
+def test_a_program_that_is_started_elsewhere_calls_in(monkeypatch: Any) -> None:
+    monkeypatch.setenv("SHOAL_TOKEN", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    described = {"listen": f"127.0.0.1:{port - 2}", "start_timeout_s": 60}
+
+    def call() -> None:
+        variables = {**os.environ, "SHOAL_ADDRESS": f"tcp:127.0.0.1:{port}"}
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if (
+                subprocess.run([sys.executable, "speaking.py"], cwd=HERE, env=variables, capture_output=True).returncode
+                == 0
+            ):
+                return
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    env = env_maker(described, UserCode.at(HERE)).make(EnvContext(env_index=2))
+    try:
+        assert env.reset(seed=1)[1]["seed"] == 1
+    finally:
+        env.close()
+        thread.join()
+
+
+def test_nothing_is_left_when_the_trainer_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from shoal.envs.programs import ProgramEnv\nfrom shoal.envs.context import EnvContext\n"
+        f"env = ProgramEnv({{'command': [sys.executable, 'speaking.py', 'hangs']}}, {str(HERE)!r}, EnvContext())\n"
+        "print(env._program.process.pid, flush=True)\nenv.reset(); env.step(0); env.step(0); env.step(0)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(json.loads(parent.stdout.readline()))
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the program lives on"
+        time.sleep(0.05)
