@@ -88,7 +88,13 @@ def test_the_same_command_goes_on_after_kill_9(desk: WatchedDesk, uninterrupted:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 85), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        (signal.SIGINT, 130),
+        (signal.SIGUSR1, 85),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_saves_and_ends_without_a_traceback(
     desk: WatchedDesk, uninterrupted: tuple[Any, ...], number: signal.Signals, code: int
@@ -392,7 +398,14 @@ class Deaf(CartPoleEnv):
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 85)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow),
+    ],
+)
 def test_an_environment_that_takes_the_signals_does_not_get_them(
     desk: WatchedDesk, number: signal.Signals, code: int
 ) -> None:

@@ -14,7 +14,7 @@ from desks import WatchedDesk
 from shoal.reports.records import TrialRecord, read_results, read_trials
 from shoal.runs.checkpoints import read_checkpoint
 
-ITERATIONS = 25
+ITERATIONS = 15
 
 ALGORITHM = f"""
 import sys
