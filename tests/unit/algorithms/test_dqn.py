@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from walks import Walk
 
 from shoal.algorithms import dqn
 from shoal.algorithms.dqn import DQNLearner, UpdateStatistics
@@ -188,29 +188,15 @@ def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
     assert not np.array_equal(learner.policy.network.params, before)
 
 
-class Walk(gym.Env):
-    observation_space = OBS
-    action_space = spaces.Discrete(ACTIONS)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        self.obs = self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, {}
-
-    def step(self, action):
-        self.steps += 1
-        self.obs = self.obs + self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, float(self.obs[0] + action), bool(abs(self.obs[1]) > 2), self.steps >= 5, {}
-
-
 class OneWorker:
     """As much of a set of workers as a learner needs."""
 
     def __init__(self, learner: DQNLearner) -> None:
         policy = learner.policy
         num_envs = learner.config.num_envs
-        vector = PythonVector(lambda _: (Walk(), None), num_envs, policy.obs_spec, policy.action_spec, seed=3)
+        vector = PythonVector(
+            lambda _: (Walk(spaces.Discrete(ACTIONS)), None), num_envs, policy.obs_spec, policy.action_spec, seed=3
+        )
         self.policy, self.sampler, self.epsilons = policy, Sampler(policy, vector, 3), []
 
     def sample(self, steps: int) -> Sample:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from walks import Walk, copied
 
 from shoal.algorithms import trpo
 from shoal.algorithms.network_inputs import batch_inputs
@@ -38,25 +39,6 @@ ACTIONS = {
     "box": BOX,
     "composite": spaces.Dict({"a": spaces.Discrete(3), "b": BOX, "c": spaces.MultiBinary(2)}),
 }
-
-
-class Walk(gym.Env):
-    observation_space: spaces.Space = spaces.Box(-100, 100, (FEATURES,), np.float32)
-
-    def __init__(self, action_space: spaces.Space) -> None:
-        self.action_space = action_space
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        self.obs = self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, {}
-
-    def step(self, action):
-        self.steps += 1
-        self.obs = self.obs + self.np_random.standard_normal(FEATURES).astype(np.float32)
-        reward = float(self.obs[0] + np.sum(spaces.flatten(self.action_space, action)))
-        return self.obs, reward, bool(abs(self.obs[1]) > 2), self.steps >= 5, {}
 
 
 class Film(gym.Env):
@@ -101,12 +83,6 @@ def learner_and_batch(action_space=ACTIONS["discrete"], kind=Walk, **changes) ->
     policy = moved_policy(config, action_space, kind)
     vector = PythonVector(lambda _: (kind(action_space), None), N, policy.obs_spec, policy.action_spec, seed=3)
     return TRPOLearner(config, policy), copied(Sampler(policy, vector, 3).sample(T).batch)
-
-
-def copied(batch: Batch) -> Batch:
-    names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs", "final_at")
-    arrays = {name: getattr(batch, name).copy() for name in names}
-    return Batch(obs=(batch.obs[0].copy(),), final_obs=(batch.final_obs[0].copy(),), **arrays)
 
 
 def columns(batch: Batch, first: int, end: int) -> Batch:

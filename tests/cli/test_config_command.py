@@ -176,5 +176,5 @@ def test_ctrl_c_is_quiet(tmp_path: Path) -> None:
         pipe.open("w"),  # opens only when the command reads from the other end
     ):
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (130, "", "")

@@ -10,7 +10,7 @@ import pytest
 import shoal
 
 pytest.importorskip("torch")
-MODELS = Path(__file__).with_name("memory_models.py")
+MODELS = Path(__file__).parents[1] / "shared" / "memory_models.py"
 NUM_ENVS = 4
 MEMORIES = {
     "lstm": {"use_lstm": True, "lstm_cell_size": 8, "lstm_use_prev_action": True, "lstm_use_prev_reward": True},
@@ -64,9 +64,10 @@ def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
 @pytest.mark.parametrize(
     ("memory", "run", "layouts"),
     [
-        ("lstm", "PPO", [(1, 1), (2, 1), (2, 2)]),
+        ("lstm", "PPO", [(2, 1), (2, 2)]),
         ("lstm", "TRPO", [(2, 2)]),
-        ("attention", "PPO", [(2, 2)]),
+        pytest.param("lstm", "PPO", [(1, 1)], marks=pytest.mark.slow),
+        pytest.param("attention", "PPO", [(2, 2)], marks=pytest.mark.slow),
         pytest.param("custom", "PPO", [(2, 1)], marks=pytest.mark.slow),
         pytest.param("masked", "PPO", [(2, 2)], marks=pytest.mark.slow),
     ],

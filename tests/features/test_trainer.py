@@ -9,13 +9,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from same_training import assert_same_state, without_times
 
 import shoal
 from shoal.envs.native import NativeVector
 from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 CONFIG = {
     "num_envs_per_worker": 4,
     "train_batch_size": 100,
@@ -27,36 +28,16 @@ CONFIG = {
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(name: str = "Walk", run: str = "PPO", **changes) -> shoal.Trainer:
         env = name if "-v" in name else f"{PROBES}:{name}"
-        started.append(getattr(shoal, run)(env=env, config={**CONFIG, **changes}))
-        return started[-1]
+        return start_trainer(run, env, {**CONFIG, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
+    return make
 
 
 def params(trainer) -> np.ndarray:
     return trainer.get_policy().network.params.copy()
-
-
-def without_times(result: dict) -> dict:
-    timed = {"time_this_iter_s", "time_total_s", "timesteps_per_s", "timers"}
-    return {key: value for key, value in result.items() if key not in timed}
-
-
-def assert_same_state(mine, theirs) -> None:
-    one, two = mine.get_state(), theirs.get_state()
-    assert {k: v for k, v in one.values.items() if k != "time_total_s"} == {
-        k: v for k, v in two.values.items() if k != "time_total_s"
-    }
-    assert set(one.arrays) == set(two.arrays)
-    for name, array in one.arrays.items():
-        np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
 
 
 def test_a_result_has_every_name(trainer_of) -> None:

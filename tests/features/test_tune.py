@@ -20,7 +20,7 @@ from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
 from shoal.runs.run import Run
 from shoal.tune.trial_resources import check_room
 
-ENVS = Path(__file__).with_name("tune_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "tune_env.py"
 SMALL = {
     "env": "CartPole-v1",
     "train_batch_size": 128,

@@ -20,7 +20,7 @@ from shoal.envs.recording import RecordingOptions
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.evaluation import EvaluationSetup, start_cases, start_evaluation
 
-ENVS = Path(__file__).with_name("evaluation_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "evaluation_env.py"
 RECORDING = RecordingOptions(trajectories=True)
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
 
@@ -30,16 +30,11 @@ def typed(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(name: str = "Falling", **changes: Any) -> shoal.PPO:
-        started.append(shoal.PPO(env=f"{ENVS}:{name}", config={**SMALL, **changes}))
-        return started[-1]
+        return start_trainer("PPO", f"{ENVS}:{name}", {**SMALL, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -346,7 +341,7 @@ print(type(policy).__name__, sorted({{"ray", "torch"}} & set(sys.modules)))
     assert single in ("0", "1")
     assert by_key.startswith("{'a': ")
     assert len(json.loads(batch)) == 3
-    assert end == "Policy []"
+    assert end == "LoadedPolicy []"
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
