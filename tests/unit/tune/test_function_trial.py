@@ -70,7 +70,7 @@ def test_a_function_that_was_interrupted_begins_anew(process_of_trial_0, tmp_pat
 def test_one_call_has_ended_when_the_next_begins(tmp_path: Path) -> None:
     """A process that goes from trial to trial has one `sys.stdout`."""
     pytest.importorskip("ray.tune")
-    from shoal.tune.function_trial import Call
+    from shoal.tune.function_trial import FunctionThread
 
     def tidy(config: dict[str, Any]) -> None:
         try:
@@ -83,7 +83,7 @@ def test_one_call_has_ended_when_the_next_begins(tmp_path: Path) -> None:
 
     before = sys.stdout
     for x in range(3):
-        call = Call(tidy, {"x": x}, tmp_path / f"{x}.txt")
+        call = FunctionThread(tidy, {"x": x}, tmp_path / f"{x}.txt")
         assert call.next() == ("result", {"score": 1})
         call.stop()
     assert sys.stdout is before
