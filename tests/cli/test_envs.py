@@ -34,7 +34,7 @@ def test_ids_with_their_spaces() -> None:
     head, first, *_, last = result.output.splitlines()
     assert head.split() == ["id", "observations", "actions", "needs"]
     assert first.split() == ["CartPole-v1", "Box(4)", "Discrete(2)"]
-    assert "; --all also shows 1 older version" in last
+    assert "; --all also shows 2 older versions" in last
     assert max(len(line) for line in result.output.splitlines()) <= 80
     assert "\nCartPole-v0 " in shoal("envs", "cartpole", "--all").output
     assert shoal("envs", "CartPole-v0").output.splitlines()[1].startswith("CartPole-v0")

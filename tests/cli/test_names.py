@@ -95,7 +95,7 @@ def test_a_newest_run_without_a_checkpoint_hides_no_other(
         result = shoal(command, "pole", "--results-dir", str(results), *more)
         assert result.exit_code == 0, result.output
         assert f"pole is results/pole/{good.name}" in result.output
-    assert f"The newest run, {bare}, has no checkpoint; {good.name} is taken." in caplog.text
+    assert f"The newest run, {bare}, has no checkpoint; using {good.name}." in caplog.text
     assert Policy.load(good.parent).compute_single_action(np.zeros(4)) is not None
     restored = shoal("train", "CartPole-v1", *FILTER, "--restore", str(good.parent), "--dry-run")
     assert f"{good}/checkpoint_000002" in restored.output
@@ -257,7 +257,7 @@ def test_what_cannot_change_in_a_run_is_refused_with_the_line_to_type(home: Path
     result = shoal("resume", str(run), "--set", "fcnet_hiddens=[8]", "--set", "seed=3", "--set", "lr=1")
     assert result.exit_code == 2
     assert result.output.startswith(
-        "Error: config.model.fcnet_hiddens, config.seed: cannot change in a run that goes on"
+        "Error: config.model.fcnet_hiddens, config.seed: cannot change in a run that continues"
     )
     assert (
         f"shoal train -f {run}/config.yaml --restore {run} --set 'config.model.fcnet_hiddens=[8]' --set config.seed=3\n"
