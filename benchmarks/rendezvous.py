@@ -15,9 +15,9 @@ from time import perf_counter
 
 from record import Bar, Record, console, show_bars, spread
 
+from shoal.cluster.control_connection import call
 from shoal.cluster.head import Head, HeadPlan
 from shoal.cluster.job_folder import Notice, publish, published
-from shoal.cluster.wire import call
 
 COUNTS = (200, 1000)
 LONGEST_S = 5.0  # the bar, for 200
@@ -52,11 +52,11 @@ def plan_of(folder: Path, count: int) -> HeadPlan:
 
 
 async def agent(notice: Notice, rank: int) -> None:
-    """Say hello, be up when told to serve, and stop when told to stop."""
+    """Say hello, be up when told to start a node, and stop when told to stop."""
     peer = await call("127.0.0.1", notice.port, notice.secret, 60.0)
     peer.send("hello", **HELLO, rank=rank, host=f"n{rank}", reached="127.0.0.1", cpus=[0], versions=VERSIONS)
     while (message := await peer.receive()) is not None:
-        if message["kind"] == "serve":
+        if message["kind"] == "start_node":
             peer.send("up", address=message["head_address"] or "127.0.0.1:1", token_path="t", dashboard="")
         elif message["kind"] == "stop":
             peer.send("stopped")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.command_needs import room_check
+from shoal.cli.command_needs import capacity_check
 from shoal.errors import ConfigError
 from shoal.machine.terminal import can_redraw
 
@@ -30,7 +30,7 @@ def refusal(desk: Any) -> Refusal:
     """What a command is refused with on these hosts; nothing where it finds room."""
 
     def asked(*words: str, hosts: Any = ONE) -> str:
-        check = room_check(words)
+        check = capacity_check(words)
         assert check is not None
         done = desk.shoal(*check.question[1:])
         assert done.returncode == 0, done.stderr
@@ -85,20 +85,20 @@ def test_a_trial_of_a_sweep_has_a_process_of_its_own(desk: Any, refusal: Refusal
     ],
 )
 def test_what_is_not_understood_is_not_checked(words: tuple[str, ...]) -> None:
-    assert room_check(words) is None
+    assert capacity_check(words) is None
 
 
 @pytest.mark.parametrize("described", ["Note: something new\n", "a: [1", "x: 3\n", "x: {config: {what: 1}}\n", ""])
 def test_an_answer_that_is_not_understood_refuses_nothing(described: str) -> None:
     for subcommand in ("train", "tune"):
-        check = room_check(["shoal", subcommand, "x"])
+        check = capacity_check(["shoal", subcommand, "x"])
         assert check is not None
         check.check(described, ONE)
 
 
 def test_the_program_may_be_written_in_several_ways() -> None:
     for program in (["shoal"], ["/opt/rl/bin/shoal"], ["python3.11", "-m", "shoal"]):
-        check = room_check([*program, "train", "CartPole-v1"])
+        check = capacity_check([*program, "train", "CartPole-v1"])
         assert check is not None
         assert check.question == (*program, "train", "CartPole-v1", "--dry-run")
 

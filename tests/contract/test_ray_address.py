@@ -16,7 +16,7 @@ import pytest
 
 from shoal.errors import ConfigError
 from shoal.parallel import ray_address
-from shoal.parallel.ray_address import look_at, named_address
+from shoal.parallel.ray_address import inspect_cluster, named_address
 
 RAY = "from ray.scripts.scripts import main; main()"
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # the head of these tests is on this machine's own address
@@ -104,7 +104,7 @@ def test_who_has_not_its_token_is_told_what_to_set(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=sentence) as told:
-        look_at(head)
+        inspect_cluster(head)
     assert "\n" not in str(told.value)
 
 
@@ -112,22 +112,22 @@ def test_auto_is_what_ray_start_has_written_down(head: str, folder: str, monkeyp
     monkeypatch.setenv("HOME", home_with(folder, "a" * 64))
     monkeypatch.setenv("RAY_TMPDIR", home_with(folder, ""))
     with pytest.raises(ConfigError, match="auto finds no Ray on this host"):
-        look_at("auto")
+        inspect_cluster("auto")
     record = Path(os.environ["RAY_TMPDIR"], "ray", "ray_current_cluster")
     record.parent.mkdir()
     record.write_text(head)
-    assert look_at("auto") == ray_address.Found(head, needs_token=True)
+    assert inspect_cluster("auto") == ray_address.JoinableCluster(head, needs_token=True)
     if os.getuid() == 0:
         os.chown(record, 4711, 4711)
         with pytest.raises(ConfigError, match="a Ray of another user"):
-            look_at("auto")
+            inspect_cluster("auto")
 
 
 def test_another_version_is_one_sentence(head: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", home_with(folder, "a" * 64))
     monkeypatch.setattr("importlib.metadata.version", lambda _: "2.54.0")
     with pytest.raises(ConfigError, match=r"has Ray .* on Python .*, and this is Ray 2\.54\.0 on Python .*") as told:
-        look_at(head)
+        inspect_cluster(head)
     assert "\n" not in str(told.value)
 
 
@@ -136,7 +136,7 @@ def test_a_cluster_without_a_node_here_is_refused(head: str, folder: str, monkey
     elsewhere = ray_address.LOOK.replace("services.find_node_ids()", "()")  # as on a host that has no raylet
     monkeypatch.setattr(ray_address, "LOOK", elsewhere)
     with pytest.raises(ConfigError, match=f"no node of the cluster at {head} runs on this host; type `ray start"):
-        look_at(head)
+        inspect_cluster(head)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_something_else_listens_there(answer: bytes, sentence: str) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(ConfigError, match=sentence):
-            look_at(f"127.0.0.1:{server.getsockname()[1]}")
+            inspect_cluster(f"127.0.0.1:{server.getsockname()[1]}")
         thread.join()
 
 
@@ -170,7 +170,7 @@ def test_something_else_listens_there(answer: bytes, sentence: str) -> None:
 )
 def test_what_is_no_address_is_refused(address: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        look_at(address)
+        inspect_cluster(address)
 
 
 def test_nothing_listens_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable
+from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, TuneMethod
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ NUM_SAMPLES = {"ax": 7, "bayesopt": 14, "nevergrad": 12, "hyperopt": 24, "optuna
 SMALL = {"train_batch_size": 128, "num_envs_per_worker": 4, "model": {"fcnet_hiddens": [8]}}
 
 
-def needs(entry: Choosable) -> None:
+def needs(entry: TuneMethod) -> None:
     if entry.module and importlib.util.find_spec(entry.module) is None:
         pytest.skip(f"needs pip install 'shoal-rl[{entry.extra}]'")
 

@@ -17,13 +17,13 @@ import numpy as np
 from shoal.algorithms.on_policy import clipped_rewards
 from shoal.algorithms.optimizer import Optimizer
 from shoal.config.dqn import DQNConfig
-from shoal.data.batch import Batch, Step, Summary
+from shoal.data.batch import Batch, SampleSummary, Step
 from shoal.data.replay import DrawnTransitions, Priorities, Replay, bytes_per_transition, transitions_of
 from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.errors import ConfigError
-from shoal.machine.memory import available_memory
+from shoal.machine.memory import available_memory, bytes_text
 from shoal.models.exploration import EpsilonGreedy
 from shoal.models.masked import allowed_of
 from shoal.models.network import Array, Inputs
@@ -55,7 +55,7 @@ class DQNLearner:
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Rounds of: sample a fragment, remember it, learn from replay."""
         c = self.config
-        samples: list[Summary] = []
+        samples: list[SampleSummary] = []
         learn_time = 0.0
         totals = UpdateStatistics()
         timesteps = timesteps_total
@@ -264,11 +264,11 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
     slack = config.steps_per_iteration * config.num_envs
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay)
     needed, there = (asked.capacity + slack) * each, available_memory()
-    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {_size(needed)}"
-    log.info("replay: %s of %s available", arithmetic, _size(there))
+    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {bytes_text(needed)}"
+    log.info("replay: %s of %s available", arithmetic, bytes_text(there))
     if needed > there:
         raise ConfigError(
-            f"config.replay_buffer_config.capacity: {arithmetic}, and {_size(there)} are available; "
+            f"config.replay_buffer_config.capacity: {arithmetic}, and {bytes_text(there)} are available; "
             f"say at most {max(there // each - slack, 1)}"
         )
     priorities = None
@@ -278,9 +278,3 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
         )
     rng = generator(config.seed, Stream.REPLAY)
     return Replay(spec.shapes, spec.dtypes, asked.capacity, slack, priorities, rng)
-
-
-def _size(count: int) -> str:
-    if count >= 1e9:
-        return f"{count / 1e9:.1f} GB"
-    return f"{count / 1e6:.1f} MB"

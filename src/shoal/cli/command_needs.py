@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shoal.cluster.room_check import Resources, RoomCheck
+    from shoal.cluster.capacity_check import CapacityCheck, Resources
     from shoal.config.settings import AlgorithmConfig
 
 # With these the command describes nothing, goes on with what it was, or sizes itself by another cluster than ours.
@@ -29,9 +29,9 @@ CERTAIN = re.compile(r"there is no such version|unknown key")
 FIRST_TRIAL = re.compile(r"^the first of them in full\n((?: .*\n?)+)", re.MULTILINE)
 
 
-def room_check(command: Sequence[str]) -> RoomCheck | None:
+def capacity_check(command: Sequence[str]) -> CapacityCheck | None:
     """How to learn before Ray starts whether a command finds room; None where its words are not understood."""
-    from shoal.cluster.room_check import RoomCheck
+    from shoal.cluster.capacity_check import CapacityCheck
 
     words = _shoal_words(command)
     if not words or words[0] not in ("train", "tune"):
@@ -39,16 +39,16 @@ def room_check(command: Sequence[str]) -> RoomCheck | None:
     if any(word.partition("=")[0] in NOT_ASKED for word in words):
         return None
     check = check_training if words[0] == "train" else check_sweeps
-    return RoomCheck((*command, "--dry-run"), check)
+    return CapacityCheck((*command, "--dry-run"), check)
 
 
 def doubts_about(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """What a command would be refused for here, but perhaps not on the nodes of a job; ConfigError: also there."""
     import asyncio
 
-    from shoal.cluster.room_check import answer
+    from shoal.cluster.capacity_check import answer
 
-    check = room_check(command)
+    check = capacity_check(command)
     if check is None:
         return []
     words = (sys.executable, "-m", "shoal", *_shoal_words(check.question))

@@ -18,7 +18,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 if TYPE_CHECKING:
     from shoal.config.overrides import Override
-    from shoal.config.reference import Row
+    from shoal.config.reference import KeyRow
 
 
 WIDTH = 80
@@ -93,7 +93,7 @@ def check(file: str) -> None:
     click.echo(f"{file}: {told}, no problems")
 
 
-def _matching(key: str, own: list[Row], experiment: list[Row], stop: list[Row]) -> list[Row]:
+def _matching(key: str, own: list[KeyRow], experiment: list[KeyRow], stop: list[KeyRow]) -> list[KeyRow]:
     """The row of a key and of the keys inside it."""
     plain = key.removeprefix("config.")
     known = [*own, *experiment, *stop]
@@ -108,7 +108,7 @@ def _matching(key: str, own: list[Row], experiment: list[Row], stop: list[Row]) 
     return rows
 
 
-def _section(title: str, rows: list[Row], is_colored: bool) -> str:
+def _section(title: str, rows: list[KeyRow], is_colored: bool) -> str:
     """A topic in at most 80 columns: each key with its default and type, and below it what it means."""
     lines = [click.style(title, bold=True) if is_colored else title]
     for row in rows:
@@ -124,7 +124,7 @@ def _section(title: str, rows: list[Row], is_colored: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _aligned(rows: list[Row]) -> str:
+def _aligned(rows: list[KeyRow]) -> str:
     """Plain columns for pipes: one line per key, no control codes."""
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
@@ -133,7 +133,7 @@ def _aligned(rows: list[Row]) -> str:
     )
 
 
-def _print_table(rows: list[Row]) -> None:
+def _print_table(rows: list[KeyRow]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -14,8 +14,8 @@ from shoal.cli.launch import SchedulerName, named_hosts, seconds_of
 from shoal.machine.terminal import is_terminal
 
 if TYPE_CHECKING:
-    from shoal.cluster.checks import Verdict
-    from shoal.cluster.doctor import Row
+    from shoal.cluster.doctor import CheckRow
+    from shoal.cluster.host_checks import Verdict
 
 STYLES: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
@@ -48,7 +48,7 @@ def doctor(hosts: str | None, hostfile: Path | None, scheduler: str | None, time
         sys.exit(1)
 
 
-def summary(made: Sequence[Row], num_hosts: int) -> str:
+def summary(made: Sequence[CheckRow], num_hosts: int) -> str:
     """The verdict in one line."""
     bad, warned = ([row.check for row in made if row.verdict == verdict] for verdict in ("bad", "warn"))
     parts = [f"{len(bad)} must be mended: {', '.join(bad)}"] if bad else []
@@ -56,7 +56,7 @@ def summary(made: Sequence[Row], num_hosts: int) -> str:
     return f"{len(made)} checks on {num_hosts} host{'s' * (num_hosts > 1)}: {'; '.join(parts) or 'all well'}."
 
 
-def _lines(made: Sequence[Row], num_hosts: int) -> list[tuple[Verdict, str, str]]:
+def _lines(made: Sequence[CheckRow], num_hosts: int) -> list[tuple[Verdict, str, str]]:
     """Verdict, check and text of each line; a lone host needs no name."""
     return [
         (verdict, row.check, detail if num_hosts == 1 else f"{hosts}: {detail}")
@@ -65,7 +65,7 @@ def _lines(made: Sequence[Row], num_hosts: int) -> list[tuple[Verdict, str, str]
     ]
 
 
-def _print_plain(made: Sequence[Row], num_hosts: int) -> None:
+def _print_plain(made: Sequence[CheckRow], num_hosts: int) -> None:
     width = max(len(row.check) for row in made)
     for verdict, check, text in _lines(made, num_hosts):
         click.echo(f"{verdict:<4}  {check:<{width}}  {text}")
@@ -75,7 +75,7 @@ def _print_plain(made: Sequence[Row], num_hosts: int) -> None:
             click.echo(f"  {row.check}: {remedy}")
 
 
-def _print_table(made: Sequence[Row], num_hosts: int) -> None:
+def _print_table(made: Sequence[CheckRow], num_hosts: int) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -95,7 +95,7 @@ def _print_table(made: Sequence[Row], num_hosts: int) -> None:
             console.print(Text.assemble((f"  {row.check}: ", "cyan"), remedy), soft_wrap=True)
 
 
-def _print_json(all_facts: Mapping[str, Mapping[str, Any]], made: Sequence[Row]) -> None:
+def _print_json(all_facts: Mapping[str, Mapping[str, Any]], made: Sequence[CheckRow]) -> None:
     import dataclasses
     import json
 

@@ -20,7 +20,7 @@ SHOWN_ID = 26
 SHOWN_SPACES = (22, 18)  # letters of observations and actions, so that a line has 80 at most
 
 
-class Row(NamedTuple):
+class EnvRow(NamedTuple):
     """One environment: its spaces, or why it cannot be trained; `needs` is what its network needs beside NumPy."""
 
     id: str
@@ -91,14 +91,14 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatch(name.lower(), wanted if any(sign in wanted for sign in "*?[") else f"*{wanted}*")
 
 
-def _rows(ids: list[str]) -> Iterator[Row]:
+def _rows(ids: list[str]) -> Iterator[EnvRow]:
     from shoal.envs.catalogue import spaces_of_ids
 
     for name, answer in spaces_of_ids(ids):
-        yield Row(name, problem=answer) if isinstance(answer, str) else _row(name, *answer)
+        yield EnvRow(name, problem=answer) if isinstance(answer, str) else _row(name, *answer)
 
 
-def _row(name: str, observations: Space, actions: Space) -> Row:
+def _row(name: str, observations: Space, actions: Space) -> EnvRow:
     """What a person wants to know of an environment with these spaces."""
     from importlib.util import find_spec
 
@@ -111,11 +111,11 @@ def _row(name: str, observations: Space, actions: Space) -> Row:
     try:
         ObsSpec(observations, True, ActionSpec(actions))
     except ConfigError as error:
-        return Row(name, in_short(observations), in_short(actions), problem=short_reason(str(error)))
+        return EnvRow(name, in_short(observations), in_short(actions), problem=short_reason(str(error)))
     needs = ""
     if needs_torch(observations, PPOConfig()) is not None:
         needs = "torch" if find_spec("torch") else "torch: pip install 'shoal-rl[torch]'"
-    return Row(name, in_short(observations), in_short(actions), needs)
+    return EnvRow(name, in_short(observations), in_short(actions), needs)
 
 
 def _line(width: int, name: str, observations: str, actions: str, needs: str) -> str:

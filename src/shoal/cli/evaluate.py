@@ -22,7 +22,7 @@ from shoal.data.number_text import number_text
 from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
-    from shoal.cli.output import Outlet
+    from shoal.cli.output import GuardedStream
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.cases import Cases
     from shoal.envs.making import EnvMaker
@@ -79,7 +79,7 @@ def evaluate(
         raise click.UsageError("Give one of --episodes, --steps and --cases.")
     _check_pairs(cases, output, video, num_workers)
     _check_files(output, trajectories, video)
-    from shoal.cli.output import open_outlets
+    from shoal.cli.output import guard_streams
     from shoal.cli.run_names import found_run
     from shoal.config.experiment import algorithm_name
     from shoal.envs.making import env_maker
@@ -89,7 +89,7 @@ def evaluate(
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
-    outlets = open_outlets()
+    streams = guard_streams()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
@@ -142,7 +142,7 @@ def evaluate(
     if video is not None and not found.video_problem:
         click.echo(f"video in {video}")
     click.echo(f"written to {short_path(place)}")
-    _check_told(outlets, place)
+    _check_printed(streams, place)
     _check_found(file, found)
 
 
@@ -257,11 +257,11 @@ def _place(folder: Path) -> Path:
     raise ConfigError(f"{folder} cannot be written: {refused.strerror}; go to a folder that can be, and try again")
 
 
-def _check_told(outlets: list[Outlet], place: Path) -> None:
+def _check_printed(streams: list[GuardedStream], place: Path) -> None:
     """Say where the results are if stdout did not take them; who closed a pipe has read enough."""
-    for outlet in outlets:
-        loss = outlet.loss
-        if loss is not None and outlet.stream_name == "stdout" and not isinstance(loss, BrokenPipeError):
+    for stream in streams:
+        loss = stream.loss
+        if loss is not None and stream.stream_name == "stdout" and not isinstance(loss, BrokenPipeError):
             why = loss.strerror or loss
             raise ShoalError(f"the output cannot be written: {why}; the results are in {short_path(place)}")
 

@@ -122,23 +122,23 @@ def launch(
 
     timeout_s = seconds_of("--timeout", timeout)
     if agent is not None:
-        from shoal.cluster.agent_entry import serve, serve_by_pipe
+        from shoal.cluster.agent_entry import run_agent, run_agent_by_pipe
         from shoal.cluster.job_folder import published
 
         if agent == "-":
-            raise SystemExit(asyncio.run(serve_by_pipe(os.environ, timeout_s, rank, joining, num_cpus)))
+            raise SystemExit(asyncio.run(run_agent_by_pipe(os.environ, timeout_s, rank, joining, num_cpus)))
         folder = Path(agent)
-        serving = serve(
+        running = run_agent(
             lambda: published(folder), os.environ, timeout_s, rank, folder, is_joining=joining, num_cpus=num_cpus
         )
-        raise SystemExit(asyncio.run(serving))
+        raise SystemExit(asyncio.run(running))
     if joined is None and not command:
         raise ConfigError("what shall run? e.g. shoal launch -- shoal train CartPole-v1 --num-workers auto")
     if joined is not None and command:
         raise ConfigError("--join adds hosts to a job that has its command; it takes none of its own")
     if dashboard and find_spec("aiohttp") is None:
         raise ConfigError("--dashboard: Ray's dashboard is not installed here; pip install 'ray[default]'")
-    from shoal.cli.command_needs import room_check
+    from shoal.cli.command_needs import capacity_check
     from shoal.cluster.launching import LaunchOptions, join
     from shoal.cluster.launching import launch as start
     from shoal.cluster.ports import port_range
@@ -156,7 +156,7 @@ def launch(
         job_dir=job_dir.expanduser().absolute() if job_dir is not None else None,
         environment=dict(_variable(text) for text in variables),
         num_cpus=num_cpus,
-        room_check=room_check(command) if command else None,
+        capacity_check=capacity_check(command) if command else None,
     )
 
     def tell(text: str) -> None:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from shoal.cli.progress import FIRST_TOLD_S, Waits, activity_phrases
+from shoal.cli.progress import FIRST_TOLD_S, ReminderTimes, activity_phrases
 from shoal.data.number_text import column_text, duration_text, number_text, rate_text
 from shoal.data.results import numbers
 from shoal.machine.terminal import can_redraw
 from shoal.runs.activity import Activity, progress
 from shoal.runs.logs import RateLimit
-from shoal.runs.stopping import TREND_LENGTH, Progress, nearest_stop
+from shoal.runs.stopping import TREND_LENGTH, StopProgress, nearest_stop
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -122,10 +122,10 @@ class PlainView(QuietView):
             thread.join()
 
     def _tell(self, activity: Callable[[], Activity], done: threading.Event) -> None:
-        waits = Waits()
+        reminders = ReminderTimes()
         while not done.wait(LOOK_S):
             now = activity()
-            if waits.is_time(now.since, time.monotonic()):
+            if reminders.is_time(now.since, time.monotonic()):
                 self._write("; ".join(activity_phrases(now, self._phase, time.monotonic())))
 
     def _write(self, line: str) -> None:
@@ -162,7 +162,7 @@ class History:
             self.returns = self.returns[::2]
             self._stride *= 2
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> StopProgress | None:
         """The nearest stop criterion."""
         older = self._first if self._recent and self._recent[0] is not self._first[0] else []
         return nearest_stop([*older, *self._recent], self.stop)
@@ -262,7 +262,7 @@ def live_lines(
     return lines
 
 
-def _bar(progress: Progress, value: float, width: int) -> Text:
+def _bar(progress: StopProgress, value: float, width: int) -> Text:
     from rich.text import Text
 
     eta = f"  eta {duration_text(progress.eta_s)}" if progress.eta_s is not None else ""
@@ -298,20 +298,20 @@ def sparkline(values: Sequence[float], cells: int) -> str:
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-class Listener(Protocol):
+class MessageView(Protocol):
     """Shows messages."""
 
     def log(self, line: str) -> None:
         """Show one."""
 
 
-Shown = TypeVar("Shown", bound=Listener)
+Shown = TypeVar("Shown", bound=MessageView)
 
 
 class _ToView(logging.Handler):
     """Hands messages to a view."""
 
-    def __init__(self, view: Listener, level: str) -> None:
+    def __init__(self, view: MessageView, level: str) -> None:
         super().__init__(level)
         self._view = view
         self.addFilter(RateLimit())
@@ -334,17 +334,17 @@ def messages(view: Shown, level: str) -> Iterator[Shown]:
         log.removeHandler(handler)
 
 
-class Beginning(Protocol):
+class PhaseView(Protocol):
     """Shows what a run does before its first iteration."""
 
     def begin(self, phase: str) -> None:
         """Show one thing."""
 
 
-class _ToBeginning(logging.Handler):
+class _ToPhaseView(logging.Handler):
     """Hands what begins to a view."""
 
-    def __init__(self, view: Beginning) -> None:
+    def __init__(self, view: PhaseView) -> None:
         super().__init__(logging.INFO)
         self._view = view
 
@@ -354,9 +354,9 @@ class _ToBeginning(logging.Handler):
 
 
 @contextmanager
-def phases(view: Beginning) -> Iterator[None]:
+def phases(view: PhaseView) -> Iterator[None]:
     """Meanwhile the view shows what takes its time before the first iteration."""
-    handler = _ToBeginning(view)
+    handler = _ToPhaseView(view)
     progress.addHandler(handler)
     try:
         yield

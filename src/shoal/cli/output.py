@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("shoal.runs")
 
 
-class Outlet(io.FileIO):
+class GuardedStream(io.FileIO):
     """A descriptor to write to; once it fails, `loss` is the error, and all that follows is thrown away."""
 
     def __init__(self, descriptor: int, name: str) -> None:
@@ -33,36 +33,36 @@ class Outlet(io.FileIO):
         return memoryview(data).nbytes
 
 
-def open_outlets() -> list[Outlet]:
-    """Put an outlet in the place of each standard stream that is a real one."""
+def guard_streams() -> list[GuardedStream]:
+    """Put a guarded stream in the place of each standard stream that is a real one."""
     found = []
     for name, original in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
         if original is None or getattr(sys, name) is not original:  # closed, or a program's own
             continue
-        outlet = Outlet(original.fileno(), name)
+        stream = GuardedStream(original.fileno(), name)
         with suppress(OSError):
             original.flush()
-        setattr(sys, name, _text(outlet, original))
-        found.append(outlet)
+        setattr(sys, name, _text(stream, original))
+        found.append(stream)
     return found
 
 
-def _text(outlet: Outlet, like: TextIO) -> io.TextIOWrapper:
+def _text(stream: GuardedStream, like: TextIO) -> io.TextIOWrapper:
     settings: dict[str, Any] = {"encoding": like.encoding, "errors": like.errors}
     for name in ("line_buffering", "write_through"):
         settings[name] = getattr(like, name)
-    return io.TextIOWrapper(io.BufferedWriter(outlet), **settings)
+    return io.TextIOWrapper(io.BufferedWriter(stream), **settings)
 
 
-def tell_losses(outlets: Iterable[Outlet]) -> list[Outlet]:
+def report_lost_streams(streams: Iterable[GuardedStream]) -> list[GuardedStream]:
     """Say which streams are lost; those that are not are returned, to be looked at again."""
-    for outlet in outlets:
-        if outlet.loss is not None:
-            why = outlet.loss.strerror or outlet.loss
+    for stream in streams:
+        if stream.loss is not None:
+            why = stream.loss.strerror or stream.loss
             logger.warning(
                 "%s cannot be written (%s): nothing more is printed there, but training goes on, and its folder "
                 "has all results.",
-                outlet.stream_name,
+                stream.stream_name,
                 why,
             )
-    return [outlet for outlet in outlets if outlet.loss is None]
+    return [stream for stream in streams if stream.loss is None]

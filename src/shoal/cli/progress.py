@@ -10,7 +10,7 @@ TOLD_EVERY_S = 600.0
 LONG_S = 120.0  # an iteration of which somebody will want to know how to make it shorter
 
 
-class Waits:
+class ReminderTimes:
     """When a thing that takes long is told of: after 10 s, after a minute, and then every 10 minutes."""
 
     def __init__(self) -> None:

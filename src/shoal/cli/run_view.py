@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def follow(run: Run, quiet: bool) -> None:
     """Train a run before the user's eyes; the process ends here if a signal ended it."""
     from shoal.cli.live import open_view
-    from shoal.cli.output import open_outlets, tell_losses
+    from shoal.cli.output import guard_streams, report_lost_streams
     from shoal.runs.folders import env_label
 
-    outlets = open_outlets()
+    streams = guard_streams()
     for note in run.notes:
         click.echo(note)
     if run.done is not None:
@@ -43,7 +43,7 @@ def follow(run: Run, quiet: bool) -> None:
         with open_view(title, run.folder, experiment.stop, quiet, level, lambda: run.activity) as view:
             for result in run.results(hold_signals=True):
                 view.show(result)
-                outlets = tell_losses(outlets)
+                streams = report_lost_streams(streams)
     finally:
         with _undisturbed():
             _tell_end(run)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ALGORITHM_HELP = f"Algorithm: {', '.join(BUILT_IN)}, or one that `shoal algorithms` lists."
 
 
-class Workers(click.ParamType[int | str]):
+class WorkerCount(click.ParamType[int | str]):
     """A number of workers, or `auto`."""
 
     name = "N|auto"
@@ -64,7 +64,7 @@ class TrainCommand(Command):
 )
 @click.option("--protocol", type=click.Choice(["lines"]), help="ENV is a program that speaks this protocol.")
 @click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
-@click.option("--num-workers", type=Workers(), help="Processes that sample; 0: none but this one; auto: all cores.")
+@click.option("--num-workers", type=WorkerCount(), help="Processes that sample; 0: none but this one; auto: all cores.")
 @click.option(
     "--num-cpus",
     type=click.IntRange(0),
@@ -229,6 +229,8 @@ def env_of(env: str | None, protocol: str | None, command: str) -> str | dict[st
         if env is None:
             raise click.UsageError(f"--protocol is for a program: {command} ./PROGRAM --protocol {protocol}")
         return {"command": shlex.split(env), "protocol": protocol}
+    if env is not None and env.endswith(".fmu"):
+        return {"fmu": env}
     if env is None or not env.endswith(".py"):
         return env
     from shoal.envs.catalogue import class_in_file

@@ -15,7 +15,7 @@ from shoal.cli.train import argument_or_file, limits
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shoal.config.sweep import Chosen, Sweep
+    from shoal.config.sweep import MethodChoice, Sweep
     from shoal.envs.importing import UserCode
     from shoal.reports.records import Event
     from shoal.tune.sweep_run import SweepRun
@@ -98,7 +98,7 @@ def tune(
         _use(ray_address)
         from shoal.tune.sweep_run import SweepRun
 
-        follow(SweepRun.resume(resumed, results_dir), quiet, num_cpus)
+        follow(SweepRun.resume(resumed, results_dir, num_cpus), quiet)
         return
     if file is None:
         raise click.UsageError("There is nothing to search; type `shoal tune -f FILE`, or `shoal tune --resume NAME`.")
@@ -118,18 +118,15 @@ def tune(
     from shoal.tune.sweep_run import SweepRun
 
     for sweep in sweeps:
-        follow(SweepRun.open(sweep, new, user_code), quiet, num_cpus)
+        follow(SweepRun.open(sweep, new, user_code, num_cpus=num_cpus), quiet)
 
 
-def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
+def follow(run: SweepRun, quiet: bool) -> None:
     """Run a sweep before the user's eyes; the process ends here if a signal ended it."""
-    from shoal.cli.output import open_outlets, tell_losses
+    from shoal.cli.output import guard_streams, report_lost_streams
     from shoal.cli.tune_view import open_tune_view, tell_end
 
-    outlets = open_outlets()
-    for note in run.notes:
-        click.echo(note)
-    run.num_cpus = num_cpus
+    streams = guard_streams()
     is_done = run.done is not None
     if is_done:
         click.echo(f"{run.folder} is finished: {run.done}. For another one add --new.")
@@ -139,7 +136,7 @@ def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
 
             def show(event: Event) -> None:
                 view.show(event)
-                outlets[:] = tell_losses(outlets)
+                streams[:] = report_lost_streams(streams)
 
             analysis = run.run(show)
     finally:
@@ -153,14 +150,14 @@ def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
 def described(sweep: Sweep) -> str:
     """What a sweep would try: how many trials, its settings, examples of them, and the first experiment in full."""
     from shoal.config.experiment import experiment_yaml
-    from shoal.config.search_spaces import in_words
+    from shoal.config.search_spaces import setting_text
     from shoal.config.sweep import experiment_with, trial_count
     from shoal.reports.labels import value_text
 
     count = trial_count(sweep)
-    rows = [(setting.path, in_words(setting)) for setting in sweep.settings]
-    rows += [("num_samples", str(sweep.num_samples)), ("search_alg", _in_words(sweep.search_alg))]
-    rows += [("scheduler", _in_words(sweep.scheduler))]
+    rows = [(setting.path, setting_text(setting)) for setting in sweep.settings]
+    rows += [("num_samples", str(sweep.num_samples)), ("search_alg", _choice_text(sweep.search_alg))]
+    rows += [("scheduler", _choice_text(sweep.scheduler))]
     rows += [("seeds", str(sweep.seeds))] * (sweep.seeds > 1)
     rows += [("best", f"the {'largest' if sweep.mode == 'max' else 'smallest'} {sweep.metric}")]
     width = max(len(key) for key, _ in rows)
@@ -192,7 +189,7 @@ def _examples(sweep: Sweep) -> list[dict[str, Any]]:
     return found
 
 
-def _in_words(chosen: Chosen) -> str:
+def _choice_text(chosen: MethodChoice) -> str:
     options = ", ".join(f"{key} {value}" for key, value in chosen.options.items())
     return f"{chosen.type} ({options})" if options else chosen.type
 

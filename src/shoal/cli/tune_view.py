@@ -50,9 +50,9 @@ class TuneView(Protocol):
 @contextmanager
 def open_tune_view(run: SweepRun, quiet: bool) -> Iterator[TuneView]:
     """The view that suits where the output goes; meanwhile it also shows shoal's own warnings."""
-    board = Board(run.sweep, read_trials(run.folder))
+    overview = TrialOverview(run.sweep, read_trials(run.folder))
     if run.done is None:
-        how = f"goes on with {board.counts()}" if board.records else counted(trial_count(run.sweep), "trial")
+        how = f"goes on with {overview.counts()}" if overview.records else counted(trial_count(run.sweep), "trial")
         click.echo(f"{run.sweep.name}: {how} in {run.folder}")
         sys.stdout.flush()
     if quiet:
@@ -62,7 +62,7 @@ def open_tune_view(run: SweepRun, quiet: bool) -> Iterator[TuneView]:
         from rich.console import Console
         from rich.live import Live
 
-        view = LiveTuneView(Console(), board, run.folder)
+        view = LiveTuneView(Console(), overview, run.folder)
         with (
             Live(
                 get_renderable=view.render,
@@ -76,11 +76,11 @@ def open_tune_view(run: SweepRun, quiet: bool) -> Iterator[TuneView]:
             view.redraw = live.refresh
             yield view
     else:
-        with messages(PlainTuneView(board), "WARNING") as plain_view:
+        with messages(PlainTuneView(overview), "WARNING") as plain_view:
             yield plain_view
 
 
-class Board:
+class TrialOverview:
     """What is known of the trials, and how it is put in words."""
 
     def __init__(self, sweep: Sweep, records: Iterable[TrialRecord] = ()) -> None:
@@ -145,56 +145,58 @@ class QuietTuneView:
 class PlainTuneView(QuietTuneView):
     """One line per event, without control codes, for pipes and batch logs; results are summed up now and then."""
 
-    def __init__(self, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
-        self._board = board
+    def __init__(self, overview: TrialOverview, clock: Callable[[], float] = time.monotonic) -> None:
+        self._overview = overview
         self._clock = clock
         self._began = self._told = clock()
 
     def show(self, event: Event) -> None:
         """Write its line at once, or of a result nothing, if the last summary is recent."""
-        self._board.add(event)
+        self._overview.add(event)
         if event.kind == "result":
             if self._clock() - self._told < SUMMARY_EVERY_S:
                 return
             self._told = self._clock()
             line = self._summary()
         else:
-            line = event_line(event, self._board)
+            line = event_line(event, self._overview)
         click.echo(line)
         sys.stdout.flush()
 
     def _summary(self) -> str:
-        line = f"{duration_text(self._clock() - self._began)}: {self._board.counts()}"
-        if ranked := self._board.ranked():
+        line = f"{duration_text(self._clock() - self._began)}: {self._overview.counts()}"
+        if ranked := self._overview.ranked():
             best = ranked[0]
-            line += f"; best is trial {best.index}, {self._board.sweep.metric} {number_text(self._board.score(best))}"
+            line += (
+                f"; best is trial {best.index}, {self._overview.sweep.metric} {number_text(self._overview.score(best))}"
+            )
         return line
 
 
-def event_line(event: Event, board: Board) -> str:
+def event_line(event: Event, overview: TrialOverview) -> str:
     """The first line of an event's sentence, with the settings where they are new."""
     line = printable(event.sentence.strip().partition("\n")[0])
     if event.kind in ("started", "exploited") and event.record is not None and event.record.settings:
-        line += f": {board.settings(event.record)}"
+        line += f": {overview.settings(event.record)}"
     return line
 
 
 class LiveTuneView:
     """A table on the terminal that is drawn again as events come; failures are printed above it, to stay."""
 
-    def __init__(self, console: Console, board: Board, folder: Path) -> None:
+    def __init__(self, console: Console, overview: TrialOverview, folder: Path) -> None:
         self.console = console
         self.redraw: Callable[[], None] | None = None
-        self._board = board
+        self._overview = overview
         self._folder = folder
         self._began = time.monotonic()
         self._drawn = -math.inf
 
     def show(self, event: Event) -> None:
         """Take in one event, and draw if the last drawing is not too recent."""
-        self._board.add(event)
+        self._overview.add(event)
         if event.kind in ("failed", "note"):
-            self.log(event_line(event, self._board))
+            self.log(event_line(event, self._overview))
         if self.redraw is not None and time.monotonic() - self._drawn >= REDRAW_S:
             self.redraw()
             self._drawn = time.monotonic()
@@ -208,30 +210,30 @@ class LiveTuneView:
         from rich.console import Group
 
         elapsed, size = time.monotonic() - self._began, self.console.size
-        return Group(*board_lines(self._board, self._folder, elapsed, size.width, size.height))
+        return Group(*overview_lines(self._overview, self._folder, elapsed, size.width, size.height))
 
 
-def board_lines(board: Board, folder: Path, elapsed_s: float, width: int, height: int) -> list[Text]:
+def overview_lines(overview: TrialOverview, folder: Path, elapsed_s: float, width: int, height: int) -> list[Text]:
     """The lines of the live view, none wider than `width`, and fewer than `height`."""
     from rich.text import Text
 
-    records = board.records.values()
+    records = overview.records.values()
     steps = math.fsum(record.last_result.get("timesteps_total", 0) for record in records)
     running = [record for record in records if record.status == "running"]
     speed = math.fsum(record.last_result.get("timesteps_per_s", 0) for record in running)
-    about = [f"score: {board.sweep.metric}, {board.sweep.mode}"] if board.sweep.metric else []
+    about = [f"score: {overview.sweep.metric}, {overview.sweep.mode}"] if overview.sweep.metric else []
     about += [f"{int(steps):,} steps"] if steps else []
     about += [f"{rate_text(speed)} steps/s"] if speed else []
     lines = [
-        Text.assemble((board.sweep.name, "bold"), f"  {duration_text(elapsed_s)}  ", (tail(folder, width), "dim")),
+        Text.assemble((overview.sweep.name, "bold"), f"  {duration_text(elapsed_s)}  ", (tail(folder, width), "dim")),
         Text("   ".join(about), "dim"),
-        Text(board.counts()),
+        Text(overview.counts()),
     ]
-    shown = board.shown(max(min(height - 6, MOST_ROWS), 1))
+    shown = overview.shown(max(min(height - 6, MOST_ROWS), 1))
     if shown:
-        lines += _table(board, shown, width)
-        if len(shown) < len(board.records):
-            lines.append(Text(f"  and {len(board.records) - len(shown)} more", "dim"))
+        lines += _table(overview, shown, width)
+        if len(shown) < len(overview.records):
+            lines.append(Text(f"  and {len(overview.records) - len(shown)} more", "dim"))
     else:
         lines.append(Text("the first trials are starting", "dim"))
     for line in lines:
@@ -240,17 +242,17 @@ def board_lines(board: Board, folder: Path, elapsed_s: float, width: int, height
     return lines[: max(height - 1, 1)]
 
 
-def _table(board: Board, shown: Sequence[TrialRecord], width: int) -> list[Text]:
+def _table(overview: TrialOverview, shown: Sequence[TrialRecord], width: int) -> list[Text]:
     from rich.text import Text
 
     axis = axis_of(shown)
     columns = [
         ["trial", *(str(record.index) for record in shown)],
-        ["score", *(number_text(board.score(record)) for record in shown)],
+        ["score", *(number_text(overview.score(record)) for record in shown)],
         [axis_text(axis), *(reached_text(record, axis) for record in shown)],
         ["status", *(record.status for record in shown)],
     ]
-    paths, names = board.paths()
+    paths, names = overview.paths()
     more = ([names[path], *(value_text(record.settings.get(path)) for record in shown)] for path in paths)
     head, *rows = aligned(fitted(columns, more, width)[0], 3)
     styles = [STYLES.get(record.status, "") for record in shown]

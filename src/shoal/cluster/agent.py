@@ -16,13 +16,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from shoal.cluster.exits import HEAD_FAILED
+from shoal.cluster.control_connection import Message, Peer, call
+from shoal.cluster.exit_codes import HEAD_FAILED
 from shoal.cluster.job_folder import Notice
 from shoal.cluster.keeper import adopt_orphans, copy_logs, end_descendants
-from shoal.cluster.os_variables import mended
+from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import port_range
 from shoal.cluster.ray_node import GRACE_S, NodePlan, RayNode
-from shoal.cluster.wire import Message, Peer, call
 from shoal.errors import ClusterError
 from shoal.machine.host_names import short_name
 from shoal.version import __version__
@@ -110,7 +110,7 @@ def hello(
     }
 
 
-class Agent:
+class HostAgent:
     """One rank, from its hello until the head, or the loss of it, ends it."""
 
     def __init__(self, peer: Peer, token: str, environ: Mapping[str, str], job_folder: Path | None) -> None:
@@ -123,13 +123,13 @@ class Agent:
         self._leaving = asyncio.Event()
 
     async def run(self) -> int:
-        """Serve; the exit code of this rank."""
+        """Do what the head says; the exit code of this rank."""
         adopt_orphans()  # so that nothing is left even if a keeper is killed
-        self._do(self._beat())
-        leaving = self._do(self._leaving.wait())
+        self._start_task(self._beat())
+        leaving = self._start_task(self._leaving.wait())
         try:
             while True:
-                receiving = self._do(self._peer.receive())
+                receiving = self._start_task(self._peer.receive())
                 await asyncio.wait({receiving, leaving}, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
                 if leaving.done():
                     self._peer.send("leaving")
@@ -142,17 +142,17 @@ class Agent:
                 if message["kind"] == "stop":
                     await self._end()
                     return 0
-                if message["kind"] == "serve":
-                    self._do(self._serve(message))
+                if message["kind"] == "start_node":
+                    self._start_task(self._start_node(message))
                 elif message["kind"] == "facts":
-                    self._do(self._tell_facts())
+                    self._start_task(self._tell_facts())
         finally:
             await self._end()
             for task in self._tasks:
                 task.cancel()
             await self._peer.close()
 
-    def _do(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _start_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -162,9 +162,9 @@ class Agent:
         """Take this host out of a cluster that goes on."""
         self._leaving.set()
 
-    async def _serve(self, message: Message) -> None:
+    async def _start_node(self, message: Message) -> None:
         """Start this host's Ray node and watch over it."""
-        env, _ = mended(self._environ, message["hosts"])
+        env, _ = variables_for_ray(self._environ, message["hosts"])
         plan = NodePlan(
             ip=message["ip"],
             head_address=message["head_address"],

@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shoal.cluster.agent import Agent, found_head, hello
-from shoal.cluster.exits import HEAD_FAILED
+from shoal.cluster.agent import HostAgent, found_head, hello
+from shoal.cluster.exit_codes import HEAD_FAILED
 from shoal.cluster.job_folder import Notice, notice_of
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-async def serve(
+async def run_agent(
     look: Callable[[], Notice | None],
     environ: Mapping[str, str],
     timeout_s: float,
@@ -34,7 +34,7 @@ async def serve(
         return HEAD_FAILED
     peer, reached, notice = found
     peer.send("hello", **hello(environ, rank, reached, is_joining, num_cpus))
-    agent = Agent(peer, notice.ray_token, environ, folder)
+    agent = HostAgent(peer, notice.ray_token, environ, folder)
     asked: list[int] = []
 
     def heard(number: int) -> None:
@@ -53,7 +53,7 @@ async def serve(
             waiting.cancel()
 
 
-async def serve_by_pipe(
+async def run_agent_by_pipe(
     environ: Mapping[str, str], timeout_s: float, rank: int | None, is_joining: bool, num_cpus: int | None = None
 ) -> int:
     """Be an agent whose starter writes the notice to its standard input, and closes that to end it."""
@@ -71,7 +71,7 @@ async def serve_by_pipe(
 
     watching = asyncio.create_task(watch())
     try:
-        return await serve(lambda: notice, environ, timeout_s, rank, None, is_joining, ends, num_cpus)
+        return await run_agent(lambda: notice, environ, timeout_s, rank, None, is_joining, ends, num_cpus)
     finally:
         watching.cancel()
 
@@ -88,6 +88,6 @@ async def _unless_ended(work: Coroutine[Any, Any, T], ends: asyncio.Event | None
     return None
 
 
-async def _leave_at(ends: asyncio.Event, agent: Agent) -> None:
+async def _leave_at(ends: asyncio.Event, agent: HostAgent) -> None:
     await ends.wait()
     agent.leave()

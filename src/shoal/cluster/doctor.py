@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from shoal.cluster.checks import CHECKS, VERDICTS, Facts, Finding, Verdict
+from shoal.cluster.host_checks import CHECKS, VERDICTS, Facts, Finding, Verdict
 
 MOST_GROUPS = 3
 """So many different troubles of one kind are told apart; of more, the first is told as an example."""
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """What one check says of every host."""
 
     check: str
@@ -45,15 +45,15 @@ class Row:
         return told
 
 
-def rows(all_facts: Mapping[str, Facts]) -> list[Row]:
+def rows(all_facts: Mapping[str, Facts]) -> list[CheckRow]:
     """Every check over every host; a host whose facts are only an `error` has not answered.
 
     Who asked adds `asked_at` and `answered_at` by its own clock, and `reached_by`, the address that was used, if any.
     """
     heard = {host: facts for host, facts in all_facts.items() if "error" not in facts}
-    made = [Row(name, check(heard)) for name, check in CHECKS.items()]
+    made = [CheckRow(name, check(heard)) for name, check in CHECKS.items()]
     if len(heard) < len(all_facts):
-        made.insert(0, Row("answer", {host: _answer(facts) for host, facts in all_facts.items()}))
+        made.insert(0, CheckRow("answer", {host: _answer(facts) for host, facts in all_facts.items()}))
     return [row for row in made if row.findings]
 
 

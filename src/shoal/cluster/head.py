@@ -14,10 +14,10 @@ from time import monotonic, time
 from typing import Any
 
 from shoal.cluster.agent import BEAT_S, SILENCE_S
+from shoal.cluster.capacity_check import Resources
+from shoal.cluster.control_connection import Message, Peer, accepted
 from shoal.cluster.job_folder import Notice, note_event, own_addresses
 from shoal.cluster.ports import PortRange, listening_socket
-from shoal.cluster.room_check import Resources
-from shoal.cluster.wire import Message, Peer, accepted
 from shoal.errors import HeadFailed, NodeFailed, TimedOut
 from shoal.machine.cores import usable_cpus
 from shoal.machine.host_names import short_name
@@ -71,7 +71,7 @@ class HostState:
     asked_at: float = 0.0  # for its facts
 
     @property
-    def server(self) -> Member:
+    def node_rank(self) -> Member:
         """The rank that has the node."""
         return self.members[0]
 
@@ -115,15 +115,15 @@ class Head:
             await check([{"CPU": host.num_cpus, "GPU": host.num_gpus} for host in self._hosts.values()])
         head = self._head()
         self._ip = self._head_address()
-        self._serve(head, None)
+        self._start_node(head, None)
         await self._until(lambda: head.state != "starting")
         if head.state != "up":
             kind = TimedOut if head.state == "starting" else HeadFailed
             raise kind(f"{head.name} (the head) {_did(head)}")
         for host in list(self._hosts.values()):
             if host.state == "here":
-                self._serve(host, head.answer["address"])
-        self._is_ready = True  # whoever comes from now on is served at once
+                self._start_node(host, head.answer["address"])
+        self._is_ready = True  # whoever comes from now on starts its node at once
         await self._until(self._is_settled)
         up = [host for host in self._hosts.values() if host.state == "up"]
         if not self._enough(up):
@@ -145,19 +145,14 @@ class Head:
         await self._until(lambda: len(self._hosts) + len(self.start_failures) >= self._num_hosts())
         for host in self._hosts.values():
             host.asked_at = time()
-            host.server.peer.send("facts")
-        await self._until(lambda: all(host.answer or host.server.has_stopped for host in self._hosts.values()))
+            host.node_rank.peer.send("facts")
+        await self._until(lambda: all(host.answer or host.node_rank.has_stopped for host in self._hosts.values()))
         return {host.name: dict(host.answer) for host in self._hosts.values()}
 
     @property
     def up(self) -> list[HostState]:
         """The hosts whose nodes are up."""
         return [host for host in self._hosts.values() if host.state == "up"]
-
-    @property
-    def num_ranks_here(self) -> int:
-        """How many ranks have said hello."""
-        return sum(len(host.members) for host in self._hosts.values())
 
     @property
     def seconds(self) -> float:
@@ -203,7 +198,7 @@ class Head:
         beating.cancel()
         was_expected = member.has_stopped or self._is_stopping
         member.has_stopped = True
-        if member is host.server and not was_expected:
+        if member is host.node_rank and not was_expected:
             self._lose(host, "lost", "its agent is gone" if host.state == "up" else "it was lost while it started")
         self._changed.set()
         await peer.close()
@@ -215,7 +210,7 @@ class Head:
             return None
 
     def _enter(self, member: Member) -> HostState:
-        """Note a rank that has said hello; the first of a host serves."""
+        """Note a rank that has said hello; the first of a host starts its node."""
         key = member.hello["host"], member.hello["boot"]
         host = self._hosts.get(key)
         if host is None or host.state in ("lost", "left", "failed"):  # a host may come back
@@ -224,22 +219,22 @@ class Head:
         if self._own is None and member.hello["rank"] == 0:
             self._own = key
         if self._is_ready and host.state == "here":
-            self._serve(host, self._head().answer["address"])
+            self._start_node(host, self._head().answer["address"])
         self._changed.set()
         return host
 
-    def _serve(self, host: HostState, head_address: str | None) -> None:
+    def _start_node(self, host: HostState, head_address: str | None) -> None:
         """Tell a host to start its node."""
         is_head = head_address is None
         self._measure(host)
         host.state = "starting"
         if mismatch := self._mismatch(host):
             self._lose(host, "failed", mismatch)
-            host.server.peer.send("stop")
+            host.node_rank.peer.send("stop")
             return
-        host.server.peer.send(
-            "serve",
-            ip=self._ip if is_head else host.server.peer.remote_address,
+        host.node_rank.peer.send(
+            "start_node",
+            ip=self._ip if is_head else host.node_rank.peer.remote_address,
             head_address=head_address,
             num_cpus=host.num_cpus,
             num_gpus=host.num_gpus,
@@ -278,7 +273,7 @@ class Head:
 
     def _mismatch(self, host: HostState) -> str:
         """What a host has other versions of than the head."""
-        ours, theirs = self._head().server.hello["versions"], host.server.hello["versions"]
+        ours, theirs = self._head().node_rank.hello["versions"], host.node_rank.hello["versions"]
         told = [f"{name} {theirs[name]} there, {ours[name]} on the head" for name in ours if ours[name] != theirs[name]]
         return f"has other versions: {', '.join(told)}" if told else ""
 

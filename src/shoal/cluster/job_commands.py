@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.cluster.programs import run
 from shoal.cluster.scheduler import Commands
+from shoal.cluster.scheduler_programs import run
 from shoal.cluster.schedulers import scheduler_called
 from shoal.errors import ClusterError
 

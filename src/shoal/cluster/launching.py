@@ -16,10 +16,11 @@ from pathlib import Path
 from time import strftime
 from typing import Any
 
-from shoal.cluster.agent_entry import SIGNALS, serve
+from shoal.cluster.agent_entry import SIGNALS, run_agent
 from shoal.cluster.agent_processes import AgentProcesses
 from shoal.cluster.allocation import Host, allocation
-from shoal.cluster.exits import HEAD_FAILED, NODE_LOST
+from shoal.cluster.capacity_check import CapacityCheck, Resources, answer
+from shoal.cluster.exit_codes import HEAD_FAILED, NODE_LOST
 from shoal.cluster.head import PASSED_ON, Head, HeadPlan, HostState
 from shoal.cluster.job_folder import (
     EVENTS,
@@ -32,13 +33,12 @@ from shoal.cluster.job_folder import (
     withdraw,
 )
 from shoal.cluster.keeper import adopt_orphans, end_descendants
-from shoal.cluster.os_variables import mended
+from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import PortRange
 from shoal.cluster.ranks import Rank, rank_of
-from shoal.cluster.room_check import Resources, RoomCheck, answer
 from shoal.cluster.schedulers import starts_of
 from shoal.cluster.start_commands import agents_command
-from shoal.cluster.user_command import Command
+from shoal.cluster.user_command import UserCommand
 from shoal.errors import ClusterError, ConfigError
 from shoal.machine.host_names import is_own_name, short_name
 from shoal.machine.ray_variables import LOOPBACK, token_variables
@@ -66,11 +66,11 @@ class LaunchOptions:
     job_dir: Path | None = None
     environment: Mapping[str, str] | None = None  # more variables for every host
     num_cpus: int | None = None  # that Ray offers on every host; None: what is ours of it
-    room_check: RoomCheck | None = None  # None: nothing is known of what the command needs
+    capacity_check: CapacityCheck | None = None  # None: nothing is known of what the command needs
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LaunchContext:
     """Where this process finds itself: among ranks, or alone, with hosts that want agents."""
 
     rank: Rank | None
@@ -79,33 +79,33 @@ class Surroundings:
     job: str  # a name for it
 
 
-def surroundings(hosts: tuple[Host, ...], scheduler: str | None, environ: Mapping[str, str]) -> Surroundings:
+def launch_context(hosts: tuple[Host, ...], scheduler: str | None, environ: Mapping[str, str]) -> LaunchContext:
     """What the environment and the user say about where we are."""
     stamp = f"{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     if hosts:
-        return Surroundings(None, "ssh", hosts, f"ssh-{stamp}")
+        return LaunchContext(None, "ssh", hosts, f"ssh-{stamp}")
     if scheduler == "none":
-        return Surroundings(None, "", (), f"local-{stamp}")
+        return LaunchContext(None, "", (), f"local-{stamp}")
     rank, given = rank_of(environ), allocation(environ, scheduler)
     if rank is not None:
-        return Surroundings(rank, given.scheduler if given else "", given.hosts if given else (), rank.key)
+        return LaunchContext(rank, given.scheduler if given else "", given.hosts if given else (), rank.key)
     if given is not None:
-        return Surroundings(None, given.scheduler, given.hosts, f"{given.scheduler}-{given.job_id}-{stamp}")
-    return Surroundings(None, "", (), f"local-{stamp}")
+        return LaunchContext(None, given.scheduler, given.hosts, f"{given.scheduler}-{given.job_id}-{stamp}")
+    return LaunchContext(None, "", (), f"local-{stamp}")
 
 
 def launch(options: LaunchOptions, environ: Mapping[str, str], tell: Tell) -> int:
     """Bring the cluster up, run the command on its head, end everything; the exit code."""
     if "SHOAL_CLUSTER_EVENTS" in environ:
         raise ConfigError("this runs inside of a cluster that `shoal launch` has brought up; leave out the inner one")
-    where = surroundings(options.hosts, options.scheduler, environ)
+    where = launch_context(options.hosts, options.scheduler, environ)
     folder = options.job_dir or jobs_folder() / where.job
     # Among ranks it is left to the head to find out: the others would wait for one that has ended already.
     if where.rank is None and shutil.which(options.command[0], path=environ.get("PATH")) is None:
         raise ConfigError(f"{options.command[0]}: there is no such program on PATH")
     if where.rank is not None and where.rank.rank > 0:
         look = lambda: published(folder)  # noqa: E731
-        return asyncio.run(serve(look, environ, options.timeout_s, where.rank.rank, folder))
+        return asyncio.run(run_agent(look, environ, options.timeout_s, where.rank.rank, folder))
     return asyncio.run(_lead(options, where, folder, environ, tell))
 
 
@@ -114,12 +114,12 @@ def join(job: str, options: LaunchOptions, environ: Mapping[str, str], tell: Tel
     folder = Path(job).expanduser() if os.sep in job else jobs_folder() / job
     if published(folder) is None:
         raise ClusterError(f"{folder} is not the folder of a job that runs; `ls {jobs_folder()}` shows those there are")
-    where = surroundings(options.hosts, options.scheduler, environ)
+    where = launch_context(options.hosts, options.scheduler, environ)
     return asyncio.run(_join(folder, options, where, environ, tell))
 
 
 async def _join(
-    folder: Path, options: LaunchOptions, where: Surroundings, environ: Mapping[str, str], tell: Tell
+    folder: Path, options: LaunchOptions, where: LaunchContext, environ: Mapping[str, str], tell: Tell
 ) -> int:
     notice = published(folder)
     assert notice is not None
@@ -137,7 +137,7 @@ async def _join(
         codes = await processes.wait()
         return max(codes, default=0)
     try:
-        return await serve(
+        return await run_agent(
             lambda: notice, environ, options.timeout_s, None, folder, is_joining=True, num_cpus=options.num_cpus
         )
     finally:
@@ -146,7 +146,7 @@ async def _join(
 
 
 async def _lead(
-    options: LaunchOptions, where: Surroundings, folder: Path, environ: Mapping[str, str], tell: Tell
+    options: LaunchOptions, where: LaunchContext, folder: Path, environ: Mapping[str, str], tell: Tell
 ) -> int:
     """Be the head."""
     plan = _head_plan(options, where, folder, environ)
@@ -160,7 +160,7 @@ async def _lead(
         with _signals_into(signals):
             notice = await head.open()
             publish(folder, notice)
-            check = _room_check(options, environ)
+            check = _capacity_check(options, environ)
             beside = [*agent_words("-", plan.timeout_s), "--rank", "0"]
             await processes.start(beside, socket.gethostname(), notice, environ)
             others = [] if where.rank is not None else [host for host in where.hosts if not is_this_host(host.name)]
@@ -170,7 +170,7 @@ async def _lead(
             if not isinstance(first, HostState):
                 return 128 + first
             address = first.answer["address"]
-            env, changes = mended(environ, [host.name for host in head.up])
+            env, changes = variables_for_ray(environ, [host.name for host in head.up])
             _tell_ready(head, first, folder, changes, options.dashboard, tell)
             env |= {
                 **(options.environment or {}),
@@ -180,7 +180,7 @@ async def _lead(
                 "SHOAL_CLUSTER_EVENTS": str(folder / EVENTS),
                 **(LOOPBACK if address.startswith("127.0.0.1:") else {}),
             }
-            command = await Command.start([word.replace("{address}", address) for word in options.command], env)
+            command = await UserCommand.start([word.replace("{address}", address) for word in options.command], env)
             return await _run(command, head, signals, options.on_node_loss, tell)
     finally:
         withdraw(folder)
@@ -192,26 +192,26 @@ async def _lead(
                 folder.rmdir()
 
 
-def _room_check(
+def _capacity_check(
     options: LaunchOptions, environ: Mapping[str, str]
 ) -> Callable[[Sequence[Resources]], Awaitable[None]] | None:
     """Ask at once what the command needs; how to hold that against what the hosts offer."""
-    room_check = options.room_check
-    if room_check is None:
+    capacity_check = options.capacity_check
+    if capacity_check is None:
         return None
-    asking = asyncio.create_task(answer(room_check.question, {**environ, **(options.environment or {})}))
+    asking = asyncio.create_task(answer(capacity_check.question, {**environ, **(options.environment or {})}))
     # Nobody asks for its answer where the hosts do not even come up.
     asking.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def check(hosts: Sequence[Resources]) -> None:
         told = await asking
         if told is not None:
-            room_check.check(told, hosts)
+            capacity_check.check(told, hosts)
 
     return check
 
 
-def _head_plan(options: LaunchOptions, where: Surroundings, folder: Path, environ: Mapping[str, str]) -> HeadPlan:
+def _head_plan(options: LaunchOptions, where: LaunchContext, folder: Path, environ: Mapping[str, str]) -> HeadPlan:
     num_ranks = None
     if where.rank is not None:
         num_ranks = options.num_ranks or where.rank.size
@@ -276,7 +276,7 @@ async def _unless_signalled(work: Coroutine[Any, Any, HostState], signals: async
     return hearing.result()
 
 
-async def _run(command: Command, head: Head, signals: asyncio.Queue[int], on_node_loss: str, tell: Tell) -> int:
+async def _run(command: UserCommand, head: Head, signals: asyncio.Queue[int], on_node_loss: str, tell: Tell) -> int:
     """The command's exit code, or that of a loss that ended it."""
     waiting = asyncio.create_task(command.wait())
     hearing, losing = asyncio.create_task(signals.get()), asyncio.create_task(head.losses.get())
@@ -311,7 +311,7 @@ async def _run(command: Command, head: Head, signals: asyncio.Queue[int], on_nod
             task.cancel()
 
 
-def _pass_on(number: int, command: Command, ending: dict[int, float], now: float) -> None:
+def _pass_on(number: int, command: UserCommand, ending: dict[int, float], now: float) -> None:
     """Give a signal to the command; one that asks it a second time to end ends it."""
     if number in ending:
         if now - ending[number] >= ECHO_S:

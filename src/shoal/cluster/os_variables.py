@@ -18,7 +18,7 @@ HEALTH = {
 }
 
 
-def mended(environ: Mapping[str, str], hosts: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+def variables_for_ray(environ: Mapping[str, str], hosts: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """The variables for Ray on these hosts, and what was changed, in a few words each."""
     env, changes = dict(environ), []
     if env.pop("LD_PRELOAD", None):

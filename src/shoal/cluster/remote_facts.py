@@ -16,7 +16,7 @@ from shoal.cluster.allocation import Host
 from shoal.cluster.head import Head, HeadPlan
 from shoal.cluster.host_facts import facts
 from shoal.cluster.job_folder import jobs_folder, make_job_folder, publish, withdraw
-from shoal.cluster.launching import Surroundings, agent_words, is_this_host, start_agents, surroundings
+from shoal.cluster.launching import LaunchContext, agent_words, is_this_host, launch_context, start_agents
 from shoal.machine.host_names import short_name
 
 
@@ -24,7 +24,7 @@ def facts_of_hosts(
     hosts: tuple[Host, ...], scheduler: str | None, environ: Mapping[str, str], timeout_s: float
 ) -> dict[str, dict[str, Any]]:
     """What each host tells of itself, by its name, or an `error` that says why it tells nothing."""
-    where = surroundings(hosts, scheduler, environ)
+    where = launch_context(hosts, scheduler, environ)
     if not where.hosts:
         here = facts(environ)
         return {here["hostname"]: here}
@@ -32,7 +32,7 @@ def facts_of_hosts(
 
 
 async def _facts_of_hosts(
-    where: Surroundings, environ: Mapping[str, str], timeout_s: float
+    where: LaunchContext, environ: Mapping[str, str], timeout_s: float
 ) -> dict[str, dict[str, Any]]:
     names = tuple(host.name for host in where.hosts)
     make_job_folder(jobs_folder())

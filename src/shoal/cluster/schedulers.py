@@ -14,8 +14,8 @@ from shoal.cluster.cobalt import COBALT
 from shoal.cluster.grid_engine import GRID_ENGINE
 from shoal.cluster.lsf import LSF
 from shoal.cluster.pbs import PBS
-from shoal.cluster.programs import run
 from shoal.cluster.scheduler import Environ, Scheduler, Start
+from shoal.cluster.scheduler_programs import run
 from shoal.cluster.slurm import SLURM
 from shoal.cluster.start_commands import SSH
 from shoal.errors import ClusterError, ConfigError

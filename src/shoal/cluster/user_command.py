@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 GRACE_S = 5.0  # for what the command leaves running, and for itself when the launcher is killed
 
 
-class Command:
+class UserCommand:
     """A running command."""
 
     def __init__(self, process: asyncio.subprocess.Process, control: int) -> None:
         self._process, self._control = process, control
 
     @classmethod
-    async def start(cls, words: Sequence[str], env: Mapping[str, str]) -> Command:
+    async def start(cls, words: Sequence[str], env: Mapping[str, str]) -> UserCommand:
         """Start it on this terminal, in this folder."""
         readable, control = os.pipe()
         os.set_inheritable(readable, True)

@@ -26,7 +26,7 @@ BUILT_IN: dict[str, str] = {
 ENTRY_POINTS = "shoal.algorithms"
 
 
-class Installed(NamedTuple):
+class InstalledAlgorithm(NamedTuple):
     """An algorithm that an installed package adds."""
 
     name: str
@@ -60,16 +60,16 @@ ALGORITHMS = Algorithms()
 """Every algorithm that `run` may name, with the class of its configuration."""
 
 
-def installed_algorithms() -> list[Installed]:
+def installed_algorithms() -> list[InstalledAlgorithm]:
     """What installed packages add, by name; nothing of theirs is imported."""
     from importlib.metadata import entry_points
 
-    found: list[Installed] = []
+    found: list[InstalledAlgorithm] = []
     for point in entry_points(group=ENTRY_POINTS):
         about = point.dist.metadata if point.dist is not None else None
         package = f"{about['Name']} {about['Version']}" if about is not None else "an unknown package"
         summary = str(about["Summary"]) if about is not None and "Summary" in about else ""
-        found.append(Installed(point.name, point.value, package, summary))
+        found.append(InstalledAlgorithm(point.name, point.value, package, summary))
     return sorted(found, key=lambda one: (one.name, one.package))
 
 
@@ -103,7 +103,7 @@ def _config_class(name: str) -> type[Algorithm]:
     return _checked(found[0])
 
 
-def _checked(one: Installed) -> type[Algorithm]:
+def _checked(one: InstalledAlgorithm) -> type[Algorithm]:
     """The configuration class of a package's algorithm."""
     from shoal.config.algorithm import Algorithm
 

@@ -270,7 +270,7 @@ def from_file(
     found: list[T] = []
     problems: list[str] = []
     for name, body in tree.items():
-        where = Places(str(path), printable(str(name)), document.lines, {changed for changed, _ in changes})
+        where = ProblemLocator(str(path), printable(str(name)), document.lines, {changed for changed, _ in changes})
         if not isinstance(body, dict):
             problems.append(where.at("", f"must be an experiment with env, run, stop and config {got(body)}"))
         elif not isinstance(name, str):
@@ -281,7 +281,7 @@ def from_file(
             try:
                 found.append(make({"name": name, **body}, changes))
             except ConfigError as error:
-                problems += [where.of(problem) for problem in error.problems]
+                problems += [where.locate(problem) for problem in error.problems]
     if problems:
         raise ConfigError(unique(problems))
     return found
@@ -315,13 +315,13 @@ def experiment_yaml(experiment: Experiment) -> str:
     return dump_yaml({tree.pop("name"): tree})
 
 
-class Places:
+class ProblemLocator:
     """Puts file, line and experiment in front of a problem."""
 
     def __init__(self, file: str, name: str, lines: Mapping[str, int], changed: set[str]) -> None:
         self.file, self.name, self.lines, self.changed = file, name, lines, changed
 
-    def of(self, problem: str) -> str:
+    def locate(self, problem: str) -> str:
         """A problem that begins with its path."""
         path, colon, rest = problem.partition(": ")
         return self.at(path, rest) if colon and " " not in path else f"{self.file}: {self.name}: {problem}"
@@ -370,7 +370,8 @@ def apply_overrides(body: dict[str, Any], overrides: Iterable[Override], more: S
         known = ["name", *more, *known_keys(ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig))]
         value = algorithm_name(value) if path == "run" else copied(value)
         try:
-            set_in(body, "config.env" if path == "env" else path, value, known)
+            # `env` may be a mapping with keys of its own.
+            set_in(body, f"config.{path}" if path.partition(".")[0] == "env" else path, value, known)
         except ConfigError as error:
             problems += error.problems
     return problems

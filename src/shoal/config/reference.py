@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from shoal.config.algorithms import algorithm_names
 from shoal.config.experiment import Experiment, algorithm_class
-from shoal.config.results import CUSTOM_METRICS, EVALUATION_NAMES, result_names
+from shoal.config.results import CUSTOM_METRICS, result_names
 from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
@@ -44,7 +44,7 @@ TOPICS = {
 """The first key of each topic, in the order of the common configuration."""
 
 
-class Row(NamedTuple):
+class KeyRow(NamedTuple):
     """One key of the reference."""
 
     key: str
@@ -53,16 +53,16 @@ class Row(NamedTuple):
     meaning: str
 
 
-def config_rows(run: str) -> list[Row]:
+def config_rows(run: str) -> list[KeyRow]:
     """Every key that may stand under `config` for an algorithm; inner ones as `model.fcnet_hiddens`."""
     kind = algorithm_class(run)
     schema = kind.model_json_schema()
     return list(_rows(kind, schema, schema["$defs"], ""))
 
 
-def topics(run: str) -> dict[str, list[Row]]:
+def topics(run: str) -> dict[str, list[KeyRow]]:
     """The keys of `config_rows` by what they are about; what only some algorithms have stands at the end."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[KeyRow]] = {}
     title = ""
     for row in config_rows(run):
         name = row.key.partition(".")[0]
@@ -71,44 +71,46 @@ def topics(run: str) -> dict[str, list[Row]]:
     return found
 
 
-def experiment_rows() -> list[Row]:
+def experiment_rows() -> list[KeyRow]:
     """Every key that may stand beside `config` in an experiment."""
     rows = [row for row in _rows(Experiment, _experiment_schema(), {}, "") if row.key in EXPERIMENT_KEYS]
-    return [Row("env", "text", "", meanings(AlgorithmConfig)["env"]), *rows]
+    return [KeyRow("env", "text", "", meanings(AlgorithmConfig)["env"]), *rows]
 
 
-def stop_rows() -> list[Row]:
+def stop_rows() -> list[KeyRow]:
     """Every name that may stand under `stop`."""
-    known = {**result_names(), **EVALUATION_NAMES}
-    rows = [Row(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
+    known = result_names()
+    rows = [KeyRow(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
     own = "a number of your own: NAME_mean, NAME_min or NAME_max of what the last info of episodes, or a hook, holds"
-    return [*rows, *(Row(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
+    return [*rows, *(KeyRow(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
 
 
-def sweep_rows() -> list[Row]:
+def sweep_rows() -> list[KeyRow]:
     """Every key of a sweep, and every scheduler and searcher with its options."""
     rows = [
-        Row("num_samples", "whole number >= 1", "1", "trials that are drawn, for each combination of the grids"),
-        Row("metric", "text", "episode_reward_mean", "the result that tells which trial is the best; needs mode"),
-        Row("mode", "max | min", "max", "whether the largest or the smallest is the best"),
-        Row("seeds", "whole number >= 1", "1", "trials of each configuration, with other seeds, ranked by their mean"),
-        Row("max_concurrent_trials", "whole number >= 1, or null", "null", "most trials at once; null: as fit"),
+        KeyRow("num_samples", "whole number >= 1", "1", "trials that are drawn, for each combination of the grids"),
+        KeyRow("metric", "text", "episode_reward_mean", "the result that tells which trial is the best; needs mode"),
+        KeyRow("mode", "max | min", "max", "whether the largest or the smallest is the best"),
+        KeyRow(
+            "seeds", "whole number >= 1", "1", "trials of each configuration, with other seeds, ranked by their mean"
+        ),
+        KeyRow("max_concurrent_trials", "whole number >= 1, or null", "null", "most trials at once; null: as fit"),
     ]
     for key, table, default in (("scheduler", SCHEDULERS, "fifo"), ("search_alg", SEARCHERS, "random")):
         meaning = f"who {'stops trials early' if key == 'scheduler' else 'chooses values'}: a name, or {{type: ...}}"
-        rows.append(Row(key, " | ".join(table), default, meaning))
+        rows.append(KeyRow(key, " | ".join(table), default, meaning))
         for name, entry in table.items():
             needs = f"; needs pip install 'shoal-rl[{entry.extra}]'" if entry.extra else ""
-            rows.append(Row(f"{key}.{name}", "mapping", "", entry.meaning + needs))
+            rows.append(KeyRow(f"{key}.{name}", "mapping", "", entry.meaning + needs))
             for option, one in entry.options.items():
                 shown = _yaml(one.default) if one.is_given else one.default
-                rows.append(Row(f"{key}.{name}.{option}", one.type, shown, one.meaning))
+                rows.append(KeyRow(f"{key}.{name}.{option}", one.type, shown, one.meaning))
     return rows
 
 
-def space_rows() -> list[Row]:
+def space_rows() -> list[KeyRow]:
     """Every search that may stand in place of a value."""
-    return [Row(name, kind.form, "", kind.meaning) for name, kind in KINDS.items()]
+    return [KeyRow(name, kind.form, "", kind.meaning) for name, kind in KINDS.items()]
 
 
 def file_schema(run: str) -> dict[str, Any]:
@@ -125,10 +127,7 @@ def file_schema(run: str) -> dict[str, Any]:
         "type": "object",
         "description": experiment["properties"]["stop"]["description"],
         "properties": {
-            **{
-                name: {"type": "number", "description": known}
-                for name, known in {**result_names(), **EVALUATION_NAMES}.items()
-            },
+            **{name: {"type": "number", "description": known} for name, known in result_names().items()},
             "time_total_s": {"type": ["number", "string"], "description": result_names()["time_total_s"]},
         },
         "patternProperties": {f"^{prefix}.": {"type": "number"} for prefix in CUSTOM_METRICS},
@@ -238,15 +237,15 @@ def _inner_models(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
     }
 
 
-def _rows(kind: type[BaseModel], schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[Row]:
+def _rows(kind: type[BaseModel], schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[KeyRow]:
     inner = _inner_models(kind)
     for name, key_schema in schema["properties"].items():
         key, meaning = prefix + name, meanings(kind)[name]
         if name in inner:
-            yield Row(key, "mapping", "", meaning)
+            yield KeyRow(key, "mapping", "", meaning)
             yield from _rows(inner[name], definitions[inner[name].__name__], definitions, f"{key}.")
         else:
-            yield Row(key, _type(key_schema), _yaml(kind.model_fields[name].default), meaning)
+            yield KeyRow(key, _type(key_schema), _yaml(kind.model_fields[name].default), meaning)
 
 
 def _type(schema: dict[str, Any]) -> str:

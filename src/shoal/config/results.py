@@ -54,6 +54,9 @@ EVALUATION_NAMES: Mapping[str, str] = MappingProxyType(
         "evaluation/episode_reward_ci_low": "lower end of the 95 % interval of that mean (bootstrap)",
         "evaluation/episode_reward_ci_high": "upper end of the 95 % interval of that mean (bootstrap)",
         "evaluation/episode_len_mean": "mean length of episodes in evaluation",
+        "evaluation/episodes_this_iter": "episodes of the evaluation",
+        "evaluation/timesteps_this_iter": "environment steps of the evaluation",
+        "evaluation/env_failures": "failures of environments in the evaluation",
     }
 )
 
@@ -68,24 +71,24 @@ CUSTOM_METRICS = ("custom_metrics/", "evaluation/custom_metrics/")
 
 
 def result_names() -> dict[str, str]:
-    """Every result of training with its meaning: those of all runs, and what the learners report."""
+    """Every result with its meaning: those of all runs, what the learners report, and those of evaluations."""
     names = dict(RESULT_NAMES)
     for kind in ALGORITHMS.values():
         for name, meaning in kind.results.items():
             names.setdefault(f"learner/{name}", meaning)
-    return names
+    return {**names, **EVALUATION_NAMES}
 
 
 def is_result_name(name: str) -> bool:
     """Whether a result can have this name; metrics of the user's own are not known before the run."""
     own = name.startswith(CUSTOM_METRICS) and not name.endswith("/")
-    return own or name in RESULT_NAMES or name in EVALUATION_NAMES or name in result_names()
+    return own or name in RESULT_NAMES or name in result_names()  # most names need no algorithm to be imported
 
 
 def result_hint(name: str) -> str:
     """What to type instead of a name that no result has, as the end of a sentence."""
     foreign = FOREIGN_RESULTS.get(name.strip().lower())
-    close = foreign or nearest(name, (*result_names(), *EVALUATION_NAMES))
+    close = foreign or nearest(name, result_names())
     if close is None:
         last = name.replace(".", "/").rpartition("/")[2]
         close = nearest(last, result_names(), 0.85)

@@ -25,7 +25,7 @@ class Setting:
     """The values of a grid or choice; the bounds, and the step, of a range."""
 
 
-class Found(NamedTuple):
+class UncheckedSpace(NamedTuple):
     """A search space as it stands in a tree, unchecked."""
 
     path: str
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kind:
+class SpaceKind:
     """A way to choose a value: how it is written, and what it means."""
 
     form: str
@@ -46,17 +46,19 @@ class Kind:
     has_step: bool = False
 
 
-KINDS: Mapping[str, Kind] = {
-    "grid_search": Kind("[a, b, c]", "each of these values, combined with each value of every other grid"),
-    "choice": Kind("[a, b, c]", "one of these values, each as likely"),
-    "uniform": Kind("[low, high]", "a number between these"),
-    "loguniform": Kind("[low, high]", "a number between these, each power of ten as likely", is_log=True),
-    "quniform": Kind("[low, high, step]", "a number between these, in steps", has_step=True),
-    "qloguniform": Kind("[low, high, step]", "as loguniform, in steps", is_log=True, has_step=True),
-    "randint": Kind("[low, high]", "a whole number from low to high - 1", is_whole=True),
-    "lograndint": Kind("[low, high]", "as randint, each power of ten as likely", is_whole=True, is_log=True),
-    "qrandint": Kind("[low, high, step]", "a whole number from low to high, in steps", is_whole=True, has_step=True),
-    "normal": Kind("[mean, sd]", "a number around the mean, with this standard deviation"),
+KINDS: Mapping[str, SpaceKind] = {
+    "grid_search": SpaceKind("[a, b, c]", "each of these values, combined with each value of every other grid"),
+    "choice": SpaceKind("[a, b, c]", "one of these values, each as likely"),
+    "uniform": SpaceKind("[low, high]", "a number between these"),
+    "loguniform": SpaceKind("[low, high]", "a number between these, each power of ten as likely", is_log=True),
+    "quniform": SpaceKind("[low, high, step]", "a number between these, in steps", has_step=True),
+    "qloguniform": SpaceKind("[low, high, step]", "as loguniform, in steps", is_log=True, has_step=True),
+    "randint": SpaceKind("[low, high]", "a whole number from low to high - 1", is_whole=True),
+    "lograndint": SpaceKind("[low, high]", "as randint, each power of ten as likely", is_whole=True, is_log=True),
+    "qrandint": SpaceKind(
+        "[low, high, step]", "a whole number from low to high, in steps", is_whole=True, has_step=True
+    ),
+    "normal": SpaceKind("[mean, sd]", "a number around the mean, with this standard deviation"),
 }
 """Every way to choose a value; ranges of whole numbers end where Ray's do."""
 
@@ -106,12 +108,12 @@ def find_settings(tree: Mapping[str, Any], places: Iterable[str] = PLACES) -> tu
 
 def spaces_in(
     value: Any, path: str = "", in_list: bool = False, depth: int = 0, is_named: bool = True
-) -> Iterator[Found]:
+) -> Iterator[UncheckedSpace]:
     """Every mapping that names a way to choose; what is nested too deep for an experiment is not looked into."""
     kind = space_kind(value)
     # What `randomize` says is drawn by the environment, for every episode; only a grid over it is the search's.
     if kind is not None and (not path.startswith("config.randomize.") or kind in ("grid_search", "sample_from")):
-        yield Found(path, kind, value[kind], in_list, is_named)
+        yield UncheckedSpace(path, kind, value[kind], in_list, is_named)
     elif depth <= MAX_DEPTH and isinstance(value, Mapping):
         for key, item in value.items():
             plain = is_named and isinstance(key, str) and not {".", "/"} & set(key)
@@ -216,7 +218,7 @@ def combinations(settings: Sequence[Setting], most: int) -> Iterator[dict[str, A
             yield {**first, path: value}
 
 
-def in_words(setting: Setting) -> str:
+def setting_text(setting: Setting) -> str:
     """`loguniform 1e-05 to 0.01`, `grid_search 1, 2, 3`: a setting as a line of a table."""
     if setting.kind in LISTED:
         return f"{setting.kind} {', '.join(printable(str(value)) for value in setting.args)}"

@@ -27,10 +27,10 @@ from shoal.config.search_spaces import combinations, find_settings
 from shoal.config.stopping import limit_of
 from shoal.config.sweep_checks import MUTATIONS, conflicts, resolved
 from shoal.config.sweep_checks import trial_count as trial_count
-from shoal.config.sweep_description import Chosen as Chosen
+from shoal.config.sweep_description import MethodChoice as MethodChoice
 from shoal.config.sweep_description import Mode as Mode
 from shoal.config.sweep_description import Sweep as Sweep
-from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable, chosen_options
+from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, TuneMethod, chosen_options
 from shoal.config.vocabulary import SWEEP_KEYS, key_hint, nearest
 from shoal.errors import ConfigError
 
@@ -104,7 +104,7 @@ def sweep_tree(sweep: Sweep) -> dict[str, Any]:
 def sweep_of(tree: Mapping[str, Any]) -> Sweep:
     """The sweep that `sweep_tree` wrote down."""
     settings = tuple(Setting(item["path"], item["kind"], tuple(item["args"])) for item in tree["settings"])
-    parts = {key: Chosen(tree[key]["type"], tree[key]["options"]) for key in ("scheduler", "search_alg")}
+    parts = {key: MethodChoice(tree[key]["type"], tree[key]["options"]) for key in ("scheduler", "search_alg")}
     return Sweep(**{**tree, "settings": settings, **parts})
 
 
@@ -206,7 +206,7 @@ def _with_words(sweep: Sweep, words: Mapping[str, Any], is_experiment: bool) -> 
         if words.get(key) is not None:
             name, options, wrong = chosen_options(key, words[key], table)
             problems += wrong
-            given[key] = Chosen(name, options) if name else getattr(sweep, key)
+            given[key] = MethodChoice(name, options) if name else getattr(sweep, key)
     metric, mode = words.get("metric"), words.get("mode")
     if not is_experiment:
         given["metric"] = ""
@@ -225,4 +225,4 @@ def _with_words(sweep: Sweep, words: Mapping[str, Any], is_experiment: bool) -> 
     return replace(sweep, **given), problems
 
 
-_TABLES: dict[str, Mapping[str, Choosable]] = {"scheduler": SCHEDULERS, "search_alg": SEARCHERS}
+_TABLES: dict[str, Mapping[str, TuneMethod]] = {"scheduler": SCHEDULERS, "search_alg": SEARCHERS}

@@ -13,7 +13,7 @@ from shoal.config.algorithms import ALGORITHMS
 from shoal.config.results import COUNTERS
 from shoal.config.search_spaces import LISTED, Setting, checked_setting, find_settings, space_kind
 from shoal.config.sweep_description import Sweep
-from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, Choosable
+from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, TuneMethod
 from shoal.config.vocabulary import nearest
 
 MUTATIONS = {"pbt": "hyperparam_mutations", "pb2": "hyperparam_bounds"}
@@ -230,7 +230,7 @@ def _scheduler_conflicts(sweep: Sweep) -> list[str]:
     return found
 
 
-def _not_installed(key: str, name: str, table: Mapping[str, Choosable]) -> list[str]:
+def _not_installed(key: str, name: str, table: Mapping[str, TuneMethod]) -> list[str]:
     """What is missing for a scheduler or searcher, and how to install it."""
     needed = table[name]
     install = f"type pip install 'shoal-rl[{needed.extra}]'"

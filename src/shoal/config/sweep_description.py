@@ -12,7 +12,7 @@ Mode = Literal["max", "min"]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class MethodChoice:
     """A scheduler or a search by its name, with its own options."""
 
     type: str
@@ -35,6 +35,6 @@ class Sweep:
     mode: Mode = "max"
     num_samples: int = 1
     seeds: int = 1
-    scheduler: Chosen = Chosen("fifo")
-    search_alg: Chosen = Chosen("random")
+    scheduler: MethodChoice = MethodChoice("fifo")
+    search_alg: MethodChoice = MethodChoice("random")
     max_concurrent_trials: int | None = None

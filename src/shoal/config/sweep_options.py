@@ -24,7 +24,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Choosable:
+class TuneMethod:
     """A scheduler or a searcher: Ray's class, its options, and the pip extra with what it needs."""
 
     ray_class: str
@@ -107,9 +107,9 @@ _HYPERBAND = {
     "reduction_factor": Option(above(1), 3, "number > 1", "of how many trials one goes on"),
 }
 
-SCHEDULERS: Mapping[str, Choosable] = {
-    "fifo": Choosable("ray.tune.schedulers:FIFOScheduler", "every trial trains until its stop"),
-    "asha": Choosable(
+SCHEDULERS: Mapping[str, TuneMethod] = {
+    "fifo": TuneMethod("ray.tune.schedulers:FIFOScheduler", "every trial trains until its stop"),
+    "asha": TuneMethod(
         "ray.tune.schedulers:AsyncHyperBandScheduler",
         "stops bad trials early, without waiting for others (recommended)",
         {
@@ -120,12 +120,12 @@ SCHEDULERS: Mapping[str, Choosable] = {
             "brackets": Option(at_least(1), 1, "whole number >= 1", "groups of trials with later and later first cuts"),
         },
     ),
-    "hyperband": Choosable(
+    "hyperband": TuneMethod(
         "ray.tune.schedulers:HyperBandScheduler",
         "stops bad trials early, in rounds that wait for each other",
         _HYPERBAND,
     ),
-    "median": Choosable(
+    "median": TuneMethod(
         "ray.tune.schedulers:MedianStoppingRule",
         "stops a trial whose best is worse than the median of the others' means",
         {
@@ -138,7 +138,7 @@ SCHEDULERS: Mapping[str, Choosable] = {
             "hard_stop": Option(flag, True, "true or false", "false pauses such a trial until all others are done"),
         },
     ),
-    "pbt": Choosable(
+    "pbt": TuneMethod(
         "ray.tune.schedulers:PopulationBasedTraining",
         "population based training: bad trials take over good ones, and change their settings, while they train",
         {
@@ -165,7 +165,7 @@ SCHEDULERS: Mapping[str, Choosable] = {
             "synch": _SYNCH,
         },
     ),
-    "pb2": Choosable(
+    "pb2": TuneMethod(
         "ray.tune.schedulers.pb2:PB2",
         "as pbt, but a Gaussian process chooses the new settings; for few trials",
         {
@@ -180,7 +180,7 @@ SCHEDULERS: Mapping[str, Choosable] = {
         module="sklearn",
         extra="pb2",
     ),
-    "bohb": Choosable(
+    "bohb": TuneMethod(
         "ray.tune.schedulers:HyperBandForBOHB", "hyperband for search_alg: bohb", _HYPERBAND, "hpbandster", "bohb"
     ),
 }
@@ -190,13 +190,13 @@ _SEED = Option(at_least(0), "the experiment's seed", "whole number >= 0", "seed 
 _NUMBERS = ("uniform", "loguniform", "quniform", "qloguniform", "randint", "lograndint", "qrandint")
 _WITHOUT_GRID = (*_NUMBERS, "choice")
 
-SEARCHERS: Mapping[str, Choosable] = {
-    "random": Choosable(
+SEARCHERS: Mapping[str, TuneMethod] = {
+    "random": TuneMethod(
         "ray.tune.search:BasicVariantGenerator",
         "grids in full, and num_samples random draws of the rest",
         {"seed": _SEED},
     ),
-    "optuna": Choosable(
+    "optuna": TuneMethod(
         "ray.tune.search.optuna:OptunaSearch",
         "Optuna's tree of Parzen estimators (TPE); takes everything but normal",
         {
@@ -207,7 +207,7 @@ SEARCHERS: Mapping[str, Choosable] = {
         extra="tune",
         kinds=_WITHOUT_GRID,
     ),
-    "hyperopt": Choosable(
+    "hyperopt": TuneMethod(
         "ray.tune.search.hyperopt:HyperOptSearch",
         "HyperOpt's TPE",
         {
@@ -221,7 +221,7 @@ SEARCHERS: Mapping[str, Choosable] = {
         extra="hyperopt",
         kinds=(*_WITHOUT_GRID, "normal"),
     ),
-    "bayesopt": Choosable(
+    "bayesopt": TuneMethod(
         "ray.tune.search.bayesopt:BayesOptSearch",
         "Bayesian optimisation by a Gaussian process, for numbers",
         {
@@ -235,7 +235,7 @@ SEARCHERS: Mapping[str, Choosable] = {
         below=("bayesian-optimization", 2, 0),
         kinds=_NUMBERS,
     ),
-    "bohb": Choosable(
+    "bohb": TuneMethod(
         "ray.tune.search.bohb:TuneBOHB",
         "Bayesian optimisation and HyperBand, with scheduler: bohb",
         {"seed": _SEED},
@@ -243,7 +243,7 @@ SEARCHERS: Mapping[str, Choosable] = {
         extra="bohb",
         kinds=_WITHOUT_GRID,
     ),
-    "nevergrad": Choosable(
+    "nevergrad": TuneMethod(
         "ray.tune.search.nevergrad:NevergradSearch",
         "Nevergrad's evolutionary and other optimisers",
         {"seed": _SEED, "optimizer": Option(text, "NGOpt", "text", "which of its optimisers")},
@@ -251,7 +251,7 @@ SEARCHERS: Mapping[str, Choosable] = {
         extra="nevergrad",
         kinds=_WITHOUT_GRID,
     ),
-    "ax": Choosable(
+    "ax": TuneMethod(
         "ray.tune.search.ax:AxSearch",
         "Bayesian optimisation by Ax and BoTorch (large: needs PyTorch)",
         {"seed": _SEED},
@@ -296,7 +296,7 @@ FOREIGN: Mapping[str, str] = {
 """Other words for them."""
 
 
-def chosen_options(key: str, value: Any, table: Mapping[str, Choosable]) -> tuple[str, dict[str, Any], list[str]]:
+def chosen_options(key: str, value: Any, table: Mapping[str, TuneMethod]) -> tuple[str, dict[str, Any], list[str]]:
     """The name, the given options and the problems of `asha` or `{type: asha, grace_period: 2}`."""
     given: Mapping[str, Any] = {"type": value} if isinstance(value, str) else value
     example = "asha" if key == "scheduler" else "optuna"
@@ -326,7 +326,7 @@ def chosen_options(key: str, value: Any, table: Mapping[str, Choosable]) -> tupl
     return name, options, problems
 
 
-def _option_hint(option: str, name: str, table: Mapping[str, Choosable]) -> str:
+def _option_hint(option: str, name: str, table: Mapping[str, TuneMethod]) -> str:
     if option in ("metric", "mode"):
         return f"; {option} stands beside stop"
     if option in ("max_concurrent", "max_concurrent_trials"):

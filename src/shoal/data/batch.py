@@ -148,7 +148,7 @@ class Incident:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class SampleSummary:
     """What the trainer reports of one call of `sample`."""
 
     num_steps: int  # real transitions
@@ -161,15 +161,15 @@ class Summary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(Summary):
+class Sample(SampleSummary):
     """What one call of `sample` gives."""
 
     batch: Batch
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> SampleSummary:
         """The sample without its batch."""
-        return Summary(**{f.name: getattr(self, f.name) for f in fields(Summary)})
+        return SampleSummary(**{f.name: getattr(self, f.name) for f in fields(SampleSummary)})
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Step:
     staleness: int = 0  # updates between the weights that sampled and those that learned
 
     @classmethod
-    def from_samples(cls, samples: Sequence[Summary], stats: dict[str, float], learn_time_s: float) -> Step:
+    def from_samples(cls, samples: Sequence[SampleSummary], stats: dict[str, float], learn_time_s: float) -> Step:
         """Samples that were learned from."""
         episodes: list[Episode] = []
         incidents: list[Incident] = []

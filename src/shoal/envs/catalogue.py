@@ -19,7 +19,7 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.importing import UserCode
 from shoal.envs.making import env_maker, spaces_of
 from shoal.envs.packages import registering_packages
@@ -44,7 +44,7 @@ def import_packages() -> dict[str, str]:
                     warnings.simplefilter("ignore")
                     importlib.import_module(name)
             except (Exception, SystemExit) as error:
-                failed[name] = own_words(error)
+                failed[name] = error_text(error)
     return failed
 
 

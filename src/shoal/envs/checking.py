@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from shoal.envs.closing import close_quietly
-from shoal.envs.env_errors import own_words, pass_on_interrupts
+from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, Env, adapt_legacy, strip
 from shoal.envs.masks import MaskSpec
@@ -71,7 +71,7 @@ def _check_single(env: Env, options: dict[str, Any] | None) -> tuple[bool, list[
         result: Any = bare.step(action)
     except BaseException as error:
         pass_on_interrupts(error)
-        warnings.append(f"its first step, with action {action!r}, raised {own_words(error)}")
+        warnings.append(f"its first step, with action {action!r}, raised {error_text(error)}")
         return legacy, warnings
     count = len(result) if isinstance(result, tuple | list) else None
     if count == 4:
@@ -99,7 +99,7 @@ def _check_reset(env: Env, options: dict[str, Any] | None, warnings: list[str]) 
     except BaseException as error:
         pass_on_interrupts(error)
         given = f", with options {options}," if options else ""
-        raise EnvStartError(f"its first reset(){given} failed: {own_words(error)}") from error
+        raise EnvStartError(f"its first reset(){given} failed: {error_text(error)}") from error
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         warnings += obs_warnings(env.observation_space, result[0], "reset()")
         return False, result[0]
@@ -141,7 +141,7 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
         obs, info = env.reset(seed=_SEED)
     except BaseException as error:
         pass_on_interrupts(error)
-        raise EnvStartError(f"its first reset() failed: {own_words(error)}") from error
+        raise EnvStartError(f"its first reset() failed: {error_text(error)}") from error
     if not isinstance(info, dict):
         raise EnvStartError(f"reset() must return (obs, info) with info a dict (got {type(info).__name__})")
     warnings = obs_warnings(env.observation_space, obs, "reset()")
@@ -154,7 +154,7 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
         obs, rewards, terminated, truncated, _ = env.step(first)
     except BaseException as error:
         pass_on_interrupts(error)
-        return [*warnings, f"its first step raised {own_words(error)}"]
+        return [*warnings, f"its first step raised {error_text(error)}"]
     for name, values in (("reward", rewards), ("terminated", terminated), ("truncated", truncated)):
         if np.shape(values) != (env.num_envs,):
             raise EnvStartError(f"step() must return {name} of shape ({env.num_envs},) (got shape {np.shape(values)})")
@@ -273,7 +273,7 @@ def _allowed_actions(mask: MaskSpec, actions: ActionSpec, observations: list[Any
         except ValueError as error:
             raise EnvStartError(f"reset(): {error}") from None
         if mask.stuck(row[None]).any():
-            raise EnvStartError(f"reset(): {mask.told(row)}")
+            raise EnvStartError(f"reset(): {mask.trouble(row)}")
         for column, value in mask.first_allowed(row):
             taken[index, column] = value
     return list(actions.decode(taken))

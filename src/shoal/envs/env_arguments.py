@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from shoal.envs.context import INDICES, EnvContext
-from shoal.envs.env_errors import own_words, pass_on_interrupts
+from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.errors import ConfigError, EnvStartError, NoSuchItem, ShoalError
 
 _WHOLE_CONFIG = ("config", "env_config", "ctx", "context")
@@ -32,7 +32,7 @@ def guarded(make: Callable[[], Any], name: str, ctx: EnvContext) -> Any:
         raise
     except BaseException as error:
         pass_on_interrupts(error)
-        raise EnvStartError(f"env {name}: its constructor failed: {own_words(error)}{_lacking(error, ctx)}") from error
+        raise EnvStartError(f"env {name}: its constructor failed: {error_text(error)}{_lacking(error, ctx)}") from error
 
 
 def _lacking(error: BaseException, ctx: EnvContext) -> str:

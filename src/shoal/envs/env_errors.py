@@ -36,7 +36,7 @@ def pass_on_interrupts(error: BaseException) -> None:
             raise error
 
 
-def own_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The error's type and text in one line, and its place in the user's code if there is one."""
     words = error.msg if isinstance(error, SyntaxError) else str(error)
     text = " ".join(f"{type(error).__name__}: {words}".split())

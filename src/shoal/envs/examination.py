@@ -35,7 +35,7 @@ from gymnasium.vector import VectorEnv
 from shoal.envs.checking import check_first_steps, obs_warnings
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
-from shoal.envs.env_errors import own_words, pass_on_interrupts
+from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.making import AnyEnv, EnvMaker, adapt_legacy
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec, Space, leaves_of
@@ -168,7 +168,7 @@ class Examination:
             return action
         row = self.mask.row(obs)
         if self.mask.stuck(row[None]).any():
-            raise EnvError(self.mask.told(row))
+            raise EnvError(self.mask.trouble(row))
         taken = self.actions.encode([action])
         for (column, count), start in zip(self.mask.choices, self.mask.starts.tolist(), strict=True):
             flags = row[start : start + count]
@@ -332,7 +332,7 @@ def close_and_reopen(exam: Examination) -> Iterator[Finding]:
             env.close()
         except BaseException as error:
             pass_on_interrupts(error)
-            text = f"close() {prepared}, or a second one, raised {own_words(error)}"
+            text = f"close() {prepared}, or a second one, raised {error_text(error)}"
             yield Finding("close", "warning", text, "let close() do nothing where nothing is open")
             return
     yield Finding("close", "ok", "it closes, and can be made again")
@@ -346,7 +346,7 @@ def factory(exam: Examination) -> Iterator[Finding]:
     except BaseException as error:
         pass_on_interrupts(error)
         remedy = "import inside the constructor what cannot be sent, and give it numbers and texts"
-        yield Finding("workers", "problem", f"another process could not make it: {own_words(error)}", remedy)
+        yield Finding("workers", "problem", f"another process could not make it: {error_text(error)}", remedy)
         return
     yield Finding("workers", "ok", "other processes can make it")
 

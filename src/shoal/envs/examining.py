@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.examination import CHECKS, Examination, Finding
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker
@@ -133,7 +133,7 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
             answers.send(("refused", error.problems))
             return
         except BaseException as error:
-            text = str(error) if isinstance(error, EnvError) else f"{last[0]} raised {own_words(error)}"
+            text = str(error) if isinstance(error, EnvError) else f"{last[0]} raised {error_text(error)}"
             if text not in exam.said:
                 answers.send(("finding", Finding(name, "problem", text, "fix the environment's code there")))
             exam.said.add(text)

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.envs.env_errors import logger, notice_once, own_words
+from shoal.envs.env_errors import error_text, logger, notice_once
 from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing
 
 _imported_here: set[str] = set()
@@ -75,7 +75,7 @@ class UserCode:
         except (Exception, SystemExit) as error:
             if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
                 raise ModuleMissing(f"no module {name!r} in {self} or the installed packages") from error
-            raise EnvStartError(f"importing {name!r} failed: {own_words(error)}") from error
+            raise EnvStartError(f"importing {name!r} failed: {error_text(error)}") from error
         if wanted and not _same_file(sys.modules[top], wanted):
             found = getattr(sys.modules[top], "__file__", None) or "Python itself"
             raise ConfigError(
@@ -102,7 +102,7 @@ class UserCode:
                 spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
-            raise EnvStartError(f"importing {path} failed: {own_words(error)}") from error
+            raise EnvStartError(f"importing {path} failed: {error_text(error)}") from error
         _tell_origin(module)
         return module
 
@@ -200,7 +200,10 @@ def _offers(module: ModuleType, name: str, of_env: bool) -> str:
     own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
     if of_env:
         own = {key: value for key, value in own.items() if inspect.isclass(value) and hasattr(value, "step")}
-    return f"; its {'environments' if of_env else 'names'} are: {', '.join(own)}" if own else ""
+    if not own:
+        return ""
+    what = "environments" if of_env else "names"
+    return f"; its {what} are: {', '.join(own)}"
 
 
 def _tell_origin(module: ModuleType) -> None:

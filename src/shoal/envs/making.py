@@ -19,7 +19,8 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_arguments import check_keywords, create, guarded
-from shoal.envs.env_errors import own_words, pass_on_interrupts
+from shoal.envs.env_errors import error_text, pass_on_interrupts
+from shoal.envs.fmu import FmuMaker
 from shoal.envs.foreign_objects import stranger
 from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
 from shoal.envs.importing import (
@@ -80,7 +81,7 @@ class EnvMaker:
         except BaseException as error:
             pass_on_interrupts(error)
             close_quietly(env)
-            raise EnvStartError(f"env {self.name}: reading its spaces failed: {own_words(error)}") from error
+            raise EnvStartError(f"env {self.name}: reading its spaces failed: {error_text(error)}") from error
         if told:
             close_quietly(env)
             raise EnvStartError(f"env {self.name}: {told}")
@@ -130,7 +131,8 @@ def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     if isinstance(env, str):
         return _maker_from_text(env, user_code)
     if isinstance(env, Mapping):
-        program = ProgramMaker(dict(env), user_code.folders[0] if user_code.folders else os.getcwd())
+        folder = user_code.folders[0] if user_code.folders else os.getcwd()
+        program = FmuMaker(dict(env), folder) if "fmu" in env else ProgramMaker(dict(env), folder)
         return EnvMaker(_folder_name(program.name), json.dumps(program.config), program, user_code)
     if env is None or not callable(env) or _looks_like_env(env):
         what = f"an environment already made ({type(env).__name__})" if _looks_like_env(env) else repr(env)

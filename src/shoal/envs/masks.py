@@ -61,7 +61,7 @@ class MaskSpec:
         """Which rows `[B, size]` leave some choice without any value."""
         return np.asarray(~np.logical_or.reduceat(rows, self.starts, axis=1).all(axis=1))
 
-    def told(self, row: NDArray[np.bool_]) -> str:
+    def trouble(self, row: NDArray[np.bool_]) -> str:
         """What is wrong with a row that is stuck."""
         if len(self.choices) == 1:
             return f"{MASK} allows no action: all its flags are 0"

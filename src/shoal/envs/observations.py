@@ -196,7 +196,7 @@ class ObsSpec:
                 stuck &= ~flags
             if stuck.any():
                 row = int(stuck.argmax())
-                return row, self.mask.told(rows[-1][row])
+                return row, self.mask.trouble(rows[-1][row])
         return None
 
     def get(self, parts: Parts, index: tuple[int, ...] | int) -> Any:

@@ -30,7 +30,7 @@ DRAWS: Mapping[str, Callable[[np.random.Generator, list[Any]], Any]] = {
 
 
 @dataclass(frozen=True)
-class Drawn:
+class EpisodeValues:
     """What one episode gets."""
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -57,30 +57,30 @@ class Randomizer:
         self.has_env_config = bool(config.env_config or any(case.env_config for case in self._cases))
 
     @classmethod
-    def of(cls, config: AlgorithmConfig, user_code: UserCode) -> Randomizer | None:
+    def from_config(cls, config: AlgorithmConfig, user_code: UserCode) -> Randomizer | None:
         """The randomizer that a configuration asks for, if any."""
         asked = config.randomize
         if not asked.options and not asked.env_config and asked.cases is None:
             return None
         return cls(asked, config.seed, user_code, config.env_config)
 
-    def draw(self, env_index: int, seeding: int, reset: int) -> Drawn:
+    def draw(self, env_index: int, seeding: int, reset: int) -> EpisodeValues:
         """The values of an environment's `reset`-th episode since its `seeding`-th seed."""
         rng = generator(self._seed, Stream.EPISODES, env_index, seeding, reset)
-        case = copy.deepcopy(self._cases[int(rng.integers(len(self._cases)))]) if self._cases else Drawn()
-        return Drawn(
+        case = copy.deepcopy(self._cases[int(rng.integers(len(self._cases)))]) if self._cases else EpisodeValues()
+        return EpisodeValues(
             {**case.options, **_values(self._config.options, rng)},
             {**case.env_config, **_values(self._config.env_config, rng)},
         )
 
 
-def first_draw(config: AlgorithmConfig, user_code: UserCode) -> Drawn:
+def first_draw(config: AlgorithmConfig, user_code: UserCode) -> EpisodeValues:
     """What the first episode of the first environment gets: for those who look at one before there are any."""
-    randomizer = Randomizer.of(config, user_code)
-    return Drawn() if randomizer is None else randomizer.draw(0, 1, 0)
+    randomizer = Randomizer.from_config(config, user_code)
+    return EpisodeValues() if randomizer is None else randomizer.draw(0, 1, 0)
 
 
-def _drawn_cases(file: str, user_code: UserCode, env_config: Mapping[str, Any]) -> list[Drawn]:
+def _drawn_cases(file: str, user_code: UserCode, env_config: Mapping[str, Any]) -> list[EpisodeValues]:
     """The rows of a file of cases."""
     try:
         found = read_cases(user_code.find_file(file), env_config)
@@ -88,7 +88,7 @@ def _drawn_cases(file: str, user_code: UserCode, env_config: Mapping[str, Any]) 
         raise ConfigError([f"config.randomize.cases: {problem}" for problem in error.problems]) from None
     if "seed" in found.columns:
         raise ConfigError(f"config.randomize.cases: {file}: training seeds its episodes itself; leave seed out")
-    return [Drawn(case.options or {}, case.env_config or {}) for case in found.cases]
+    return [EpisodeValues(case.options or {}, case.env_config or {}) for case in found.cases]
 
 
 def _values(samplers: Mapping[str, Mapping[str, list[Any]]], rng: np.random.Generator) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from gymnasium.vector import VectorEnv
 
 from shoal.envs.cases import Case
 from shoal.envs.context import EnvContext
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, EnvMaker
-from shoal.envs.video import DEFAULT_FPS, Video, made_to_be_filmed, picture
+from shoal.envs.video import DEFAULT_FPS, Video, make_filmable, picture
 from shoal.errors import ConfigError
 
 
@@ -92,7 +92,7 @@ class EpisodeRecorder:
         try:
             yield
         except Exception as error:
-            self.video_problem = f"the video {path} was not made: {own_words(error)}"
+            self.video_problem = f"the video {path} was not made: {error_text(error)}"
             self.close()
 
 
@@ -175,7 +175,7 @@ class RecordedEnvMaker(EnvMaker):
             ctx = ctx.with_config({**ctx, **case.env_config})
         plain = EnvMaker(**{f.name: getattr(self, f.name) for f in fields(EnvMaker)})
         filmed = self.recorder.options.video is not None and ctx.vector_index == 0
-        env = made_to_be_filmed(plain, ctx, case.options or self.first_options) if filmed else plain.make(ctx)
+        env = make_filmable(plain, ctx, case.options or self.first_options) if filmed else plain.make(ctx)
         if isinstance(env, VectorEnv):
             env.close()
             raise ConfigError(f"env {self.name}: a native vector environment has no cases and no trajectories")

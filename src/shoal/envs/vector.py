@@ -21,7 +21,7 @@ from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
 from shoal.envs.env_errors import pass_on_interrupts
 from shoal.envs.observations import ObsSpec
-from shoal.envs.randomizing import Drawn, Randomizer
+from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.tasks import set_task
 from shoal.errors import CallbackError, EnvError
@@ -84,7 +84,7 @@ class EpisodeObserver(Protocol):
 
     wants_every_step: bool  # False: only the last one of each episode
 
-    def begin(self, env_index: int, env: Any, obs: Any, task: Any, drawn: Drawn) -> None:
+    def begin(self, env_index: int, env: Any, obs: Any, task: Any, drawn: EpisodeValues) -> None:
         """The environment was reset, to this task and with what was drawn for the episode."""
 
     def step(
@@ -137,7 +137,7 @@ class PythonVector:
         self._tasks: list[Any] = [None] * num_envs  # what each environment was given
         self._tasks_then: list[Any] = [None] * num_envs  # those of a saved state, for the episodes that are followed
         self._resets = [0] * num_envs  # since the last seed
-        self._drawn = [Drawn()] * num_envs
+        self._drawn = [EpisodeValues()] * num_envs
         self._made_for = [0] * num_envs  # the seeding that an environment's drawn env_config is for
         self._failures = 0
         self._failures_in_a_row = [0] * num_envs
@@ -372,7 +372,7 @@ class PythonVector:
     def _reset_seed(self, row: int) -> int:
         return reset_seed(self._seed, self._first_index + row, self._seedings[row])
 
-    def _draw(self, row: int, seeding: int, reset: int) -> Drawn:
+    def _draw(self, row: int, seeding: int, reset: int) -> EpisodeValues:
         assert self._randomizer is not None
         return self._randomizer.draw(self._first_index + row, seeding, reset)
 

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from shoal.envs.context import EnvContext
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.making import AnyEnv, Env, EnvMaker
 from shoal.errors import ConfigError, EnvStartError
 
@@ -46,7 +46,7 @@ def check_videos(what: str) -> None:
         raise ConfigError(f"{what}: videos need PyAV, which is not installed; type: pip install 'shoal-rl[video]'")
 
 
-def made_to_draw(maker: EnvMaker, ctx: EnvContext, mode: str) -> AnyEnv:
+def make_rendering(maker: EnvMaker, ctx: EnvContext, mode: str) -> AnyEnv:
     """The environment with `render_mode`, if its constructor takes one."""
     if not has_screen():
         for name, value in SCREENLESS.items():
@@ -57,9 +57,9 @@ def made_to_draw(maker: EnvMaker, ctx: EnvContext, mode: str) -> AnyEnv:
         return maker.make(ctx)  # it takes no such argument; it may draw all the same
 
 
-def made_to_show(maker: EnvMaker, ctx: EnvContext) -> AnyEnv:
+def make_in_window(maker: EnvMaker, ctx: EnvContext) -> AnyEnv:
     """The environment in a window of its own."""
-    env = made_to_draw(maker, ctx, "human")
+    env = make_rendering(maker, ctx, "human")
     modes = env.metadata.get("render_modes") or ["human"]
     if getattr(env, "render_mode", None) != "human" or "human" not in modes:
         env.close()
@@ -70,9 +70,9 @@ def made_to_show(maker: EnvMaker, ctx: EnvContext) -> AnyEnv:
     return env
 
 
-def made_to_be_filmed(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] | None = None) -> Env:
+def make_filmable(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] | None = None) -> Env:
     """The environment after a look whether it draws, once it is reset with these options."""
-    env = made_to_draw(maker, ctx, "rgb_array")
+    env = make_rendering(maker, ctx, "rgb_array")
     if isinstance(env, VectorEnv):
         env.close()
         raise ConfigError(
@@ -87,7 +87,7 @@ def made_to_be_filmed(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] 
     except Exception as error:
         env.close()
         raise EnvStartError(
-            f"env {maker.name}: it cannot be filmed, its render() failed: {own_words(error)}"
+            f"env {maker.name}: it cannot be filmed, its render() failed: {error_text(error)}"
         ) from error
     return env
 

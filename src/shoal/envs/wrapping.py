@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from shoal.config.wrappers import source_and_args
 from shoal.envs.env_arguments import parameters_of
-from shoal.envs.env_errors import own_words, pass_on_interrupts
+from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.errors import ConfigError, EnvStartError, ShoalError
 
@@ -72,7 +72,7 @@ class Wrapping:
             raise
         except BaseException as error:
             pass_on_interrupts(error)
-            raise EnvStartError(f"{self.key}: {self.name} cannot wrap the environment: {own_words(error)}") from error
+            raise EnvStartError(f"{self.key}: {self.name} cannot wrap the environment: {error_text(error)}") from error
         if not isinstance(wrapped, gymnasium.Env):
             raise EnvStartError(f"{self.key}: {self.name} must return a gymnasium.Env (got {type(wrapped).__name__})")
         return wrapped

@@ -52,3 +52,10 @@ def _taken(folder: Path, files: Files) -> int:
     """What a control group has taken; what the kernel would drop from its file cache counts as free."""
     stat = dict(line.split(" ", 1) for line in text_in(folder / "memory.stat").splitlines())
     return (number_in(folder / files.usage) or 0) - int(stat.get(files.cache, 0))
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes for people: `1.8 MB`, `512 MB`, `8.0 GB`, `1,049 GB`."""
+    if count >= 1e9:
+        return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from shoal.config.model import ModelConfig
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.spaces import Space
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.catalog import custom_model_class
@@ -105,7 +105,7 @@ def _custom_module(
     except ShoalError:
         raise
     except Exception as error:
-        raise ConfigError(f"custom model {name} cannot be made: {own_words(error)}") from error
+        raise ConfigError(f"custom model {name} cannot be made: {error_text(error)}") from error
     for word in ("custom_loss", "metrics"):
         if hasattr(made, word):
             raise ConfigError(f"custom model {name}: {word} is not supported; leave it out")

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.spaces import ActionSpec, Space
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.distributions import Array, Coefficient, Evaluation
@@ -89,7 +89,7 @@ class CustomDistribution:
         except ShoalError:
             raise
         except Exception as error:
-            raise ConfigError(f"{self.name} fails: {own_words(error)}") from error
+            raise ConfigError(f"{self.name} fails: {error_text(error)}") from error
 
     def noise(self, rng: np.random.Generator, steps: int) -> Array:
         """A seed for each step."""

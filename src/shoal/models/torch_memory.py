@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from shoal.config.model import ModelConfig
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.observations import Kind
 from shoal.errors import ConfigError
 from shoal.models.network import Inputs
@@ -275,7 +275,7 @@ class ClassicMemoryNet(ClassicNet):
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"custom model {name}: get_initial_state must return a list of arrays, "
-                f"e.g. [np.zeros(64, np.float32)] ({own_words(error)})"
+                f"e.g. [np.zeros(64, np.float32)] ({error_text(error)})"
             ) from error
         self.initial_state: Inputs = tuple(part.numpy().astype(np.float32) for part in given)
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.network import Array, Inputs
 
@@ -203,7 +203,9 @@ class TorchNetwork:
                 outputs = self._pushed(tape.inputs, tangent)
         except NotImplementedError as error:
             if self._jvp_context is _plain_kernels:
-                raise ShoalError(f"{self.label}: an operation has no forward derivative: {own_words(error)}") from error
+                raise ShoalError(
+                    f"{self.label}: an operation has no forward derivative: {error_text(error)}"
+                ) from error
             # The fused LSTMs of oneDNN and cuDNN have none, but the plain kernels do.
             self._jvp_context = _plain_kernels
             return self.jvp(tape, tangent)
@@ -407,7 +409,7 @@ def _called(module: nn.Module, inputs: Tensors, label: str) -> tuple[Any, Any]:
     except ShoalError:
         raise
     except Exception as error:
-        raise ConfigError(f"{label} fails on {len(inputs[0])} observations: {own_words(error)}") from error
+        raise ConfigError(f"{label} fails on {len(inputs[0])} observations: {error_text(error)}") from error
     return outputs, values
 
 

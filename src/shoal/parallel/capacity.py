@@ -9,7 +9,7 @@ from shoal.config.layout import layout_of, total, workers_in
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.machine.cores import cores
-from shoal.machine.memory import available_memory
+from shoal.machine.memory import available_memory, bytes_text
 
 MOST_PER_CORE = 16  # CPUs that workers of a private Ray may ask for, for each core of the machine
 PROCESS_BYTES = 60 << 20  # that a worker takes before it has an environment, at the least
@@ -58,8 +58,8 @@ def check_machine(config: AlgorithmConfig) -> None:
     free = available_memory()
     if count * PROCESS_BYTES > free:
         raise ConfigError(
-            f"config.{_counted(config)}: {count:,} processes take at least {gigabytes(count * PROCESS_BYTES)} "
-            f"of memory and {gigabytes(free)} are free; "
+            f"config.{_counted(config)}: {count:,} processes take at least {bytes_text(count * PROCESS_BYTES)} "
+            f"of memory and {bytes_text(free)} are free; "
             f"use num_workers: {max(1, min(fit, free // PROCESS_BYTES - 1))}"
         )
 
@@ -75,8 +75,8 @@ def check_network(config: AlgorithmConfig, is_private: bool) -> None:
     if needed > free:
         widest = max(WIDTHS, key=lambda key: _weights(getattr(config.model, key) or ()))
         raise ConfigError(
-            f"config.model.{widest}: a network of {parameters:,} parameters takes {gigabytes(needed)} of memory with "
-            f"its gradient, its optimiser and the workers' copies, and {gigabytes(free)} are free; use narrower layers"
+            f"config.model.{widest}: a network of {parameters:,} parameters takes {bytes_text(needed)} of memory with "
+            f"its gradient, its optimiser and the workers' copies, and {bytes_text(free)} are free; use narrower layers"
         )
 
 
@@ -93,11 +93,6 @@ def least_parameters(config: AlgorithmConfig) -> int:
         counts += (4 if model.use_lstm else 3) * model.lstm_cell_size**2
     is_one = model.vf_share_layers or config.acts_by_value
     return counts if is_one else 2 * counts
-
-
-def gigabytes(count: float) -> str:
-    """A number of bytes for people."""
-    return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
 
 
 def _weights(widths: Sequence[int]) -> int:

@@ -18,12 +18,6 @@ class Group(Protocol):
     def sum(self, x: Numbers) -> Numbers:
         """The sum of every learner's array, to the bit the same for all; `x` may be overwritten."""
 
-    def mean(self, x: Numbers) -> Numbers:
-        """The mean of every learner's array; `x` may be overwritten."""
-
-    def broadcast(self, x: Numbers) -> Numbers:
-        """The array of the learner with rank 0; `x` may be overwritten."""
-
 
 class Alone:
     """The group of one."""
@@ -34,5 +28,3 @@ class Alone:
     def sum(self, x: Numbers) -> Numbers:
         """See `Group`."""
         return x
-
-    mean = broadcast = sum

@@ -31,18 +31,6 @@ class TorchGroup:
         dist.all_reduce(tensor)
         return self._array(tensor, x)
 
-    def mean(self, x: Numbers) -> Numbers:
-        """See `Group`."""
-        total = self.sum(x)
-        np.divide(total, self.size, out=total)
-        return total
-
-    def broadcast(self, x: Numbers) -> Numbers:
-        """See `Group`."""
-        tensor = self._tensor(x)
-        dist.broadcast(tensor, 0)
-        return self._array(tensor, x)
-
     def _tensor(self, x: NDArray[Any]) -> Any:
         return torch.from_numpy(np.ascontiguousarray(x)).to(self._device)
 

@@ -58,7 +58,7 @@ print(json.dumps(found))
 
 
 @dataclass(frozen=True)
-class Found:
+class JoinableCluster:
     """A Ray cluster that can be joined."""
 
     address: str  # as Ray takes it
@@ -71,7 +71,7 @@ def named_address() -> str | None:
     return None if address in ("", "local") else address
 
 
-def look_at(address: str) -> Found:
+def inspect_cluster(address: str) -> JoinableCluster:
     """Look at the cluster that is to be joined; ConfigError if it is not there, or cannot be joined from here."""
     place = _recorded() if address == "auto" else address
     host, port = _parsed(place)
@@ -87,7 +87,7 @@ def look_at(address: str) -> Found:
             f"{WORDS}: no node of the cluster at {place} runs on this host; type "
             f"`ray start --address={place}` here first, or run the command on one of its nodes"
         )
-    return Found(place, found.get("mode") == "token")
+    return JoinableCluster(place, found.get("mode") == "token")
 
 
 def _recorded() -> str:

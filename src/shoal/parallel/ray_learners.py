@@ -21,6 +21,7 @@ from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
 from shoal.models.build import build_policy
+from shoal.models.policy import Policy
 from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.ray_session import reserved_resources
@@ -34,7 +35,7 @@ log = logging.getLogger("shoal")
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Where learners find each other."""
 
     addresses: list[Address]  # by rank
@@ -42,41 +43,12 @@ class Meeting:
     on_gpus: str  # in the words of torch.distributed
 
 
-class RemoteLearner:
-    """What runs inside an actor: a learner with a policy of its own."""
+class MemberLearner:
+    """One of several learners that have met: it learns from its share of every batch, and all make the same step."""
 
-    def __init__(
-        self, config: AlgorithmConfig, spaces: tuple[Space, Space], user_code: UserCode, make: MakeLearner
-    ) -> None:
-        from threadpoolctl import ThreadpoolController
-
-        self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_learner)))
-        self._config, self._make = config, make
-        self._spaces, self._user_code = spaces, user_code
-
-    def place(self) -> tuple[str, Address]:
-        """The node this is on, and where the others can call."""
-        import ray
-
-        host: Callable[[], str] = ray.util.get_node_ip_address
-        self._listener = listen(host())
-        address, port = self._listener.getsockname()[:2]
-        return ray.get_runtime_context().get_node_id(), (address, port)
-
-    def join(self, meeting: Meeting, rank: int) -> None:
-        """Meet the others and build the learner."""
-        self._rank = rank
-        self.policy = build_policy(*self._spaces, self._config, self._user_code)
-        self.learner: Any = self._make(self._config, self.policy, self._group(meeting))  # learns from batches
-
-    def _group(self, meeting: Meeting) -> Group:
-        if not self._config.num_gpus:
-            return SocketGroup(self._listener, meeting.addresses, self._rank, meeting.secret)
-        from shoal.parallel.nccl import TorchGroup, use_interface_of
-
-        self._listener.close()
-        use_interface_of(meeting.addresses[self._rank][0])
-        return TorchGroup(meeting.on_gpus, self._rank, len(meeting.addresses))
+    def __init__(self, rank: int, policy: Policy, learner: Any) -> None:
+        self._rank, self._policy = rank, policy
+        self._learner = learner  # learns from batches
 
     def update(
         self, timesteps_total: int, columns: list[range], states: tuple[State, State] | None, *fragments: Batch
@@ -87,12 +59,54 @@ class RemoteLearner:
         lost for now has no fragment of its own: its share is somebody's fragment without its environments.
         """
         if states is not None:
-            self.policy.set_state(states[0])
-            self.learner.set_state(states[1])
+            self._policy.set_state(states[0])
+            self._learner.set_state(states[1])
         batch = concatenate(fragments) if columns else _empty(fragments[0])
         places = np.array([place for each in columns for place in each], np.int64)
-        stats = self.learner.update(replace(batch, columns=places), timesteps_total)
-        return (stats, self.policy.get_state(), self.learner.get_state()) if self._rank == 0 else None
+        stats = self._learner.update(replace(batch, columns=places), timesteps_total)
+        return (stats, self._policy.get_state(), self._learner.get_state()) if self._rank == 0 else None
+
+
+class RemoteLearner:
+    """What runs inside an actor: the place where the others call, and a member as soon as all have met."""
+
+    def __init__(
+        self, config: AlgorithmConfig, spaces: tuple[Space, Space], user_code: UserCode, make: MakeLearner
+    ) -> None:
+        import ray
+        from threadpoolctl import ThreadpoolController
+
+        self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_learner)))
+        self._config, self._spaces, self._user_code, self._make = config, spaces, user_code, make
+        host: Callable[[], str] = ray.util.get_node_ip_address
+        self._listener = listen(host())
+        self._member: MemberLearner | None = None
+
+    def place(self) -> tuple[str, Address]:
+        """The node this is on, and where the others can call."""
+        import ray
+
+        address, port = self._listener.getsockname()[:2]
+        return ray.get_runtime_context().get_node_id(), (address, port)
+
+    def join(self, rendezvous: Rendezvous, rank: int) -> None:
+        """Meet the others and build the learner."""
+        policy = build_policy(*self._spaces, self._config, self._user_code)
+        self._member = MemberLearner(rank, policy, self._make(self._config, policy, self._group(rendezvous, rank)))
+
+    def update(self, *given: Any) -> tuple[dict[str, float], State, State] | None:
+        """See `MemberLearner`."""
+        assert self._member is not None, "learners meet before they learn"
+        return self._member.update(*given)
+
+    def _group(self, rendezvous: Rendezvous, rank: int) -> Group:
+        if not self._config.num_gpus:
+            return SocketGroup(self._listener, rendezvous.addresses, rank, rendezvous.secret)
+        from shoal.parallel.nccl import TorchGroup, use_interface_of
+
+        self._listener.close()
+        use_interface_of(rendezvous.addresses[rank][0])
+        return TorchGroup(rendezvous.on_gpus, rank, len(rendezvous.addresses))
 
 
 class RayLearners:
@@ -159,7 +173,7 @@ class RayLearners:
                 self.stop()
                 if isinstance(error.cause, ShoalError):
                     raise error.cause from None
-                if not is_echo(error.cause):
+                if not is_lost_neighbour(error.cause):
                     raise ShoalError(f"a learner failed: {error.cause!r}\n{error}") from error
                 lost = error
             except self._ray.exceptions.RayError as error:
@@ -169,17 +183,17 @@ class RayLearners:
                 log.warning("a learner was lost (%s); all start anew and the iteration is repeated", _first_line(lost))
                 # What lay on a node that is gone is gone with it.
                 alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
-                fragments = [f for f in fragments if f.seat.place is not None and f.seat.place.node in alive]
+                fragments = [f for f in fragments if f.slot.location is not None and f.slot.location.node in alive]
                 if not fragments:
                     break
         raise WorkerError(f"the learners were lost again and again in one iteration: {lost}") from lost
 
     def _try_update(self, fragments: list[Fragment], timesteps_total: int) -> dict[str, float]:
-        nodes = {f.seat.index: f.seat.place.node if f.seat.place else "" for f in fragments}
+        nodes = {f.slot.index: f.slot.location.node if f.slot.location else "" for f in fragments}
         shares = shared_out(nodes, self._nodes)
         width = self._config.envs_per_worker
-        first_column = {f.seat.index: width * k for k, f in enumerate(fragments)}
-        batches = {f.seat.index: f.batch for f in fragments}
+        first_column = {f.slot.index: width * k for k, f in enumerate(fragments)}
+        batches = {f.slot.index: f.batch for f in fragments}
         policy = self._workers.policy
         # Weights that somebody has set in the driver are heard too.
         heard = self._known is not None and np.array_equal(self._known, policy.network.params)
@@ -220,7 +234,7 @@ class RayLearners:
             ).remote(config, spaces, self._user_code, self._make)
             for node in wanted
         ]
-        found = self._ray.get([actor.place.remote() for actor in self._actors])
+        found = self._ray.get([actor.location.remote() for actor in self._actors])
         self._nodes = [node for node, _ in found]
         self._meetings += 1
         addresses = [address for _, address in found]
@@ -228,8 +242,8 @@ class RayLearners:
         # A port could be anybody's; a file in our own folder is not.
         free = "tcp://{}:{}".format(*addresses[0])
         on_gpus = free if private is None else f"file://{private}/learners{self._meetings}"
-        meeting = Meeting(addresses, os.urandom(32), on_gpus)
-        self._ray.get([actor.join.remote(meeting, rank) for rank, actor in enumerate(self._actors)])
+        rendezvous = Rendezvous(addresses, os.urandom(32), on_gpus)
+        self._ray.get([actor.join.remote(rendezvous, rank) for rank, actor in enumerate(self._actors)])
         self._known = None
 
 
@@ -245,8 +259,8 @@ def shared_out(workers: Mapping[int, str], learners: Sequence[str]) -> list[list
     shares: list[list[int]] = [[] for _ in learners]
     homeless: list[int] = []
     for node in dict.fromkeys(workers.values()):
-        here = [index for index, place in workers.items() if place == node]
-        local = [rank for rank, place in enumerate(learners) if place == node]
+        here = [index for index, location in workers.items() if location == node]
+        local = [rank for rank, location in enumerate(learners) if location == node]
         if not local:
             homeless += here
             continue
@@ -257,7 +271,7 @@ def shared_out(workers: Mapping[int, str], learners: Sequence[str]) -> list[list
     return [sorted(share) for share in shares]
 
 
-def is_echo(cause: BaseException) -> bool:
+def is_lost_neighbour(cause: BaseException) -> bool:
     """Whether a learner failed only because its neighbour died in the middle of their sum."""
     words = ("nccl", "connection closed", "connection reset", "broken pipe", "timed out")
     broken = isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in words)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-MOST_LAST_WORDS = 3  # lines
+MOST_LAST_LINES = 3  # lines
 RAYS_OWN = re.compile(
     r":job_id:|:actor_name:|\*\*\* |.*@ +0x|\[\d{4}-\d\d-\d\d .*\] \w+\.cc:"
 )  # lines of a worker's log
 FATAL = re.compile(r"^\[\d{4}-\d\d-\d\d [\d:,]+ [EC] .*?\] (?:\(\w+\) )?\w+\.(?:cc|h):\d+: +(?P<words>.+)")
 
 
-def last_words(lines: list[str]) -> str:
+def crash_summary(lines: list[str]) -> str:
     """What is worth telling of a dead process's last lines: in a crash the line before it, and where it happened."""
     crash = next((k for k, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
     if crash is None:
-        return " | ".join(lines[-MOST_LAST_WORDS:])
+        return " | ".join(lines[-MOST_LAST_LINES:])
     where = [line for line in lines[crash + 1 :] if line.startswith("File ")]
     return " | ".join([*lines[max(crash - 1, 0) : crash + 1], *where[:1]])
 
 
-def said_by(file: Path) -> list[str]:
+def output_lines(file: Path) -> list[str]:
     """The last lines of a worker's log that say something."""
     return [line.strip() for line in _tail(file) if line.strip() and not RAYS_OWN.match(line)]
 

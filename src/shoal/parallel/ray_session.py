@@ -19,8 +19,8 @@ from shoal.machine.cores import cores
 from shoal.machine.ray_variables import TOKEN_MODE
 from shoal.parallel.capacity import check_cluster, check_machine, check_network
 from shoal.parallel.private_ray import PrivateRay, reread_token, start_private_ray
-from shoal.parallel.ray_address import look_at, named_address
-from shoal.parallel.ray_logs import last_words, said_by
+from shoal.parallel.ray_address import inspect_cluster, named_address
+from shoal.parallel.ray_logs import crash_summary, output_lines
 
 FREEING_TIMEOUT_S = 10.0
 
@@ -39,11 +39,11 @@ class Session:
         """The folder of a private Ray, which nobody else can read."""
         return None if self._private is None else str(self._private.folder.path)
 
-    def last_words(self, pid: int) -> str:
+    def last_output(self, pid: int) -> str:
         """What a process of this machine wrote to its error stream at last, in one line."""
         with contextlib.suppress(Exception):  # where Ray keeps its logs is not promised
             logs = Path(self.ray._private.worker.global_worker.node.get_logs_dir_path())
-            return last_words([line for file in logs.glob(f"worker-*-{pid}.err") for line in said_by(file)])
+            return crash_summary([line for file in logs.glob(f"worker-*-{pid}.err") for line in output_lines(file)])
         return ""
 
     def stop(self) -> None:
@@ -93,7 +93,7 @@ def open_session(num_cpus: int) -> Session:
 def _join(address: str) -> Session:
     """The cluster that the user names; where it asks for a token and one is here, the token is sent."""
     progress.info("joining the Ray cluster at %s", address)
-    found = look_at(address)
+    found = inspect_cluster(address)
     if found.needs_token:
         os.environ.update(TOKEN_MODE)  # read when Ray is imported
         reread_token()

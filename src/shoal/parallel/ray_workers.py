@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from shoal.config.changing import unchecked
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Sample, Summary, concatenate
+from shoal.data.batch import Sample, SampleSummary, concatenate
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
 from shoal.errors import EnvError, ShoalError, WorkerError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.ray_session import Session
-from shoal.parallel.remote_worker import Place, RemoteWorker
+from shoal.parallel.remote_worker import RemoteWorker, WorkerLocation
 from shoal.sampling.worker import Worker, check_count
 
 CLOSING_TIMEOUT_S = 5.0
@@ -30,14 +30,14 @@ log = logging.getLogger("shoal")
 
 
 @dataclass
-class Seat:
-    """One worker's place in the set, whichever actor sits on it."""
+class WorkerSlot:
+    """One worker of the set, whichever actor is that worker at the moment."""
 
     index: int
     actor: Any
     starting: Any  # the answer to `start`, until it is there
     generation: int = 0  # of the actor: answers of one that was replaced are refused
-    place: Place | None = None
+    location: WorkerLocation | None = None
     state: State | None = None  # after its last fragment
     deaths_in_a_row: int = 0
 
@@ -46,16 +46,16 @@ class Seat:
 class Fragment:
     """One worker's part of a sample; its batch stays where it was made until somebody asks for it."""
 
-    seat: Seat
-    summary: Summary
+    slot: WorkerSlot
+    summary: SampleSummary
     batch: Any  # a reference
 
 
 @dataclass
-class Round:
+class PendingFragments:
     """Fragments that were asked for, and have not come yet."""
 
-    references: dict[Any, tuple[Seat, int, Any]] = field(default_factory=dict)  # summary: seat, generation, batch
+    references: dict[Any, tuple[WorkerSlot, int, Any]] = field(default_factory=dict)  # summary: slot, generation, batch
     staleness: int = 0
 
 
@@ -71,15 +71,15 @@ class RayWorkers:
         self._config, self._maker, self.session = config, maker, session
         self._ray = session.ray
         self.task: Any = None
-        self._seats: list[Seat] = []
+        self._slots: list[WorkerSlot] = []
         self.num_remote_worker_restarts = 0
-        self._ahead: Round | None = None
+        self._ahead: PendingFragments | None = None
         self.steps_sampled = 0
         try:
-            self._seats = [self._seat(index) for index in range(1, config.worker_count + 1)]
-            answers = [self._one(seat.starting) for seat in self._seats]
-            for seat, (place, _, _) in zip(self._seats, answers, strict=True):
-                seat.place, seat.starting = place, None
+            self._slots = [self._new_slot(index) for index in range(1, config.worker_count + 1)]
+            answers = [self._answer(slot.starting) for slot in self._slots]
+            for slot, (location, _, _) in zip(self._slots, answers, strict=True):
+                slot.location, slot.starting = location, None
             first, self.observation_space, self.action_space = answers[0]
             self.config = self._config = config = config.with_envs_per_worker(first.num_envs)
             own = config if config.num_learners == 1 else without_gpu(config)
@@ -91,7 +91,7 @@ class RayWorkers:
     @property
     def num_healthy_workers(self) -> int:
         """See `Workers`."""
-        return sum(seat.starting is None for seat in self._seats)
+        return sum(slot.starting is None for slot in self._slots)
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""
@@ -105,18 +105,18 @@ class RayWorkers:
         spent = summary.communicate_time_s + perf_counter() - start
         return Sample(**{**vars(summary), "communicate_time_s": spent}, batch=concatenate(batches))
 
-    def sample_apart(self, steps: int) -> tuple[list[Fragment], Summary]:
+    def sample_apart(self, steps: int) -> tuple[list[Fragment], SampleSummary]:
         """As `sample`, but every worker's batch stays where it was made."""
         start = perf_counter()
-        asked, self._ahead = self._ahead or self._ask(steps), None
+        asked, self._ahead = self._ahead or self._ask_for_fragments(steps), None
         waiting = perf_counter()
-        while not (fragments := self._answers(asked)):  # all have died: whoever is back first samples
-            asked = self._ask(steps)
+        while not (fragments := self._collect(asked)):  # all have died: whoever is back first samples
+            asked = self._ask_for_fragments(steps)
         waited = perf_counter() - waiting
         if self._config.sample_async:
-            self._ahead = self._ask(steps)
+            self._ahead = self._ask_for_fragments(steps)
             self._ahead.staleness = 1
-        fragments.sort(key=lambda fragment: fragment.seat.index)
+        fragments.sort(key=lambda fragment: fragment.slot.index)
         # A sample that was asked for long ago may have been waited for while it was made, or not at all.
         busy = max(f.summary.env_time_s + f.summary.policy_time_s for f in fragments)
         spent = perf_counter() - start - min(waited, busy)
@@ -124,7 +124,7 @@ class RayWorkers:
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """See `Workers`."""
-        answers = self._all("apply", fn, self.policy.get_state())
+        answers = self._ask_all("apply", fn, self.policy.get_state())
         for _, changed in answers:
             if changed is not None:  # weights that are set on a worker are set for all
                 self.policy.set_state(changed)
@@ -137,59 +137,59 @@ class RayWorkers:
 
     def get_state(self) -> list[State]:
         """See `Workers`."""
-        if any(seat.state is None for seat in self._seats):
-            for seat, state in zip(self._seats, self._all("get_state"), strict=True):
-                seat.state = seat.state or state
-        return [seat.state for seat in self._seats if seat.state is not None]
+        if any(slot.state is None for slot in self._slots):
+            for slot, state in zip(self._slots, self._ask_all("get_state"), strict=True):
+                slot.state = slot.state or state
+        return [slot.state for slot in self._slots if slot.state is not None]
 
     def set_state(self, states: list[State]) -> int:
         """See `Workers`."""
-        check_count(states, len(self._seats))
+        check_count(states, len(self._slots))
         self._ahead = None
-        for seat, state in zip(self._seats, states, strict=True):
-            seat.state = state
-        pairs = zip(self._seats, states, strict=True)
-        return sum(self._one(answer) for answer in [seat.actor.set_state.remote(state) for seat, state in pairs])
+        for slot, state in zip(self._slots, states, strict=True):
+            slot.state = state
+        pairs = zip(self._slots, states, strict=True)
+        return sum(self._answer(answer) for answer in [slot.actor.set_state.remote(state) for slot, state in pairs])
 
     def places(self) -> dict[int, str]:
         """The node of every worker that is up, by its index."""
-        return {seat.index: seat.place.node for seat in self._seats if seat.place is not None}
+        return {slot.index: slot.location.node for slot in self._slots if slot.location is not None}
 
     def stop(self) -> None:
         """See `Workers`."""
         # Simulators may own processes and files: they get the time to close, but a hanging one cannot hold us up.
-        if self._seats:  # Ray's `get` starts a new Ray where there is none
-            closing = [seat.actor.stop.remote() for seat in self._seats if seat.starting is None]
+        if self._slots:  # Ray's `get` starts a new Ray where there is none
+            closing = [slot.actor.stop.remote() for slot in self._slots if slot.starting is None]
             with contextlib.suppress(Exception):
                 self._ray.get(closing, timeout=CLOSING_TIMEOUT_S)
-        for seat in self._seats:
+        for slot in self._slots:
             with contextlib.suppress(Exception):
-                self._ray.kill(seat.actor)
-        self._seats = []
+                self._ray.kill(slot.actor)
+        self._slots = []
         self.session.stop()
 
-    def _seat(self, index: int) -> Seat:
+    def _new_slot(self, index: int) -> WorkerSlot:
         actor = self._actor(index, 0)
-        return Seat(index, actor, actor.start.remote(None))
+        return WorkerSlot(index, actor, actor.start.remote(None))
 
     def _actor(self, index: int, generation: int) -> Any:
         remote = self._ray.remote(num_cpus=self._config.num_cpus_per_worker, max_restarts=0)(RemoteWorker)
         return remote.remote(without_gpu(self._config), self._maker, index, generation)
 
-    def _ask(self, steps: int) -> Round:
+    def _ask_for_fragments(self, steps: int) -> PendingFragments:
         """Ask all workers that are up for a fragment with the present weights; wait for one if none is."""
-        self._seat_the_ready()
+        self._admit_started()
         weights: Any = self.policy.get_state()
-        if len(self._seats) * weights.arrays["params"].nbytes > MOST_SENT_BYTES:
+        if len(self._slots) * weights.arrays["params"].nbytes > MOST_SENT_BYTES:
             weights = self._ray.put(weights)
-        asked = Round()
-        for seat in self._seats:
-            if seat.starting is None:
-                told, batch = seat.actor.sample.options(num_returns=2).remote(steps, weights, self.task)
-                asked.references[told] = seat, seat.generation, batch
+        asked = PendingFragments()
+        for slot in self._slots:
+            if slot.starting is None:
+                told, batch = slot.actor.sample.options(num_returns=2).remote(steps, weights, self.task)
+                asked.references[told] = slot, slot.generation, batch
         return asked
 
-    def _answers(self, asked: Round) -> list[Fragment]:
+    def _collect(self, asked: PendingFragments) -> list[Fragment]:
         """What comes back; those that die meanwhile are replaced, and nobody waits for them."""
         fragments = []
         pending = dict(asked.references)
@@ -197,25 +197,25 @@ class RayWorkers:
             ready, _ = self._ray.wait(list(pending), num_returns=1)
             more, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
             for told in dict.fromkeys([*ready, *more]):
-                seat, generation, batch = pending.pop(told)
-                if seat.generation != generation:
+                slot, generation, batch = pending.pop(told)
+                if slot.generation != generation:
                     continue
                 try:
-                    answered, summary, state = self._one(told, seat)
+                    answered, summary, state = self._answer(told, slot)
                 except WorkerError as lost:
-                    self._lose(seat, lost)
+                    self._replace_or_drop(slot, lost)
                     continue
                 assert answered == generation
-                seat.state, seat.deaths_in_a_row = state, 0
+                slot.state, slot.deaths_in_a_row = state, 0
                 self.steps_sampled += summary.num_steps
-                fragments.append(Fragment(seat, summary, batch))
+                fragments.append(Fragment(slot, summary, batch))
         return fragments
 
-    def _lose(self, seat: Seat, cause: WorkerError) -> None:
+    def _replace_or_drop(self, slot: WorkerSlot, cause: WorkerError) -> None:
         """Put a new worker in the place of a lost one, or go on without, or give up."""
-        seat.deaths_in_a_row += 1
+        slot.deaths_in_a_row += 1
         config = self._config
-        often = seat.deaths_in_a_row > MOST_DEATHS_IN_A_ROW
+        often = slot.deaths_in_a_row > MOST_DEATHS_IN_A_ROW
         if (
             config.recreate_failed_workers
             and not often
@@ -224,98 +224,98 @@ class RayWorkers:
             self.num_remote_worker_restarts += 1
             log.warning("%s; it is replaced", cause)
             with contextlib.suppress(Exception):
-                self._ray.kill(seat.actor)
-            seat.generation += 1
-            seat.actor = self._actor(seat.index, seat.generation)
+                self._ray.kill(slot.actor)
+            slot.generation += 1
+            slot.actor = self._actor(slot.index, slot.generation)
             # Where going on from the old place kills it again, it begins anew.
-            seat.starting = seat.actor.start.remote(seat.state if seat.deaths_in_a_row == 1 else None)
-            seat.place = None
+            slot.starting = slot.actor.start.remote(slot.state if slot.deaths_in_a_row == 1 else None)
+            slot.location = None
             return
-        if config.ignore_worker_failures and len(self._seats) > 1:
+        if config.ignore_worker_failures and len(self._slots) > 1:
             log.warning("%s; the others go on", cause)
-            self._seats.remove(seat)
+            self._slots.remove(slot)
             return
         if often:
             raise WorkerError(
-                f"{cause}\nThat was {seat.deaths_in_a_row} times in a row, without a fragment in between."
+                f"{cause}\nThat was {slot.deaths_in_a_row} times in a row, without a fragment in between."
             )
         if config.recreate_failed_workers:
             raise WorkerError(f"{cause}\nmax_worker_restarts is {config.max_worker_restarts}.")
         raise cause
 
-    def _seat_the_ready(self) -> None:
+    def _admit_started(self) -> None:
         """See which of the new workers have started; wait for the first if nobody else is up."""
-        starting = {seat.starting: seat for seat in self._seats if seat.starting is not None}
+        starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
         while starting:
-            alone = len(starting) == len(self._seats)
+            alone = len(starting) == len(self._slots)
             ready, _ = self._ray.wait(list(starting), num_returns=1, timeout=None if alone else 0)
             if not ready:
                 return
             for answer in ready:
-                seat = starting.pop(answer)
+                slot = starting.pop(answer)
                 try:
-                    seat.place, _, _ = self._one(answer, seat)
-                    seat.starting = None
+                    slot.location, _, _ = self._answer(answer, slot)
+                    slot.starting = None
                 except WorkerError as lost:
-                    self._lose(seat, lost)
-                    if seat in self._seats:
-                        starting[seat.starting] = seat
+                    self._replace_or_drop(slot, lost)
+                    if slot in self._slots:
+                        starting[slot.starting] = slot
 
-    def _joined(self, fragments: list[Fragment], staleness: int, communicate_time_s: float) -> Summary:
+    def _joined(self, fragments: list[Fragment], staleness: int, communicate_time_s: float) -> SampleSummary:
         """What the driver tells of all fragments together."""
         summaries = [fragment.summary for fragment in fragments]
-        return Summary(
+        return SampleSummary(
             num_steps=sum(s.num_steps for s in summaries),
             episodes=[episode for s in summaries for episode in s.episodes],
             incidents=[
-                replace(incident, host=f.seat.place.host if f.seat.place else "")
+                replace(incident, host=f.slot.location.host if f.slot.location else "")
                 for f in fragments
                 for incident in f.summary.incidents
             ],
-            env_time_s=sum(s.env_time_s for s in summaries) / len(self._seats),
-            policy_time_s=sum(s.policy_time_s for s in summaries) / len(self._seats),
+            env_time_s=sum(s.env_time_s for s in summaries) / len(self._slots),
+            policy_time_s=sum(s.policy_time_s for s in summaries) / len(self._slots),
             communicate_time_s=communicate_time_s,
             staleness=staleness,
         )
 
-    def _all(self, method: str, *arguments: Any) -> list[Any]:
+    def _ask_all(self, method: str, *arguments: Any) -> list[Any]:
         """What every worker answers, in order; one that is lost meanwhile is replaced and asked again."""
 
-        def ask(seat: Seat) -> Any:
-            return getattr(seat.actor, method).remote(*arguments)
+        def ask(slot: WorkerSlot) -> Any:
+            return getattr(slot.actor, method).remote(*arguments)
 
         answers = []
-        for seat, answer in [(seat, ask(seat)) for seat in self._seats]:
-            while seat in self._seats:
+        for slot, answer in [(slot, ask(slot)) for slot in self._slots]:
+            while slot in self._slots:
                 try:
-                    answers.append(self._one(answer, seat))
+                    answers.append(self._answer(answer, slot))
                     break
                 except WorkerError as lost:
-                    self._lose(seat, lost)
-                    answer = ask(seat)
+                    self._replace_or_drop(slot, lost)
+                    answer = ask(slot)
         return answers
 
-    def _one(self, reference: Any, seat: Seat | None = None) -> Any:
+    def _answer(self, reference: Any, slot: WorkerSlot | None = None) -> Any:
         """One answer, or the worker's error in its own words; WorkerError if the worker is gone."""
         exceptions = self._ray.exceptions
         try:
             return self._ray.get(reference)
         except exceptions.RayTaskError as error:
-            if isinstance(error.cause, EnvError) and seat is not None and seat.place is not None:
-                raise EnvError(f"worker {seat.index} on {seat.place.host}: {error.cause}") from None
+            if isinstance(error.cause, EnvError) and slot is not None and slot.location is not None:
+                raise EnvError(f"worker {slot.index} on {slot.location.host}: {error.cause}") from None
             if isinstance(error.cause, ShoalError):
                 raise error.cause from None
             raise ShoalError(f"a worker failed: {error.cause!r}\n{error}") from error
         except exceptions.RayError as error:
-            raise WorkerError(self._epitaph(seat, error)) from error
+            raise WorkerError(self._loss_message(slot, error)) from error
 
-    def _epitaph(self, seat: Seat | None, error: Exception) -> str:
+    def _loss_message(self, slot: WorkerSlot | None, error: Exception) -> str:
         """Who was lost, where, and what it said last."""
-        if seat is None or seat.place is None:
+        if slot is None or slot.location is None:
             return f"a worker was lost while it started: {_reason(error)}"
-        words = self.session.last_words(seat.place.pid)
+        words = self.session.last_output(slot.location.pid)
         told = f"; its last words: {words}" if words else ""
-        return f"worker {seat.index} on {seat.place.host} (pid {seat.place.pid}) was lost: {_reason(error)}{told}"
+        return f"worker {slot.index} on {slot.location.host} (pid {slot.location.pid}) was lost: {_reason(error)}{told}"
 
 
 def without_gpu(config: AlgorithmConfig) -> AlgorithmConfig:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Batch, Summary
+from shoal.data.batch import Batch, SampleSummary
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
 from shoal.sampling.worker import Worker
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerLocation:
     """Where a worker runs."""
 
     host: str
@@ -38,7 +38,7 @@ class RemoteWorker:
         self._worker_index, self._generation = worker_index, generation
         self.worker: Worker
 
-    def start(self, state: State | None) -> tuple[Place, Any, Any]:
+    def start(self, state: State | None) -> tuple[WorkerLocation, Any, Any]:
         """Make the environments and bring them to where they stood; the place and the spaces of them.
 
         Not in the constructor: of what is raised there Ray keeps the text alone.
@@ -49,10 +49,10 @@ class RemoteWorker:
         if state is not None:
             self.worker.set_state([state])
         node, num_envs = ray.get_runtime_context().get_node_id(), self.worker.vector.num_envs
-        place = Place(socket.gethostname(), os.getpid(), node, num_envs)
-        return place, self.worker.observation_space, self.worker.action_space
+        location = WorkerLocation(socket.gethostname(), os.getpid(), node, num_envs)
+        return location, self.worker.observation_space, self.worker.action_space
 
-    def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, Summary, State], Batch]:
+    def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, SampleSummary, State], Batch]:
         """One fragment with the given weights and filter; who made it, what it holds, and the worker's state after."""
         self.worker.policy.set_state(policy_state)
         self.worker.task = task

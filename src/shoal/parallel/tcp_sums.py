@@ -86,18 +86,6 @@ class SocketGroup:
             x[...] = mine
         return x
 
-    def mean(self, x: Numbers) -> Numbers:
-        """See `Group`."""
-        total = self.sum(x)
-        np.divide(total, self.size, out=total)
-        return total
-
-    def broadcast(self, x: Numbers) -> Numbers:
-        """See `Group`."""
-        if self.rank:
-            x[...] = 0
-        return self.sum(x)
-
     def close(self) -> None:
         """Leave the group; may be called twice."""
         for connection in self._sockets.values():

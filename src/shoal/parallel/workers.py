@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Sample, Summary
+from shoal.data.batch import Sample, SampleSummary
 from shoal.data.state import State
 from shoal.envs.vector import describe
 from shoal.errors import EnvError
@@ -58,7 +58,7 @@ class Workers(Protocol):
         """End every worker; may be called twice."""
 
 
-def check_usable(*samples: Summary) -> None:
+def check_usable(*samples: SampleSummary) -> None:
     """Refuse samples that hold no real step."""
     if not any(sample.num_steps for sample in samples):
         causes = [describe(incident) for incident in samples[-1].incidents[-1:]]

@@ -27,7 +27,7 @@ from shoal.reports.records import (
     read_sweep,
     read_trials,
 )
-from shoal.reports.statistics import Group, ranked
+from shoal.reports.statistics import SeedGroup, ranked
 from shoal.runs.checkpoints import best_checkpoint
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Analysis:
             rows.append({**about, **result, **_columns(trial.config, "config/"), "logdir": trial.logdir})
         return pd.DataFrame(rows)
 
-    def groups(self, metric: str | None = None, mode: str | None = None, scope: str = "last") -> list[Group]:
+    def groups(self, metric: str | None = None, mode: str | None = None, scope: str = "last") -> list[SeedGroup]:
         """Configurations by the mean score of their seeds, best first; without seeds each trial is one."""
         name, kind = self._metric(metric), self._mode(mode)
         if scope not in SCOPES:

@@ -17,7 +17,7 @@ from shoal.reports.analysis import Analysis, tree_of
 from shoal.reports.importance import Importance
 from shoal.reports.labels import counted, settings_text, short_names, value_text
 from shoal.reports.records import TrialRecord, read_about
-from shoal.reports.statistics import Group, verdict
+from shoal.reports.statistics import SeedGroup, verdict
 from shoal.reports.tables import aligned, axis_text, fitted, reached_text, status_counts
 from shoal.runs.folders import EXPERIMENT_FILE
 
@@ -31,7 +31,7 @@ class Answer:
     """What is known of a sweep now."""
 
     analysis: Analysis
-    groups: list[Group]
+    groups: list[SeedGroup]
     """Configurations, best first; without seeds each is one trial."""
     paths: list[str]
     """The settings that differ, most important first."""
@@ -43,7 +43,7 @@ class Answer:
     """What to type next, each with a word that says what it does."""
 
     @property
-    def best(self) -> Group | None:
+    def best(self) -> SeedGroup | None:
         """The best configuration."""
         return self.groups[0] if self.groups else None
 
@@ -57,14 +57,14 @@ class Answer:
         """Whether the first is better than the second by more than luck."""
         return verdict(self.groups, self.analysis.sweep.seeds)
 
-    def score(self, group: Group) -> str:
+    def score(self, group: SeedGroup) -> str:
         """`487.3`, or with seeds `487.3 (480.1 to 492.5)`."""
         if not self.seeds or group.interval is None:
             return number_text(group.mean)
         low, high = group.interval
         return f"{number_text(group.mean)} ({number_text(low)} to {number_text(high)})"
 
-    def called(self, group: Group) -> str:
+    def called(self, group: SeedGroup) -> str:
         """`trial 3`, or with seeds `trials 15-19`."""
         numbers = group.members
         if len(numbers) == 1:
@@ -227,6 +227,6 @@ def _table(answer: Answer, width: int) -> list[str]:
     return lines
 
 
-def interval_text(group: Group) -> str:
+def interval_text(group: SeedGroup) -> str:
     """`480.1 to 492.5`."""
     return "-" if group.interval is None else " to ".join(number_text(end) for end in group.interval)

@@ -26,7 +26,7 @@ MOST_TOUCHED = 200
 
 
 @dataclass(frozen=True)
-class Unit:
+class ChartEntry:
     """What is drawn as one line: a trial, or with seeds the trials that differ in nothing else."""
 
     index: int
@@ -42,7 +42,7 @@ class Unit:
         return tag("g", tag("title", escaped(self.title)), *inside, class_=words, data_t=self.index)
 
 
-def units_of(answer: Answer) -> list[Unit]:
+def chart_entries(answer: Answer) -> list[ChartEntry]:
     """Everything to draw, best last, so that it lies on top."""
     members: dict[int, list[TrialRecord]] = {}
     for record in answer.analysis.records:
@@ -53,10 +53,10 @@ def units_of(answer: Answer) -> list[Unit]:
         records = tuple(members.pop(group.index))
         shade = f"q{SHADES - 1 - SHADES * rank // len(answer.groups)}" if rank else "best"
         title = f"{answer.called(group)}, {metric} {answer.score(group)}: {answer.settings(records[0])}"
-        found.append(Unit(group.index, records, group.mean, shade, title))
+        found.append(ChartEntry(group.index, records, group.mean, shade, title))
     for index, rest in members.items():
         title = f"trial {rest[0].index}, {rest[0].status}: {answer.settings(rest[0])}"
-        found.append(Unit(index, tuple(rest), None, "none", title))
+        found.append(ChartEntry(index, tuple(rest), None, "none", title))
     return found[::-1]
 
 
@@ -72,7 +72,7 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def parallel_coordinates(answer: Answer, units: Sequence[Unit]) -> str:
+def parallel_coordinates(answer: Answer, entries: Sequence[ChartEntry]) -> str:
     """One line per trial through its settings to its score."""
     settings = {setting.path: setting for setting in answer.analysis.settings}
     paths = answer.paths
@@ -80,11 +80,11 @@ def parallel_coordinates(answer: Answer, units: Sequence[Unit]) -> str:
     places = np.linspace(side, width - side, len(paths) + 1).tolist()
     axes, columns = [], []
     for path, x in zip(paths, places):
-        values = [unit.records[0].settings.get(path) for unit in units]
+        values = [entry.records[0].settings.get(path) for entry in entries]
         heights, ticks = _axis(settings[path], values, height - bottom, top)
         columns.append(heights)
         axes.append(_drawn_axis(answer.names[path], x, ticks, top, height - bottom))
-    scores = [unit.score for unit in units if unit.score is not None]
+    scores = [entry.score for entry in entries if entry.score is not None]
     scale = _score_scale(scores, height - bottom, top)
     axes.append(
         _drawn_axis(
@@ -93,14 +93,14 @@ def parallel_coordinates(answer: Answer, units: Sequence[Unit]) -> str:
         )
     )  # fmt: skip
     lines = []
-    for at, unit in enumerate(units):
+    for at, entry in enumerate(entries):
         points = [(x, column[at]) for x, column in zip(places, columns)]
-        if unit.score is not None:
-            points.append((places[-1], scale(min(max(unit.score, scale.low), scale.high))))
-        touched = [line(points, class_="touch")] if len(units) <= MOST_TOUCHED else []
-        lines.append(unit.group(line(points), *touched))
+        if entry.score is not None:
+            points.append((places[-1], scale(min(max(entry.score, scale.low), scale.high))))
+        touched = [line(points, class_="touch")] if len(entries) <= MOST_TOUCHED else []
+        lines.append(entry.group(line(points), *touched))
     title = "Parallel coordinates: each line is one trial, through its settings to its score"
-    return chart(title, width, height, *lines, *axes, class_=f"full {_crowd(units)}")
+    return chart(title, width, height, *lines, *axes, class_=f"full {_crowd(entries)}")
 
 
 def _axis(
@@ -150,29 +150,29 @@ def _drawn_axis(name: str, x: float, ticks: Sequence[tuple[float, str]], top: fl
     return tag("g", tag("title", escaped(name)), *parts, class_="axis")
 
 
-def learning_curves(answer: Answer, units: Sequence[Unit]) -> str:
+def learning_curves(answer: Answer, entries: Sequence[ChartEntry]) -> str:
     """The metric over the steps, one line per trial, or with seeds their mean with a band."""
     analysis = answer.analysis
     frame = Frame(960, 390, left=64, top=28, bottom=48)
-    drawn = [unit for unit in units if any(record.index in analysis.curves for record in unit.records)]
+    drawn = [entry for entry in entries if any(record.index in analysis.curves for record in entry.records)]
     curves = [
-        analysis.curves[record.index] for unit in drawn for record in unit.records if record.index in analysis.curves
+        analysis.curves[record.index] for entry in drawn for record in entry.records if record.index in analysis.curves
     ]
     if max((len(curve.x) for curve in curves), default=0) < 2:
         return ""  # a function that reports once learns nothing on the way
     x = Scale(0.0, max(float(curve.x[-1]) for curve in curves) or 1.0, *frame.across)
     y = _score_scale(np.concatenate([curve.y for curve in curves]).tolist(), *frame.up)
     lines = []
-    for place, unit in enumerate(drawn):
-        own = [analysis.curves[record.index] for record in unit.records if record.index in analysis.curves]
+    for place, entry in enumerate(drawn):
+        own = [analysis.curves[record.index] for record in entry.records if record.index in analysis.curves]
         mean, parts = _with_band(own, x, y, len(drawn) - place <= MOST_BANDS) if len(own) > 1 else (own[0], [])
         points = _points(mean, x, y)
         parts.append(line(points))
         if len(drawn) <= MOST_TOUCHED:
             parts.append(line(points, class_="touch"))
         if points:
-            parts.append(_end_mark({record.status for record in unit.records}, *points[-1], len(drawn) <= MOST_DOTS))
-        lines.append(unit.group(*parts))
+            parts.append(_end_mark({record.status for record in entry.records}, *points[-1], len(drawn) <= MOST_DOTS))
+        lines.append(entry.group(*parts))
     window = tag(
         "rect", x=frame.left, y=frame.top - 6, width=frame.width, height=frame.height - frame.bottom - frame.top + 12
     )
@@ -183,8 +183,8 @@ def learning_curves(answer: Answer, units: Sequence[Unit]) -> str:
     return chart(title, frame.width, frame.height, inside, words, drawing, class_=_crowd(drawn))
 
 
-def _crowd(units: Sequence[Unit]) -> str:
-    return "many" if len(units) > MOST_DOTS else ""
+def _crowd(entries: Sequence[ChartEntry]) -> str:
+    return "many" if len(entries) > MOST_DOTS else ""
 
 
 def _points(curve: Curve, x: Scale, y: Scale) -> list[tuple[float, float]]:
@@ -219,9 +219,9 @@ def _end_mark(statuses: set[str], x: float, y: float, dots: bool) -> str:
     return tag("circle", cx=x, cy=y, r=2.5, class_="dot") if dots and statuses == {"finished"} else ""
 
 
-def legend(answer: Answer, units: Sequence[Unit]) -> str:
+def legend(answer: Answer, entries: Sequence[ChartEntry]) -> str:
     """What colours and marks mean."""
-    scores = [unit.score for unit in units if unit.score is not None]
+    scores = [entry.score for entry in entries if entry.score is not None]
     words = ["".join(tag("i", " ", class_=f"q{place}") for place in range(SHADES)), " worst to best by rank"]
     words += [" · ", tag("i", " ", class_="best"), f" the best ({number_text(scores[-1])})"] if scores else []
     statuses = {record.status for record in answer.analysis.records}

@@ -8,17 +8,17 @@ from typing import Any
 
 from shoal.data.number_text import tick_text
 from shoal.reports.answer import Answer
-from shoal.reports.charts import Unit
+from shoal.reports.charts import ChartEntry
 from shoal.reports.drawing import Frame, Scale, chart, label, line, scale_of, tag
 from shoal.reports.labels import LOG_KINDS
 from shoal.reports.records import Exploit, TrialRecord
 
 
-def lineage(answer: Answer, units: Sequence[Unit]) -> str:
+def lineage(answer: Answer, entries: Sequence[ChartEntry]) -> str:
     """One lane per trial of a population, with an arrow from whom it took over, and how the best came to be."""
     analysis = answer.analysis
-    by_index = {unit.records[0].index: unit for unit in units}
-    order = [unit.records[0] for unit in units[::-1]]
+    by_index = {entry.records[0].index: entry for entry in entries}
+    order = [entry.records[0] for entry in entries[::-1]]
     step = 26 if len(order) <= 40 else 12
     left, top, width = 70, 10, 960
     height = top + step * len(order) + 40
@@ -65,11 +65,11 @@ def ancestry(records: Sequence[TrialRecord], index: int, axis: str) -> list[tupl
     return found
 
 
-def settings_over_time(answer: Answer, units: Sequence[Unit]) -> list[str]:
+def settings_over_time(answer: Answer, entries: Sequence[ChartEntry]) -> list[str]:
     """For each setting, its value in every trial as it changed."""
     analysis = answer.analysis
     settings = {setting.path: setting for setting in analysis.settings}
-    ways = {unit.index: _course(unit.records[0], analysis.axis) for unit in units}
+    ways = {entry.index: _course(entry.records[0], analysis.axis) for entry in entries}
     frame = Frame(470, 220, left=64, top=28, bottom=44)
     x = Scale(0.0, max((at for way in ways.values() for at, _ in way), default=1.0) or 1.0, *frame.across)
     drawings = []
@@ -80,12 +80,12 @@ def settings_over_time(answer: Answer, units: Sequence[Unit]) -> list[str]:
         log = settings[path].kind in LOG_KINDS and min(numbers) > 0
         y = scale_of(numbers, *frame.up, log)
         lines = []
-        for unit in units:
+        for entry in entries:
             points: list[tuple[float, float]] = []
-            for at, own in ways[unit.index]:
+            for at, own in ways[entry.index]:
                 points += [(x(at), points[-1][1])] if points else []
                 points.append((x(at), y(own[path])))
-            lines.append(unit.group(line(points)))
+            lines.append(entry.group(line(points)))
         words = frame.lattice(x, y, analysis.axis, answer.names[path])
         drawings.append(chart(f"{answer.names[path]} over {analysis.axis}", frame.width, frame.height, words, *lines))
     return drawings

@@ -9,11 +9,11 @@ from importlib.resources import files
 from shoal.data.number_text import number_text
 from shoal.reports.answer import Answer, interval_text, percent
 from shoal.reports.charts import (
-    Unit,
+    ChartEntry,
+    chart_entries,
     learning_curves,
     legend,
     parallel_coordinates,
-    units_of,
 )
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.labels import value_text
@@ -27,7 +27,7 @@ LONGEST_REASON = 160
 def page(answer: Answer) -> str:
     """The whole page; it is well-formed XML too."""
     sweep = answer.analysis.sweep
-    units = units_of(answer)
+    entries = chart_entries(answer)
     code = files("shoal.reports")
     head = tag(
         "head",
@@ -40,7 +40,7 @@ def page(answer: Answer) -> str:
         "body",
         tag("h1", escaped(sweep.name)),
         *_about(answer),
-        tag("main", *_sections(answer, units)),
+        tag("main", *_sections(answer, entries)),
         tag("div", "", id="note", hidden="hidden", aria_live="polite"),
         tag("script", code.joinpath("page.js").read_text(encoding="utf-8")),
     )
@@ -57,11 +57,11 @@ def _about(answer: Answer) -> list[str]:
     return [tag("p", escaped(" · ".join(word for word in words if word)), class_="soft")]
 
 
-def _sections(answer: Answer, units: Sequence[Unit]) -> list[str]:
+def _sections(answer: Answer, entries: Sequence[ChartEntry]) -> list[str]:
     parts = [_answer(answer)]
     if answer.paths and answer.groups:
-        parts += [tag("h2", "Settings and scores"), legend(answer, units), parallel_coordinates(answer, units)]
-    if curves := learning_curves(answer, units):
+        parts += [tag("h2", "Settings and scores"), legend(answer, entries), parallel_coordinates(answer, entries)]
+    if curves := learning_curves(answer, entries):
         parts += [tag("h2", "Learning curves")]
         if answer.seeds:
             words = "The line is the mean of the seeds, the band goes from the worst of them to the best (first five)."
@@ -76,9 +76,9 @@ def _sections(answer: Answer, units: Sequence[Unit]) -> list[str]:
                 "An arrow is a trial that took over another; the strong line is how the best came to be.",
                 class_="soft",
             ),
-            lineage(answer, units),
+            lineage(answer, entries),
         ]
-        parts.append(tag("div", *settings_over_time(answer, units), " ", class_="pair"))
+        parts.append(tag("div", *settings_over_time(answer, entries), " ", class_="pair"))
     if answer.seeds:
         parts += [tag("h2", "Configurations"), _configurations(answer)]
         if any(len(group.scores) < answer.analysis.sweep.seeds for group in answer.groups):

@@ -19,7 +19,7 @@ SURE = 0.05
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """Trials that differ in nothing but the seed, with the score of each that has one."""
 
     index: int
@@ -53,7 +53,7 @@ def iqm(values: Sequence[float]) -> float:
     return math.fsum(middle) / len(middle)
 
 
-def ranked(scored: Iterable[tuple[TrialRecord, float | None]], mode: Mode, seeds: int = 1) -> list[Group]:
+def ranked(scored: Iterable[tuple[TrialRecord, float | None]], mode: Mode, seeds: int = 1) -> list[SeedGroup]:
     """Groups by the mean of their scores, best first; one that lacks seeds comes after all that have theirs.
 
     A mean over fewer seeds is more often high by luck. A trial that failed counts as a seed that is lacking.
@@ -69,7 +69,7 @@ def ranked(scored: Iterable[tuple[TrialRecord, float | None]], mode: Mode, seeds
     for index, found in members.items():
         found.sort(key=lambda pair: (sign * pair[0], pair[1].index))
         scores, trials = tuple(score for score, _ in found), tuple(record for _, record in found)
-        groups.append(Group(index, trials, scores, tuple(sorted(indices[index]))))
+        groups.append(SeedGroup(index, trials, scores, tuple(sorted(indices[index]))))
     return sorted(groups, key=lambda group: (len(group.scores) < seeds, sign * group.mean, group.index))
 
 
@@ -91,7 +91,7 @@ def chance_of_difference(first: Sequence[float], second: Sequence[float]) -> flo
     return float(np.mean(apart >= seen - 1e-9 * max(1.0, abs(seen))))
 
 
-def verdict(groups: Sequence[Group], seeds: int) -> str:
+def verdict(groups: Sequence[SeedGroup], seeds: int) -> str:
     """Whether the first is better than the second by more than luck, as a sentence; empty without seeds."""
     if seeds < 2 or len(groups) < 2:
         return ""

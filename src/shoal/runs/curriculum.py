@@ -18,7 +18,7 @@ from shoal.data.results import numbers, plain_json
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.envs.context import EnvContext
-from shoal.envs.env_errors import notice_once, own_words, pass_on_interrupts
+from shoal.envs.env_errors import error_text, notice_once, pass_on_interrupts
 from shoal.envs.importing import UserCode
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
@@ -50,7 +50,7 @@ class Curriculum:
             check_tasks(tasks, config, maker)
         if self._stages:
             self.task = self._stages[0]["task"]
-        self._probe = None if self._function is None else Probe("config.env_task_fn", config, maker)
+        self._probe = None if self._function is None else TaskProbe("config.env_task_fn", config, maker)
 
     def advance(self) -> bool:
         """Choose the task of the coming iteration; True if a new stage begins."""
@@ -146,7 +146,7 @@ class Curriculum:
         except ShoalError:
             raise
         except Exception as error:
-            raise CallbackError(f"env_task_fn {name} failed: {own_words(error)}") from error
+            raise CallbackError(f"env_task_fn {name} failed: {error_text(error)}") from error
         try:
             task = task_value(task)
         except ValueError as error:
@@ -155,7 +155,7 @@ class Curriculum:
         return task
 
 
-class Probe:
+class TaskProbe:
     """An environment that is never stepped: it tells whether a task is one, and is what `env_task_fn` looks at.
 
     Its task is always the newest, while those of training have theirs only from their next reset on.
@@ -193,7 +193,7 @@ class Probe:
             set_task(self.env, task)
         except BaseException as error:
             pass_on_interrupts(error)
-            raise refusal(f"{who}: set_task refuses {task!r}: {own_words(error)}") from error
+            raise refusal(f"{who}: set_task refuses {task!r}: {error_text(error)}") from error
         if (self.env.observation_space, self.env.action_space) != self._spaces:
             raise refusal(f"{who}: {task!r} changes the environment's spaces, which must stay the same")
         self.task = task
@@ -205,7 +205,7 @@ class Probe:
 
 def check_tasks(tasks: Mapping[str, Any], config: AlgorithmConfig, maker: EnvMaker) -> None:
     """Refuse, before training, what is no task of the environment."""
-    probe = Probe(next(iter(tasks)), config, maker)
+    probe = TaskProbe(next(iter(tasks)), config, maker)
     try:
         for key, task in tasks.items():
             probe.set(key, task, ConfigError)
@@ -239,4 +239,4 @@ def _task_of(env: gym.Env[Any, Any], key: str) -> Any:
         return None if task is None else task_value(task)
     except BaseException as error:
         pass_on_interrupts(error)
-        raise ConfigError(f"{key}: get_task() gives no task: {own_words(error)}") from error
+        raise ConfigError(f"{key}: get_task() gives no task: {error_text(error)}") from error

@@ -31,7 +31,7 @@ class Interrupts:
     """Notes the first signal in `signal`; inside `cutting()` also raises `Interrupted`.
 
     `hold` tells what happens while the user's own loop body runs (`away()`): with it the signal is only noted, without
-    it Ctrl-C raises KeyboardInterrupt there as everywhere in Python. `last_words` says what is saved, for a second
+    it Ctrl-C raises KeyboardInterrupt there as everywhere in Python. `what_is_saved` says what is saved, for a second
     signal that ends the process at once. `when_late` is called once, in another thread, when the enclosed call has not
     come out some seconds after the signal.
 
@@ -42,7 +42,7 @@ class Interrupts:
 
     def __init__(self, hold: bool, is_guarded: bool = True) -> None:
         self.signal: int | None = None
-        self.last_words: Callable[[], str] = str
+        self.what_is_saved: Callable[[], str] = str
         self.when_late: Callable[[int], None] | None = None
         self._heard_at = 0.0
         self._hold = hold
@@ -196,7 +196,7 @@ class Interrupts:
             if can_redraw():
                 os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # a live view hides the cursor
         with suppress(Exception):
-            words = f"Stopped at once by {signal.Signals(number).name}{self.last_words()}\n"
+            words = f"Stopped at once by {signal.Signals(number).name}{self.what_is_saved()}\n"
             if select.select([], [2], [], 0)[1]:  # somebody who reads nothing must not hold this up
                 os.write(2, words.encode())
         os._exit(128 + number)

@@ -29,7 +29,7 @@ LOST_AFTER_S = 60.0
 
 
 @dataclass(frozen=True)
-class Owner:
+class LeaseOwner:
     """A process, told apart from every other one that ever ran; `nonce` tells two leases of one process apart."""
 
     host: str
@@ -43,10 +43,10 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
 
-def this_process() -> Owner:
+def this_process() -> LeaseOwner:
     """The owner that stands for the calling process."""
     pid = os.getpid()
-    return Owner(socket.gethostname(), _boot(), _namespace(), pid, _start_time(pid) or "", os.urandom(8).hex())
+    return LeaseOwner(socket.gethostname(), _boot(), _namespace(), pid, _start_time(pid) or "", os.urandom(8).hex())
 
 
 class Lease:
@@ -118,7 +118,7 @@ class Lease:
         self.release()
 
 
-def holder(folder: Path) -> Owner | None:
+def holder(folder: Path) -> LeaseOwner | None:
     """Who is writing the run folder now, if anybody."""
     path = folder / LEASE
     owner = _read(path)
@@ -131,7 +131,7 @@ def check_free(folder: Path) -> None:
         raise ShoalError(f"{folder} is being written by {owner}: stop it, or start another run with --new.")
 
 
-def _take(path: Path, me: Owner) -> None:
+def _take(path: Path, me: LeaseOwner) -> None:
     owner = _read(path)
     if owner is not None:
         check_free(path.parent)
@@ -148,7 +148,7 @@ def _take(path: Path, me: Owner) -> None:
         os.fsync(file.fileno())
 
 
-def _put_away(path: Path, owner: Owner) -> None:
+def _put_away(path: Path, owner: LeaseOwner) -> None:
     """Remove a dead owner's lease; without a working lock, make sure that it is that one and no newer."""
     away = path.with_name(f".tmp-lease-{os.getpid()}-{os.urandom(4).hex()}")
     with suppress(FileNotFoundError):
@@ -184,22 +184,22 @@ def _guard(folder: Path) -> Iterator[None]:
         yield
 
 
-def _read(path: Path) -> Owner | None:
+def _read(path: Path) -> LeaseOwner | None:
     """The owner in the file; None if there is no file; an unknown owner if it is not readable yet or any more."""
     try:
-        return Owner(**json.loads(path.read_text()))
+        return LeaseOwner(**json.loads(path.read_text()))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):
-        return Owner("an unknown host", "", "", 0, "", "")
+        return LeaseOwner("an unknown host", "", "", 0, "", "")
 
 
-def _here(owner: Owner) -> bool:
+def _here(owner: LeaseOwner) -> bool:
     """Whether this kernel can tell about the owner's process."""
     return bool(owner.boot) and owner.boot == _boot() and owner.namespace == _namespace()
 
 
-def _is_alive(owner: Owner, path: Path) -> bool:
+def _is_alive(owner: LeaseOwner, path: Path) -> bool:
     if _here(owner):
         return bool(owner.started) and _start_time(owner.pid) == owner.started
     return _age_s(path) <= LOST_AFTER_S

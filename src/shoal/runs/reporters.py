@@ -25,7 +25,7 @@ class Reporters:
         self._reporters = (
             ResultJson(folder / "result.json", iteration),
             ProgressCsv(folder / "progress.csv", iteration),
-            Events(folder, timesteps),
+            TensorBoardEvents(folder, timesteps),
         )
         self._complained = False
 
@@ -164,7 +164,7 @@ def _cell(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-class Events:
+class TensorBoardEvents:
     """TensorBoard's numbers under `shoal/`, against `timesteps_total`, in one file per process."""
 
     def __init__(self, folder: Path, timesteps: int) -> None:

@@ -55,7 +55,7 @@ No array, environment, process or random stream of it depends on these.
 
 
 @dataclass(frozen=True)
-class Choice:
+class ResumeChoice:
     """The run to continue, if any; `done` says which criterion it has met already; `note` what the user should know."""
 
     folder: Path | None = None
@@ -63,14 +63,16 @@ class Choice:
     note: str | None = None
 
 
-def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float], source: Path | None = None) -> Choice:
+def choose(
+    parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float], source: Path | None = None
+) -> ResumeChoice:
     """The newest unfinished run of the same experiment, else a finished one, else none.
 
     `source` is where a run that begins with the policy of another takes it from: a checkpoint, or a folder of several.
     """
     asked = settings({key: value for key, value in tree.items() if key != "restore"})
-    finished: Choice | None = None
-    other: Choice | None = None
+    finished: ResumeChoice | None = None
+    other: ResumeChoice | None = None
     for folder in runs_of(parent):
         stored = stored_tree(folder)
         if stored is None:
@@ -85,13 +87,13 @@ def choose(parent: Path, tree: Mapping[str, Any], stop: Mapping[str, float], sou
         if summary is None and not checkpoints_of(folder) and _has_results(folder):
             continue  # it saved nothing to go on from, and its results must not be written over
         if summary is None and checkpoints_of(folder):
-            finished = finished or Choice(note=f"No checkpoint of {folder} can be read; a new run is started.")
+            finished = finished or ResumeChoice(note=f"No checkpoint of {folder} can be read; a new run is started.")
             continue
         done = stop_reason(summary or {}, stop)
         if done is None:
-            return Choice(folder)
-        finished = finished or Choice(folder, done)
-    return finished or other or Choice()
+            return ResumeChoice(folder)
+        finished = finished or ResumeChoice(folder, done)
+    return finished or other or ResumeChoice()
 
 
 def _begins_with(restored: str | None, source: Path | None) -> bool:
@@ -194,12 +196,14 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _other(folder: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Choice:
+def _other(folder: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]) -> ResumeChoice:
     """A word about an unfinished run with other settings."""
     if stop_reason(newest_summary(folder) or {}, stored.get("stop") or {}) is not None:
-        return Choice()
+        return ResumeChoice()
     keys = differences(settings(stored), asked)
     shown = "; ".join(keys[:5]) + (f"; and {len(keys) - 5} more" if len(keys) > 5 else "")
     owner = holder(folder)
     busy = f", and {owner} is at it" if owner else ""
-    return Choice(note=f"A new run is started, for {folder.name} is unfinished but has other settings ({shown}){busy}.")
+    return ResumeChoice(
+        note=f"A new run is started, for {folder.name} is unfinished but has other settings ({shown}){busy}."
+    )

@@ -195,7 +195,7 @@ class Run:
             for note in self.notes:
                 logger.info("%s", note)
             interrupts = stack.enter_context(Interrupts(hold_signals))
-            interrupts.last_words = self._saved_words
+            interrupts.what_is_saved = self._saved_words
             interrupts.when_late = self._save_meanwhile
             try:
                 with interrupts.cutting():

@@ -36,7 +36,7 @@ def missing_metric(name: str, result: Mapping[str, Any]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Progress:
+class StopProgress:
     """How near a run is to one stop criterion."""
 
     name: str
@@ -45,7 +45,7 @@ class Progress:
     eta_s: float | None
 
 
-def nearest_stop(results: Sequence[Mapping[str, Any]], stop: Mapping[str, float]) -> Progress | None:
+def nearest_stop(results: Sequence[Mapping[str, Any]], stop: Mapping[str, float]) -> StopProgress | None:
     """The criterion that will be met first: by the time it needs at the present rate, else by the share done.
 
     `results` are those of this process, oldest first. The rate is that of the last results, so a number that is no
@@ -61,7 +61,7 @@ def nearest_stop(results: Sequence[Mapping[str, Any]], stop: Mapping[str, float]
 
 def _progress(
     recent: Sequence[Mapping[str, float]], first: Mapping[str, float], name: str, limit: float
-) -> Progress | None:
+) -> StopProgress | None:
     found = [(result.get("time_total_s", 0.0), result[name]) for result in recent if name in result]
     if not found:
         return None
@@ -74,9 +74,9 @@ def _progress(
         origin = first.get(name, start)
     fraction = min(max((now - origin) / (limit - origin), 0.0), 1.0) if limit > origin else float(now >= limit)
     if now >= limit:
-        return Progress(name, limit, 1.0, 0.0)
+        return StopProgress(name, limit, 1.0, 0.0)
     rate = (now - start) / (now_s - start_s) if now_s > start_s else 0.0
-    return Progress(name, limit, fraction, (limit - now) / rate if rate > 0 else None)
+    return StopProgress(name, limit, fraction, (limit - now) / rate if rate > 0 else None)
 
 
 def default_stop(env: Any) -> dict[str, float]:

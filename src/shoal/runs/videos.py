@@ -8,7 +8,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.envs.context import EnvContext
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
-from shoal.envs.video import check_videos, has_screen, made_to_be_filmed
+from shoal.envs.video import check_videos, has_screen, make_filmable
 from shoal.errors import ConfigError
 from shoal.runs.evaluation import config_for_evaluation
 from shoal.runs.folders import check_writable
@@ -28,7 +28,7 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
         there = config_for_evaluation(config)
         drawn = first_draw(there, maker.user_code)
         ctx = EnvContext({**there.env_config, **drawn.env_config}, env_index=config.num_envs)
-        made_to_be_filmed(maker, ctx, drawn.options).close()
+        make_filmable(maker, ctx, drawn.options).close()
 
 
 def videos_folder(config: AlgorithmConfig) -> Path | None:

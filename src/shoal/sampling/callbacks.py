@@ -7,7 +7,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.envs.env_errors import own_words
+from shoal.envs.env_errors import error_text
 from shoal.envs.importing import UserCode
 from shoal.errors import CallbackError, ConfigError
 
@@ -75,7 +75,7 @@ def load_callbacks(source: str | type | None, user_code: UserCode) -> DefaultCal
     try:
         return kind()
     except Exception as error:
-        raise ConfigError(f"config.callbacks: {kind.__name__}() failed: {own_words(error)}") from error
+        raise ConfigError(f"config.callbacks: {kind.__name__}() failed: {error_text(error)}") from error
 
 
 def callbacks_class(source: str | type, user_code: UserCode) -> type[DefaultCallbacks]:
@@ -105,7 +105,7 @@ def call_hook(callbacks: DefaultCallbacks, name: str, where: str = "", **given: 
         getattr(callbacks, name)(**given)
     except Exception as error:
         hook = f"{type(callbacks).__name__}.{name}"
-        raise CallbackError(f"the hook {hook} failed{where}: {own_words(error)}") from error
+        raise CallbackError(f"the hook {hook} failed{where}: {error_text(error)}") from error
 
 
 def _problem(kind: type, name: str) -> str | None:

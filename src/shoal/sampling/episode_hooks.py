@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.envs.randomizing import Drawn
+from shoal.envs.randomizing import EpisodeValues
 from shoal.envs.vector import plain_numbers
 from shoal.errors import CallbackError
 from shoal.sampling.callbacks import DefaultCallbacks, LiveEpisode, call_hook, overridden
@@ -23,7 +23,7 @@ class EpisodeHooks:
         self._episodes: dict[int, LiveEpisode] = {}  # by env_index
         self._envs: dict[int, Any] = {}
 
-    def begin(self, env_index: int, env: Any, obs: Any, task: Any, drawn: Drawn) -> None:
+    def begin(self, env_index: int, env: Any, obs: Any, task: Any, drawn: EpisodeValues) -> None:
         """See `EpisodeObserver`."""
         self._envs[env_index] = env
         self._episodes[env_index] = LiveEpisode(env_index, task, drawn.options, drawn.env_config, last_obs=obs)

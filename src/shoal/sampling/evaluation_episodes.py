@@ -102,7 +102,7 @@ def _maker(part: EvaluationPart, recorder: EpisodeRecorder) -> EnvMaker:
     maker = part.maker
     if part.recording.is_empty:
         return maker
-    randomizer = Randomizer.of(part.config, maker.user_code)
+    randomizer = Randomizer.from_config(part.config, maker.user_code)
     recorder.one_env_per_episode = randomizer is not None and randomizer.has_env_config
     return recorded(maker, recorder, first_options=first_draw(part.config, maker.user_code).options)
 

@@ -18,9 +18,9 @@ from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
-from shoal.envs.randomizing import Drawn, Randomizer
+from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.vector import PythonVector, Vector
-from shoal.envs.video import made_to_show
+from shoal.envs.video import make_in_window
 from shoal.errors import CheckpointError, ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
@@ -59,11 +59,11 @@ class Worker:
         self.task: Any = None
         self.num_healthy_workers = self.num_remote_worker_restarts = 0  # it has no process of its own
         self.callbacks = load_callbacks(config.callbacks, maker.user_code)
-        self._randomizer = Randomizer.of(config, maker.user_code)
+        self._randomizer = Randomizer.from_config(config, maker.user_code)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
         self._first_index = self._place_of_first() if first_index is None else first_index
-        drawn = Drawn() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
+        drawn = EpisodeValues() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
         env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
         try:
             if isinstance(env, VectorEnv):
@@ -196,7 +196,7 @@ class Worker:
         """Which of all environments the first one here is."""
         return max(self.worker_index - 1, 0) * self.config.envs_per_worker
 
-    def _checked(self, drawn: Drawn, tells: bool) -> AnyEnv:
+    def _checked(self, drawn: EpisodeValues, tells: bool) -> AnyEnv:
         """The first environment, after a look at its first steps; evaluation has nothing new to tell of these."""
         report = check_first_steps(lambda: self._make(0, drawn.env_config), drawn.options)
         if self.worker_index <= 1 and tells:
@@ -209,7 +209,7 @@ class Worker:
     def _make(self, row: int, drawn: Mapping[str, Any] | None = None) -> AnyEnv:
         ctx = self._context(row, drawn)
         shown = self.config.render_env and ctx.env_index == 0
-        return made_to_show(self._maker, ctx) if shown else self._maker.make(ctx)
+        return make_in_window(self._maker, ctx) if shown else self._maker.make(ctx)
 
     def _context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
         return EnvContext(

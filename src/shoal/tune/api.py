@@ -46,7 +46,7 @@ def run(
     from shoal.config.experiment import as_said
     from shoal.config.sweep import sweep_from
     from shoal.envs.importing import UserCode
-    from shoal.tune.sweep_run import PAUSING, SweepRun
+    from shoal.tune.sweep_run import PAUSING, OwnFunction, SweepRun
 
     what = _algorithm_or_function(run_or_function)
     is_function = not isinstance(what, str)
@@ -79,9 +79,8 @@ def run(
         tree["run"] = what
         tree["name"] = name or what
         sweep = sweep_from(tree, may_be_single=True)
-    opened = SweepRun.open(sweep, not resume, UserCode.at(*search_path))
-    if is_function:
-        opened.function, opened.resources = what, dict(resources_per_trial or {})  # type: ignore[assignment]
+    function = None if isinstance(what, str) else OwnFunction(what, dict(resources_per_trial or {}))
+    opened = SweepRun.open(sweep, not resume, UserCode.at(*search_path), function)
     analysis = opened.run(show)
     number = opened.outcome.signal if opened.outcome is not None else None
     if number is not None:

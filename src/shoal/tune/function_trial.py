@@ -45,7 +45,7 @@ class FunctionTrial(TuneTrial):
         start, and one that became free meanwhile, which gets the trial and may have reported before the new one is up.
         """
         super().setup(config)
-        self.call: Call | None = None
+        self.call: FunctionThread | None = None
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial."""
@@ -77,7 +77,7 @@ class FunctionTrial(TuneTrial):
             self.end(reason)
         return {**self.last, "done": reason is not None}
 
-    def _begin(self) -> Call:
+    def _begin(self) -> FunctionThread:
         """Call the function; one that was interrupted begins anew."""
         self.last = {}
         self.iteration_count = 0
@@ -85,7 +85,7 @@ class FunctionTrial(TuneTrial):
         descriptor = open_own(self.folder / RESULTS_FILE, os.O_WRONLY | os.O_TRUNC)
         self.file = open(descriptor, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         config = tree_with(self.assignment.sweep, self.settings, self.seed).get("config") or {}
-        return Call(type(self).function, config, self.folder / "log.txt")
+        return FunctionThread(type(self).function, config, self.folder / "log.txt")
 
     def cleanup(self) -> None:
         """End the function where it reports."""
@@ -96,11 +96,11 @@ class FunctionTrial(TuneTrial):
             self.file.close()
 
 
-class Call:
+class FunctionThread:
     """One call of the function, in a thread of its own."""
 
     def __init__(self, function: Callable[..., Any], config: dict[str, Any], log: Any) -> None:
-        self._told: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._reports: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._wanted = threading.Semaphore(0)
         self._stopping = False
         self._function, self._config, self._log = function, config, log
@@ -110,7 +110,7 @@ class Call:
     def next(self) -> tuple[str, Any]:
         """Let the function go on until its next report or its end."""
         self._wanted.release()
-        return self._told.get()
+        return self._reports.get()
 
     def stop(self) -> None:
         """Let the function end where it is waiting."""
@@ -118,7 +118,7 @@ class Call:
         self._wanted.release()
 
     def _report(self, result: dict[str, Any]) -> None:
-        self._told.put(("result", result))
+        self._reports.put(("result", result))
         self._wanted.acquire()
         if self._stopping:
             raise Stopped
@@ -136,9 +136,9 @@ class Call:
                 returned = self._function(self._config)
                 if isinstance(returned, Mapping):
                     self._report(dict(returned))
-            self._told.put(("ended", None))
+            self._reports.put(("ended", None))
         except Stopped:
             pass
         except BaseException as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            self._told.put(("failed", f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"))
+            self._reports.put(("failed", f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"))

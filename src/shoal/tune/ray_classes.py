@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from shoal.config.sweep_options import Choosable
+from shoal.config.sweep_options import TuneMethod
 
 
-def ray_class(choosable: Choosable) -> Any:
+def ray_class(method: TuneMethod) -> Any:
     """The class itself."""
-    module, _, name = choosable.ray_class.partition(":")
+    module, _, name = method.ray_class.partition(":")
     return getattr(importlib.import_module(module), name)

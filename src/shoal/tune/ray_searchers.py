@@ -28,18 +28,20 @@ def make_search(sweep: Sweep, max_concurrent: int | None) -> SearchAlgorithm | S
     kind = sweep.search_alg.type
     options = {"seed": first_seed(sweep), **sweep.search_alg.options}
     if kind == "random":
-        return Draws(max_concurrent=max_concurrent or 0, constant_grid_search=True, random_state=options["seed"])
+        return ResumableDraws(
+            max_concurrent=max_concurrent or 0, constant_grid_search=True, random_state=options["seed"]
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that Ray has not kept up with; the user can do nothing about it
         # Without a result Ax takes a trial that failed for one that still runs.
         nothing = {sweep.metric: math.nan} if kind == "ax" else None
-        searcher: Searcher = Steady(_MAKERS[kind](sweep, options), nothing)
+        searcher: Searcher = GuardedSearcher(_MAKERS[kind](sweep, options), nothing)
     if sweep.seeds > 1:
         searcher = Repeater(searcher, repeat=sweep.seeds)
-    return Limited(searcher, max_concurrent) if max_concurrent else searcher
+    return ResumableLimit(searcher, max_concurrent) if max_concurrent else searcher
 
 
-class Draws(BasicVariantGenerator):
+class ResumableDraws(BasicVariantGenerator):
     """Ray's grids and draws, but how many may run is up to the command that continues a sweep."""
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -47,7 +49,7 @@ class Draws(BasicVariantGenerator):
         super().set_state({**state, "max_concurrent": self.max_concurrent})  # type: ignore[no-untyped-call]
 
 
-class Limited(ConcurrencyLimiter):
+class ResumableLimit(ConcurrencyLimiter):
     """Ray's limit, but it is that of the command that continues a sweep."""
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -55,7 +57,7 @@ class Limited(ConcurrencyLimiter):
         super().set_state({**state, "max_concurrent": self.max_concurrent})
 
 
-class Steady(Searcher):
+class GuardedSearcher(Searcher):
     """A searcher that hears only of results that have the metric as a number, and that ends instead of hanging."""
 
     def __init__(self, searcher: Searcher, nothing: dict[str, Any] | None = None) -> None:
@@ -141,7 +143,7 @@ def _hyperopt(sweep: Sweep, options: dict[str, Any]) -> Searcher:
 
 
 def _bayesopt(sweep: Sweep, options: dict[str, Any]) -> Searcher:
-    class Forgiving(ray_class(SEARCHERS["bayesopt"])):  # type: ignore[misc]
+    class BayesOptWithFailures(ray_class(SEARCHERS["bayesopt"])):  # type: ignore[misc]
         """One that draws another random trial in place of one that failed, where Ray's would wait for it for ever."""
 
         def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -150,7 +152,7 @@ def _bayesopt(sweep: Sweep, options: dict[str, Any]) -> Searcher:
             super().on_trial_complete(trial_id, result=result, error=error)
 
     # It suggests the same again while it waits for results, which its `patience` would take for the end.
-    return Forgiving(
+    return BayesOptWithFailures(
         metric=sweep.metric,
         mode=sweep.mode,
         random_state=options.pop("seed"),

@@ -1,6 +1,7 @@
 """What a scheduler has learned, from one life of a sweep to the next: Tune's own snapshot leaves it out.
 
-It is pickled, as all of Tune's snapshot is, and lies in the same folder.
+It is pickled, as all of Tune's snapshot is, and lies in the same folder. A pickle names modules and classes by their
+paths: before 1.0, a sweep is continued by the version of shoal that began it.
 """
 
 from __future__ import annotations

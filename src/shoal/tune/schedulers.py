@@ -6,50 +6,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
-from shoal.tune.search_functions import Option, checked_options
+from shoal.tune.search_functions import checked_options
 
-
-def ASHAScheduler(**options: Any) -> Option:
-    """Stops bad trials early, without waiting for others; the one to begin with."""
-    return checked_options("scheduler", "asha", options)
-
-
-def AsyncHyperBandScheduler(**options: Any) -> Option:
-    """The same by its longer name."""
-    return checked_options("scheduler", "asha", options)
-
-
-def FIFOScheduler(**options: Any) -> Option:
-    """Lets every trial train to its end."""
-    return checked_options("scheduler", "fifo", options)
-
-
-def HyperBandScheduler(**options: Any) -> Option:
-    """Stops bad trials early, in rounds that wait for each other."""
-    return checked_options("scheduler", "hyperband", options)
-
-
-def MedianStoppingRule(**options: Any) -> Option:
-    """Stops a trial whose best is worse than the median of the others' means."""
-    return checked_options("scheduler", "median", options)
-
-
-def PopulationBasedTraining(**options: Any) -> Option:
-    """Lets bad trials take over good ones, and change their settings, while they train."""
-    return checked_options("scheduler", "pbt", options)
-
-
-def PB2(**options: Any) -> Option:
-    """The same, but a Gaussian process chooses the new settings."""
-    return checked_options("scheduler", "pb2", options)
-
-
-def HyperBandForBOHB(**options: Any) -> Option:
-    """HyperBand for `shoal.tune.suggest.TuneBOHB`."""
-    return checked_options("scheduler", "bohb", options)
-
+ASHAScheduler = partial(checked_options, "scheduler", "asha")
+"""Stops bad trials early, without waiting for others; the one to begin with."""
+AsyncHyperBandScheduler = partial(checked_options, "scheduler", "asha")
+"""The same by its longer name."""
+FIFOScheduler = partial(checked_options, "scheduler", "fifo")
+"""Lets every trial train to its end."""
+HyperBandScheduler = partial(checked_options, "scheduler", "hyperband")
+"""Stops bad trials early, in rounds that wait for each other."""
+MedianStoppingRule = partial(checked_options, "scheduler", "median")
+"""Stops a trial whose best is worse than the median of the others' means."""
+PopulationBasedTraining = partial(checked_options, "scheduler", "pbt")
+"""Lets bad trials take over good ones, and change their settings, while they train."""
+PB2 = partial(checked_options, "scheduler", "pb2")
+"""The same, but a Gaussian process chooses the new settings."""
+HyperBandForBOHB = partial(checked_options, "scheduler", "bohb")
+"""HyperBand for `shoal.tune.suggest.TuneBOHB`."""
 
 if not TYPE_CHECKING:  # a type checker is to find unknown names itself
 

@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from shoal.errors import ConfigError
 
 Space = dict[str, list[Any]]
-Option = dict[str, Any]
+MethodOptions = dict[str, Any]
 
 
 def grid_search(values: Iterable[Any]) -> Space:
@@ -75,10 +75,13 @@ def sample_from(function: Callable[..., Any]) -> NoReturn:  # noqa: ARG001
     )
 
 
-def checked_options(key: str, name: str, options: Mapping[str, Any]) -> Option:
+def checked_options(key: str, name: str, /, *unnamed: Any, **options: Any) -> MethodOptions:
     """The mapping of a scheduler or searcher with its options; a ConfigError says which of them are wrong, and why."""
+    from shoal.config.problems import got
     from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, chosen_options
 
+    if unnamed:
+        raise ConfigError(f"{key}: {name} takes its options by their names {got(unnamed[0])}")
     table = SCHEDULERS if key == "scheduler" else SEARCHERS
     _, checked, problems = chosen_options(key, {"type": name, **options}, table)
     if problems:

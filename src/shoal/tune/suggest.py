@@ -6,45 +6,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
-from shoal.tune.search_functions import Option, checked_options
+from shoal.tune.search_functions import checked_options
 
-
-def BasicVariantGenerator(**options: Any) -> Option:
-    """Grids in full, and random draws of the rest."""
-    return checked_options("search_alg", "random", options)
-
-
-def OptunaSearch(**options: Any) -> Option:
-    """Optuna's tree of Parzen estimators."""
-    return checked_options("search_alg", "optuna", options)
-
-
-def HyperOptSearch(**options: Any) -> Option:
-    """HyperOpt's tree of Parzen estimators."""
-    return checked_options("search_alg", "hyperopt", options)
-
-
-def BayesOptSearch(**options: Any) -> Option:
-    """Bayesian optimisation by a Gaussian process."""
-    return checked_options("search_alg", "bayesopt", options)
-
-
-def TuneBOHB(**options: Any) -> Option:
-    """Kernel densities, with `shoal.tune.schedulers.HyperBandForBOHB`."""
-    return checked_options("search_alg", "bohb", options)
-
-
-def NevergradSearch(**options: Any) -> Option:
-    """Nevergrad's evolutionary and other optimisers."""
-    return checked_options("search_alg", "nevergrad", options)
-
-
-def AxSearch(**options: Any) -> Option:
-    """Bayesian optimisation by Ax and BoTorch."""
-    return checked_options("search_alg", "ax", options)
-
+BasicVariantGenerator = partial(checked_options, "search_alg", "random")
+"""Grids in full, and random draws of the rest."""
+OptunaSearch = partial(checked_options, "search_alg", "optuna")
+"""Optuna's tree of Parzen estimators."""
+HyperOptSearch = partial(checked_options, "search_alg", "hyperopt")
+"""HyperOpt's tree of Parzen estimators."""
+BayesOptSearch = partial(checked_options, "search_alg", "bayesopt")
+"""Bayesian optimisation by a Gaussian process."""
+TuneBOHB = partial(checked_options, "search_alg", "bohb")
+"""Kernel densities, with `shoal.tune.schedulers.HyperBandForBOHB`."""
+NevergradSearch = partial(checked_options, "search_alg", "nevergrad")
+"""Nevergrad's evolutionary and other optimisers."""
+AxSearch = partial(checked_options, "search_alg", "ax")
+"""Bayesian optimisation by Ax and BoTorch."""
 
 if not TYPE_CHECKING:  # a type checker is to find unknown names itself
 

@@ -45,7 +45,7 @@ from shoal.tune.trial_resources import bundles_of
 
 POINTER = "shoal.json"
 EXPLOITS = "exploits.json"
-MOST_HANDED = 4  # checkpoints of a trial that others may still want
+MOST_COPIES = 4  # checkpoints of a trial that others may still want
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class RunTrial(TuneTrial):
         copy = ""
         newest = self.run.save() if self.run is not None else None
         if newest is not None:
-            copy = str(hand_out(newest, self.sweep_folder / "ray" / "handed" / f"{self.number:05d}"))
+            copy = str(link_copy(newest, self.sweep_folder / "ray" / "handed" / f"{self.number:05d}"))
         replace_file(Path(checkpoint_dir) / POINTER, json.dumps({"trial": self.number, "copy": copy}).encode())
 
     def load_checkpoint(self, checkpoint: Any) -> None:
@@ -239,14 +239,14 @@ def exploits_of(folder: Path) -> list[tuple[Exploit, str]]:
     return [(Exploit(**one), name) for one, name in zip(tree, names, strict=True)]
 
 
-def hand_out(checkpoint: Path, place: Path) -> Path:
+def link_copy(checkpoint: Path, place: Path) -> Path:
     """A copy of a checkpoint by links, or by bytes where links fail, beside the last few that were handed out."""
     place.mkdir(parents=True, exist_ok=True)
     earlier = sorted(place.glob("[0-9]*"), key=lambda folder: int(folder.name.partition("_")[0]))
     number = int(earlier[-1].name.partition("_")[0]) + 1 if earlier else 1
     target = place / f"{number:06d}_{checkpoint.name}"
     shutil.copytree(checkpoint, target, copy_function=_link)
-    for old in earlier[: max(0, len(earlier) + 1 - MOST_HANDED)]:
+    for old in earlier[: max(0, len(earlier) + 1 - MOST_COPIES)]:
         with contextlib.suppress(OSError):
             remove_folder(old)
     return target

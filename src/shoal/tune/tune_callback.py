@@ -165,7 +165,7 @@ class TuneCallback(Callback):
         number = int(str(trial))
         self._running.pop(number, None)
         failure = self._failure(number)
-        reason = failure or _last_words(trial)
+        reason = failure or _failure_text(trial)
         self._tell("failed", number, reason, status="failed", reason=reason)
 
     def get_state(self) -> dict[str, Any] | None:
@@ -255,7 +255,7 @@ def _signal(node: str, pid: int) -> None:
     ray.remote(num_cpus=0)(os.kill).options(scheduling_strategy=there).remote(pid, int(signal.SIGTERM))
 
 
-def _last_words(trial: Trial) -> str:
+def _failure_text(trial: Trial) -> str:
     """What Tune knows of a failure."""
     error = trial.get_pickled_error()
     cause = getattr(error, "cause", None) or error

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.cluster.checks import CHECKS
-from shoal.cluster.doctor import Row, folded, rows
+from shoal.cluster.doctor import CheckRow, folded, rows
+from shoal.cluster.host_checks import CHECKS
 from shoal.cluster.host_facts import facts
 from shoal.cluster.host_lists import expand
 
@@ -77,7 +77,7 @@ def host(**changes: Any) -> dict[str, Any]:
     return told
 
 
-def row(check: str, **hosts: dict[str, Any]) -> Row:
+def row(check: str, **hosts: dict[str, Any]) -> CheckRow:
     (found,) = (row for row in rows(hosts) if row.check == check)
     return found
 
@@ -224,7 +224,7 @@ def test_hosts_that_are_well_in_different_ways_are_told_together() -> None:
     hosts = {f"n{number}": host(memory__available=number * GB) for number in range(2, 9)}
     assert row("memory", **hosts).lines() == [("ok", "n[2-8]", "ok")]
     hosts = {f"n{number}": host(memory__available=number * 10**6) for number in range(2, 9)}
-    assert row("memory", **hosts).lines() == [("warn", "n[2-8]", "such as: 2 MB free of 64.0 GB")]
+    assert row("memory", **hosts).lines() == [("warn", "n[2-8]", "such as: 2.0 MB free of 64 GB")]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from shoal.cluster.control_connection import Message, Peer, call
 from shoal.cluster.head import Head, HeadPlan
 from shoal.cluster.job_folder import Notice
-from shoal.cluster.wire import Message, Peer, call
 from shoal.errors import ConfigError, HeadFailed, LaunchError, NodeFailed, TimedOut
 
 VERSIONS = {"python": "3.11", "ray": "2.60.0", "shoal": "1"}
@@ -44,7 +44,7 @@ def plan_of(folder: Path, num_ranks: int | None, hosts: tuple[str, ...] = (), **
 
 def good(peer: Peer, message: Message) -> bool:
     """Start at once, stop at once."""
-    if message["kind"] == "serve":
+    if message["kind"] == "start_node":
         peer.send("up", address=message["head_address"] or "10.0.0.1:1", token_path="t", dashboard="")
     elif message["kind"] == "stop":
         archive = io.BytesIO()
@@ -59,14 +59,14 @@ def good(peer: Peer, message: Message) -> bool:
 
 
 def failing(peer: Peer, message: Message) -> bool:
-    if message["kind"] == "serve":
+    if message["kind"] == "start_node":
         peer.send("failed", reason="no space left on device")
         return True
     return good(peer, message)
 
 
 def vanishing(_: Peer, message: Message) -> bool:
-    return message["kind"] != "serve"
+    return message["kind"] != "start_node"
 
 
 async def agent(
@@ -126,9 +126,9 @@ def test_several_ranks_on_a_host_make_one_node_with_all_their_cores(tmp_path: Pa
         assert sorted((host.name, host.num_cpus) for host in head.up) == [("n1", 4), ("n2", 2)]
 
     with_head(plan_of(tmp_path, 4), body)
-    serves = [[m for m in messages if m["kind"] == "serve"] for messages in heard]
-    assert [len(each) for each in serves].count(1) == 2
-    (first,), (second,) = [each for each in serves if each]
+    starts = [[m for m in messages if m["kind"] == "start_node"] for messages in heard]
+    assert [len(each) for each in starts].count(1) == 2
+    (first,), (second,) = [each for each in starts if each]
     assert (first["head_address"], second["head_address"]) == (None, "10.0.0.1:1")
     assert (first["ip"], second["ip"]) == ("10.0.0.1", "127.0.0.1")
     assert "s" * 64 not in str(heard)
@@ -179,7 +179,7 @@ def test_a_check_sees_what_all_hosts_offer_before_any_ray_is_started(tmp_path: P
 
     with_head(plan_of(tmp_path, 2), body)
     assert offered == [{"CPU": 2, "GPU": 0}, {"CPU": 2, "GPU": 4}]
-    assert "serve" not in [message["kind"] for message in heard]
+    assert "start_node" not in [message["kind"] for message in heard]
 
 
 def test_two_hundred_agents(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from shoal.cluster.os_variables import mended
+from shoal.cluster.os_variables import variables_for_ray
 
 PLAIN = {"PATH": "/bin", "LANG": "en_GB.UTF-8", "OMP_NUM_THREADS": "4", "HOME": "/home/me"}
 
 
 def test_a_plain_environment_stays_as_it_is() -> None:
-    env, changes = mended(PLAIN, ["n1"])
+    env, changes = variables_for_ray(PLAIN, ["n1"])
     assert changes == []
     assert {name: env[name] for name in PLAIN} == PLAIN
 
@@ -24,7 +24,7 @@ def test_everything_that_is_changed_is_told() -> None:
         "RAY_ADDRESS": "10.0.0.1:6379",
         "RAY_AUTH_TOKEN": "another cluster's",
     }
-    env, changes = mended(odd, ["n1", "10.77.0.11"])
+    env, changes = variables_for_ray(odd, ["n1", "10.77.0.11"])
     assert "LD_PRELOAD" not in env
     assert "RAY_ADDRESS" not in env
     assert "RAY_AUTH_TOKEN" not in env

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from shoal.cluster import room_check
-from shoal.cluster.room_check import answer
+from shoal.cluster import capacity_check
+from shoal.cluster.capacity_check import answer
 from shoal.errors import ConfigError
 
 
@@ -33,5 +33,5 @@ def test_a_refusal_of_its_words_is_passed_on() -> None:
 
 
 def test_who_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room_check, "ANSWERING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(capacity_check, "ANSWERING_TIMEOUT_S", 0.2)
     assert told("exec sleep 1000") is None

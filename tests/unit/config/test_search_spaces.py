@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from shoal.config.search_spaces import KINDS, Setting, combinations, drawn, extremes, find_settings, fitted, in_words
+from shoal.config.search_spaces import (
+    KINDS,
+    Setting,
+    combinations,
+    drawn,
+    extremes,
+    find_settings,
+    fitted,
+    setting_text,
+)
 
 GOOD: dict[str, tuple[Any, ...]] = {
     "grid_search": (1, 2),
@@ -44,7 +53,7 @@ def test_every_kind_is_found_and_drawn_within_its_bounds(kind: str) -> None:
         assert kind == "normal" or ends[0] <= value <= ends[1]
         if KINDS[kind].has_step:
             assert value / GOOD[kind][2] == pytest.approx(round(value / GOOD[kind][2]))
-    assert in_words(setting).startswith(kind)
+    assert setting_text(setting).startswith(kind)
 
 
 def test_what_randomize_draws_is_the_environments_own() -> None:

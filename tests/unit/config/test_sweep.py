@@ -9,7 +9,7 @@ import pytest
 
 from shoal.config.experiment import experiment_from
 from shoal.config.sweep import (
-    Chosen,
+    MethodChoice,
     Setting,
     experiment_with,
     mutated,
@@ -83,7 +83,7 @@ def test_json_and_back(words: dict[str, Any]) -> None:
 
 def test_options_of_a_scheduler_follow_from_stop() -> None:
     asha = sweep(scheduler="asha").scheduler
-    assert asha == Chosen(
+    assert asha == MethodChoice(
         "asha",
         {
             "time_attr": "timesteps_total",

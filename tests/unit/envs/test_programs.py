@@ -187,7 +187,7 @@ def test_a_command_that_cannot_be_is_refused(env: dict[str, Any], words: str, mo
 @pytest.mark.parametrize(
     ("env", "problem"),
     [
-        ({"comand": "./a"}, "config.env: must have the key command (a program to start) or listen"),
+        ({"comand": "./a"}, "config.env: must have the key command (a program to start), listen or fmu"),
         ({"command": "./a", "protocoll": "lines"}, "env.protocoll: unknown key; did you mean env.protocol?"),
         ({"command": "./a", "protocol": "xml"}, "env.protocol: must be lines (got 'xml')"),
         ({"command": []}, "env.command: must be a program and its arguments"),

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.config.sections import RandomizeConfig
 from shoal.envs.importing import INSTALLED, UserCode
-from shoal.envs.randomizing import Drawn, Randomizer
+from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.errors import ConfigError
 
 
@@ -53,8 +53,8 @@ def test_cases_come_from_a_file(tmp_path) -> None:
     (tmp_path / "cases.csv").write_text(text)
     randomizer = Randomizer(RandomizeConfig(cases="cases.csv"), 0, UserCode.at(tmp_path), {"mesh": {"dx": 1, "dy": 2}})
     drawn = [randomizer.draw(0, 1, reset) for reset in range(50)]
-    one = Drawn({"wind": 1e-3, "surface": "ice"}, {"mesh": {"dx": 16, "dy": 2}})
-    two = Drawn({"wind": 2}, {"mesh": {"dx": "fine", "dy": 2}})
+    one = EpisodeValues({"wind": 1e-3, "surface": "ice"}, {"mesh": {"dx": 16, "dy": 2}})
+    two = EpisodeValues({"wind": 2}, {"mesh": {"dx": "fine", "dy": 2}})
     assert {str(each) for each in drawn} == {str(one), str(two)}
     drawn[0].env_config["mesh"].clear()
     assert randomizer.draw(0, 1, 0) in (one, two)

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.envs.context import EnvContext
 from shoal.envs.making import env_maker
-from shoal.envs.video import check_video, made_to_be_filmed, paletted, picture
+from shoal.envs.video import check_video, make_filmable, paletted, picture
 from shoal.errors import ConfigError, EnvError
 
 
@@ -54,16 +54,16 @@ def test_pictures_in_the_usual_forms() -> None:
 )
 def test_what_is_no_picture_is_refused(frame: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        made_to_be_filmed(env_maker(drawing(frame)), EnvContext())
+        make_filmable(env_maker(drawing(frame)), EnvContext())
 
 
 def test_a_picture_that_fails_is_told_in_its_own_words() -> None:
     with pytest.raises(EnvError, match=r"its render\(\) failed: RuntimeError: no EGL"):
-        made_to_be_filmed(env_maker(drawing(RuntimeError("no EGL"))), EnvContext())
+        make_filmable(env_maker(drawing(RuntimeError("no EGL"))), EnvContext())
 
 
 def test_a_gymnasium_environment_draws_when_it_is_told() -> None:
-    env = made_to_be_filmed(env_maker("CartPole-v1"), EnvContext())
+    env = make_filmable(env_maker("CartPole-v1"), EnvContext())
     assert env.render_mode == "rgb_array"
     assert picture(env).shape == (400, 600, 3)
     env.close()

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from shoal.machine import memory
-from shoal.machine.memory import VERSIONS, available_memory, memory_limits, total_memory
+from shoal.machine.memory import VERSIONS, available_memory, bytes_text, memory_limits, total_memory
 
 
 def test_this_machine_has_some() -> None:
@@ -29,3 +29,8 @@ def test_a_control_group_leaves_its_limit_less_its_usage(
     found = list(memory_limits(tmp_path, tmp_path / "listing"))
     monkeypatch.setattr(memory, "memory_limits", lambda: iter(found))
     assert (total_memory(), available_memory()) == (1_000_000, 650_000)
+
+
+def test_bytes_for_people() -> None:
+    found = [bytes_text(count) for count in (1.8e6, 5.12e8, 8e9, 6.3e10, 1.049e12)]
+    assert found == ["1.8 MB", "512 MB", "8.0 GB", "63 GB", "1,049 GB"]

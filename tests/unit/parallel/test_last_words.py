@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shoal.parallel.ray_logs import errors_in, last_words
+from shoal.parallel.ray_logs import crash_summary, errors_in
 
 
 def test_of_a_crash_the_line_before_it_and_its_place_are_told() -> None:
@@ -17,15 +17,15 @@ def test_of_a_crash_the_line_before_it_and_its_place_are_told() -> None:
         'File "vector.py", line 100 in step',
         "Extension modules: numpy (total: 24)",
     ]
-    assert last_words(lines) == (
+    assert crash_summary(lines) == (
         "floating point exception in cell 17 | Fatal Python error: Floating-point exception | "
         'File "my_env.py", line 33 in step'
     )
 
 
 def test_of_another_end_the_last_lines_are_told() -> None:
-    assert last_words(["a", "b", "c", "STOP: negative density"]) == "b | c | STOP: negative density"
-    assert last_words([]) == ""
+    assert crash_summary(["a", "b", "c", "STOP: negative density"]) == "b | c | STOP: negative density"
+    assert crash_summary([]) == ""
 
 
 def test_what_a_daemon_calls_an_error(tmp_path: Path) -> None:

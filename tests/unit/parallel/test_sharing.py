@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.parallel.ray_learners import is_echo, nodes_for, shared_out
+from shoal.parallel.ray_learners import is_lost_neighbour, nodes_for, shared_out
 
 nodes = st.sampled_from("abc")
 
@@ -44,8 +44,8 @@ def test_learners_sit_where_the_workers_are(workers, count, wanted) -> None:
 
 
 def test_only_a_broken_sum_is_an_echo() -> None:
-    assert is_echo(ConnectionError("a learner has closed its connection"))
-    assert is_echo(ConnectionResetError(104, "Connection reset by peer"))
-    assert is_echo(RuntimeError("NCCL error: remote process exited or there was a network error"))
-    assert not is_echo(ValueError("the model's output has 3 columns"))
-    assert not is_echo(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert is_lost_neighbour(ConnectionError("a learner has closed its connection"))
+    assert is_lost_neighbour(ConnectionResetError(104, "Connection reset by peer"))
+    assert is_lost_neighbour(RuntimeError("NCCL error: remote process exited or there was a network error"))
+    assert not is_lost_neighbour(ValueError("the model's output has 3 columns"))
+    assert not is_lost_neighbour(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.config.sweep import Chosen, Setting, Sweep
+from shoal.config.sweep import MethodChoice, Setting, Sweep
 from shoal.reports.records import Exploit, TrialRecord
 
 LR = Setting("config.lr", "loguniform", (1e-5, 1e-2))
@@ -112,7 +112,7 @@ def fill(
 
 def fill_population(folder: Path, count: int = 6, iterations: int = 40, every: int = 8) -> Path:
     """A population over lr: at each turn the worst takes over the best."""
-    made = sweep(LR, GAMMA, scheduler=Chosen("pbt"))
+    made = sweep(LR, GAMMA, scheduler=MethodChoice("pbt"))
     rng = np.random.default_rng(1)
     settings = [{setting.path: draw(setting, rng) for setting in made.settings} for _ in range(count)]
     first = [dict(own) for own in settings]

@@ -12,7 +12,7 @@ import pytest
 from fake_sweeps import BATCH, GAMMA, LR, NET, fill, fill_population, sweep, write_results, write_sweep
 
 from shoal.config.experiment import experiments_from_file
-from shoal.config.sweep import Chosen, Setting, Sweep
+from shoal.config.sweep import MethodChoice, Setting, Sweep
 from shoal.data.number_text import tick_text
 from shoal.reports.analysis import Analysis
 from shoal.reports.answer import answer_lines, answer_of
@@ -198,7 +198,7 @@ def test_a_sweep_without_any_result_or_metric_makes_a_page(tmp_path: Path, metri
 
 
 def test_a_page_of_many_trials_stays_small(tmp_path: Path) -> None:
-    folder = fill(tmp_path, sweep(LR, GAMMA, BATCH, NET, scheduler=Chosen("asha")), 300, iterations=80)
+    folder = fill(tmp_path, sweep(LR, GAMMA, BATCH, NET, scheduler=MethodChoice("asha")), 300, iterations=80)
     write_answer(folder)
     assert (folder / "index.html").stat().st_size < 1_500_000
     parsed(folder)

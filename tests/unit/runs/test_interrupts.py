@@ -203,10 +203,10 @@ def test_a_forked_child_takes_what_signals_it_likes() -> None:
 
 
 def test_a_full_device_is_a_loss_that_nobody_notices(tmp_path: Path) -> None:
-    from shoal.cli.output import Outlet, _text
+    from shoal.cli.output import GuardedStream, _text
 
     with open("/dev/full", "w") as full, open(tmp_path / "good", "w+") as good:
-        lost, kept = Outlet(full.fileno(), "stdout"), Outlet(good.fileno(), "stderr")
+        lost, kept = GuardedStream(full.fileno(), "stdout"), GuardedStream(good.fileno(), "stderr")
         for outlet, like in ((lost, full), (kept, good)):
             with _text(outlet, like) as stream:
                 for _ in range(3):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shoal.runs.reporters import Events, ProgressCsv, Reporters, ResultJson
+from shoal.runs.reporters import ProgressCsv, Reporters, ResultJson, TensorBoardEvents
 
 
 def result(iteration: int, **more: Any) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_reporters_keep_what_was_written_when_the_process_dies(tmp_path: Path) -
             reporters: tuple[Any, ...] = (
                 ProgressCsv(tmp_path / "progress.csv", 0),
                 ResultJson(tmp_path / "result.json", 0),
-                Events(tmp_path, 0),
+                TensorBoardEvents(tmp_path, 0),
             )
             for each in reporters:
                 each.report(result(1))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.data.results import flat, numbers
 from shoal.runs.stopping import default_stop, missing_metric, nearest_stop, stop_reason
 
 
@@ -39,12 +38,6 @@ def test_a_metric_that_no_episode_has_is_told_with_the_nearest() -> None:
     assert missing_metric("custom_metrics/x", {"episodes_this_iter": 1, "custom_metrics": {}}) is not None
     assert missing_metric("evaluation/custom_metrics/x", result) is None, "there was no evaluation"
     assert missing_metric("evaluation/custom_metrics/x", {"evaluation": result}) is not None
-
-
-def test_flat_results() -> None:
-    result = {"a": {"b": {"c": 1}, "d": True}, "e": [1], "f": None, "g": "x", "h": np.int64(3), "i": float("inf")}
-    assert flat(result) == {"a/b/c": 1, "a/d": True, "g": "x", "h": 3, "i": float("inf")}
-    assert numbers(result) == {"a/b/c": 1, "h": 3}
 
 
 def at(second: float, **values: float) -> dict[str, float]:

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.cli import live
 from shoal.cli.live import PlainView, live_lines, open_view
-from shoal.cli.progress import Waits, activity_phrases
+from shoal.cli.progress import ReminderTimes, activity_phrases
 from shoal.config.experiment import algorithm_config
 from shoal.runs.activity import Activity, progress
 
@@ -51,10 +51,10 @@ def test_what_is_waited_for(activity: Activity, told: str) -> None:
 
 
 def test_lines_come_less_and_less_often() -> None:
-    waits = Waits()
-    assert [t for t in range(3000) if waits.is_time(0.0, float(t))] == [10, 60, 660, 1260, 1860, 2460]
-    assert not waits.is_time(3000.0, 3005.0)
-    assert waits.is_time(3000.0, 3011.0)
+    reminders = ReminderTimes()
+    assert [t for t in range(3000) if reminders.is_time(0.0, float(t))] == [10, 60, 660, 1260, 1860, 2460]
+    assert not reminders.is_time(3000.0, 3005.0)
+    assert reminders.is_time(3000.0, 3011.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import shoal
 from shoal.config.sweep import sweep_from
 from shoal.reports.records import results_of, write_sweep
-from shoal.tune.sweep_run import SweepRun
+from shoal.tune.sweep_run import OwnFunction, SweepRun
 
 
 def three_reports(config: dict[str, Any]) -> None:
@@ -25,9 +25,8 @@ def process_of_trial_0(tmp_path: Path) -> Callable[[], Any]:
     """Sets up what a process of trial 0 holds."""
     pytest.importorskip("ray.tune")
     tree = {"name": "test", "config": {"x": {"grid_search": [10]}}, "metric": "score", "mode": "max"}
-    opened = SweepRun(sweep_from(tree, check_experiment=False), tmp_path)
-    opened.function = three_reports
-    write_sweep(tmp_path, opened.sweep, (), "three_reports")
+    opened = SweepRun(sweep_from(tree, check_experiment=False), tmp_path, function=OwnFunction(three_reports))
+    write_sweep(tmp_path, opened.sweep, opened.user_code, "three_reports")
     trial_class: Any = opened._trainable("life")
 
     def set_up() -> Any:

@@ -19,7 +19,7 @@ from shoal.errors import ConfigError
 from shoal.tune.api import FOREIGN
 from shoal.tune.ray_classes import ray_class
 from shoal.tune.ray_schedulers import make_scheduler
-from shoal.tune.ray_searchers import Steady, make_search
+from shoal.tune.ray_searchers import GuardedSearcher, make_search
 from shoal.tune.ray_spaces import AS_LOG, AS_TEXT, REPEAT, SEED, param_space, settings_of
 
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -222,7 +222,7 @@ class Silent:
 
 def test_a_searcher_hears_numbers_alone_and_ends_instead_of_hanging() -> None:
     inner = Silent()
-    steady = Steady(inner)
+    steady = GuardedSearcher(inner)
     assert steady.suggest("first") == {"x": 1}
     assert [steady.suggest("next") for _ in range(30)] == [None] * 30
     steady.on_trial_result("first", {"training_iteration": 1})
@@ -244,3 +244,8 @@ def test_optuna_finds_what_is_good() -> None:
         found.append(values["config.x"])
         search.on_trial_complete(str(number), {"score": -abs(values["config.x"] - 0.3), "training_iteration": 1})
     assert sum(abs(x - 0.3) < 0.15 for x in found[15:]) > sum(abs(x - 0.3) < 0.15 for x in found[:15])
+
+
+def test_options_have_names() -> None:
+    with pytest.raises(ConfigError, match=r"asha takes its options by their names \(got .training_iteration.\)"):
+        shoal.tune.schedulers.ASHAScheduler("training_iteration")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from fake_sweeps import GAMMA, LR, NET, fill, sweep
 
-from shoal.cli.tune_view import Board, PlainTuneView, board_lines, open_tune_view, tell_end
+from shoal.cli.tune_view import PlainTuneView, TrialOverview, open_tune_view, overview_lines, tell_end
 from shoal.reports.answer_files import write_answer
 from shoal.reports.importance import importances
 from shoal.reports.labels import counted
@@ -31,11 +31,11 @@ def test_the_live_table_fits_the_screen(tmp_path: Path, width: int, height: int,
     from rich.console import Console, Group
 
     records = read_trials(fill(tmp_path, sweep(LR, GAMMA, NET), count, iterations=3)) if count else []
-    board = Board(sweep(LR, GAMMA, NET, num_samples=60), records)
+    overview = TrialOverview(sweep(LR, GAMMA, NET, num_samples=60), records)
     console = Console(
         width=width, height=height, record=True, force_terminal=True, color_system=None, file=io.StringIO()
     )
-    console.print(Group(*board_lines(board, tmp_path / ("a long name" * 5), 3.0, width, height)))
+    console.print(Group(*overview_lines(overview, tmp_path / ("a long name" * 5), 3.0, width, height)))
     text = console.export_text().splitlines()
     assert len(text) < height
     assert all(len(line) <= width for line in text)
@@ -45,19 +45,19 @@ def test_the_live_table_fits_the_screen(tmp_path: Path, width: int, height: int,
 
 
 def test_the_table_shows_the_best_and_those_that_run() -> None:
-    board = Board(sweep(LR, num_samples=40), [record(i, "finished", float(i), lr=i) for i in range(20)])
+    overview = TrialOverview(sweep(LR, num_samples=40), [record(i, "finished", float(i), lr=i) for i in range(20)])
     for index in range(20, 24):
-        board.add(Event("result", "", record(index, "running", -float(index), lr=index)))
-    board.add(Event("started", "", record(24, "running", None, lr=24)))
-    board.add(Event("failed", "", record(25, "failed", 1e9, lr=25)))
-    assert [shown.index for shown in board.shown(8)] == [19, 18, 17, 16, 20, 21, 22, 23]
-    assert [shown.index for shown in board.shown(12)] == [19, 18, 17, 16, 15, 14, 13, 20, 21, 22, 23, 24]
-    assert board.counts() == "26 of 40 trials: 5 running, 20 finished, 1 failed"
+        overview.add(Event("result", "", record(index, "running", -float(index), lr=index)))
+    overview.add(Event("started", "", record(24, "running", None, lr=24)))
+    overview.add(Event("failed", "", record(25, "failed", 1e9, lr=25)))
+    assert [shown.index for shown in overview.shown(8)] == [19, 18, 17, 16, 20, 21, 22, 23]
+    assert [shown.index for shown in overview.shown(12)] == [19, 18, 17, 16, 15, 14, 13, 20, 21, 22, 23, 24]
+    assert overview.counts() == "26 of 40 trials: 5 running, 20 finished, 1 failed"
 
 
 def test_a_log_has_a_line_per_event_and_a_summary_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    view = PlainTuneView(Board(sweep(LR, num_samples=4)), lambda: now[0])
+    view = PlainTuneView(TrialOverview(sweep(LR, num_samples=4)), lambda: now[0])
     view.show(Event("started", "trial 0 starts", record(0, lr=3e-4)))
     for second in range(70):
         now[0] = float(second)
@@ -114,8 +114,8 @@ def test_one_trial_is_not_said_to_be_many(tmp_path: Path, capsys: pytest.Capture
     alone = sweep(LR, num_samples=1)
     with open_tune_view(SimpleNamespace(folder=tmp_path, sweep=alone, done=None), quiet=True):
         assert capsys.readouterr().out == f"cartpole: 1 trial in {tmp_path}\n"
-    assert Board(alone, [record(0)]).counts() == "1 of 1 trial: 1 running"
-    assert Board(alone).counts() == "0 of 1 trial"
+    assert TrialOverview(alone, [record(0)]).counts() == "1 of 1 trial: 1 running"
+    assert TrialOverview(alone).counts() == "0 of 1 trial"
     told = [counted(count, "trial", ("has", "have")) for count in (0, 1, 2)]
     assert told == ["0 trials have", "1 trial has", "2 trials have"]
     assert importances(["a"], [{"a": 1}], [0.0]).note == "1 configuration is too few to tell; 10 are needed"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoal.machine.cores import usable_cpus
+from shoal.machine.memory import bytes_text
 
 Verdict = Literal["ok", "warn", "bad"]
 Facts = Mapping[str, Any]
@@ -124,7 +125,7 @@ def _core_dumps(facts: Facts) -> Finding:
     soft, _ = facts["limits"]["core"]
     if soft == 0:
         return Finding("ok", "off")
-    size = "of any size" if soft is None else f"up to {_size(soft)}"
+    size = "of any size" if soft is None else f"up to {bytes_text(soft)}"
     return Finding("warn", f"on, {size}: a crash writes a process's memory to the disk", "ulimit -c 0")
 
 
@@ -133,10 +134,10 @@ def _shm(facts: Facts) -> Finding:
     if shm is None or not shm["writable"]:
         return Finding("bad", "is missing or cannot be written", "sudo mount -t tmpfs tmpfs /dev/shm")
     store = min(0.3 * memory, LARGEST_SLOW_STORE)
-    detail = f"{_size(shm['free'])} free of {_size(shm['size'])}"
+    detail = f"{bytes_text(shm['free'])} free of {bytes_text(shm['size'])}"
     if shm["free"] >= store:
         return Finding("ok", detail)
-    detail += f"; Ray's object store wants {_size(store)} and goes to the disk instead"
+    detail += f"; Ray's object store wants {bytes_text(store)} and goes to the disk instead"
     if shm["size"] < store:
         return Finding("warn", detail, f"docker run --shm-size={store * 1.1 / 2**30:.1f}g, or ask the administrator")
     return Finding("warn", detail, "remove what is left of yours: find /dev/shm -user $USER -ls")
@@ -144,8 +145,10 @@ def _shm(facts: Facts) -> Finding:
 
 def _memory(facts: Facts) -> Finding:
     memory = facts["memory"]
-    limited = f", all that a cgroup gives of {_size(memory['machine'])}" if memory["total"] < memory["machine"] else ""
-    detail = f"{_size(memory['available'])} free of {_size(memory['total'])}{limited}"
+    limited = (
+        f", all that a cgroup gives of {bytes_text(memory['machine'])}" if memory["total"] < memory["machine"] else ""
+    )
+    detail = f"{bytes_text(memory['available'])} free of {bytes_text(memory['total'])}{limited}"
     if memory["available"] >= LEAST_MEMORY:
         return Finding("ok", detail)
     return Finding("warn", detail, "ask the scheduler for more (--mem), or see what runs: ps -u $USER -o pid,rss,cmd")
@@ -161,7 +164,7 @@ def temp_problem(folder: Facts) -> str | None:
     if SHARED_FILE_SYSTEMS.fullmatch(folder["file_system"]):
         return f"is on {folder['file_system']}, and Ray's sockets need a disk of this host"
     if space["free"] < max(LEAST_TEMP_SPACE, (1 - FULLEST_DISK) * space["size"]):
-        return f"has only {_size(space['free'])} free of {_size(space['size'])}"
+        return f"has only {bytes_text(space['free'])} free of {bytes_text(space['size'])}"
     return "is mounted noexec" if folder["noexec"] else None
 
 
@@ -173,7 +176,7 @@ def _temp_folder(facts: Facts) -> Finding:
         return Finding("bad", told, "export TMPDIR=/FOLDER, one that is short, on a disk of the host, and has space")
     first = facts["temp_folders"][0]
     if first["path"] == good[0]:
-        return Finding("ok", f"{first['path']} ({first['file_system']}, {_size(first['space']['free'])} free)")
+        return Finding("ok", f"{first['path']} ({first['file_system']}, {bytes_text(first['space']['free'])} free)")
     return Finding("warn", told, f"unset RAY_TMPDIR; export TMPDIR={good[0]}")
 
 
@@ -333,10 +336,6 @@ def _encoding(facts: Facts) -> Finding:
     if re.fullmatch(r"utf-?8", encoding, re.IGNORECASE):
         return Finding("ok", encoding)
     return Finding("warn", f"{encoding} cannot write every name", "export LC_ALL=C.UTF-8")
-
-
-def _size(number: float) -> str:
-    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
 
 
 Check = Callable[[Mapping[str, Facts]], dict[str, Finding]]

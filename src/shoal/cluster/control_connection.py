@@ -34,11 +34,6 @@ class Peer:
         self._num_sent = self._num_received = 0
 
     @property
-    def local_address(self) -> str:
-        """The address of this end."""
-        return str(self._writer.get_extra_info("sockname")[0])
-
-    @property
     def remote_address(self) -> str:
         """The address of the other end."""
         return str(self._writer.get_extra_info("peername")[0])

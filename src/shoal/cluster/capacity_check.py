@@ -20,7 +20,7 @@ Resources = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class RoomCheck:
+class CapacityCheck:
     """How to learn what the user's command needs."""
 
     question: tuple[str, ...]  # the words of a command that prints it

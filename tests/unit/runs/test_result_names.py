@@ -1,0 +1,73 @@
+"""What every algorithm reports has a name in the table, and what the table says of an algorithm is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.config.algorithms import ALGORITHMS, BUILT_IN
+from shoal.config.results import (
+    COUNTERS,
+    CUSTOM_METRICS,
+    EVALUATION_NAMES,
+    OVER_EPISODES,
+    RESULT_NAMES,
+    is_result_name,
+    result_names,
+)
+from shoal.data.results import flat
+
+ON_POLICY = {"train_batch_size": 64, "sgd_minibatch_size": 32}
+SMALL = {"PPO": ON_POLICY, "TRPO": ON_POLICY, "DQN": {"learning_starts": 32, "timesteps_per_iteration": 64}}
+OF_EVALUATION = {"evaluation/seed", "evaluation/explore"}
+"""Settings that an evaluation repeats in its result."""
+OF_WORKERS = {
+    "timers/idle_s",
+    "timers/idle_share",
+    "num_healthy_workers",
+    "num_remote_worker_restarts",
+    "parallel_efficiency",
+    "staleness",
+}
+OF_TASKS = {"task", "stages_passed"}
+
+
+@pytest.fixture(scope="module", params=list(BUILT_IN))
+def reported(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A small run of each algorithm, and the flat result of its second iteration."""
+    config = {"evaluation_interval": 1, "evaluation_duration": 2, **SMALL[request.param]}
+    with getattr(shoal, request.param)("CartPole-v1", config) as trainer:
+        trainer.train()
+        return request.param, flat(trainer.train())
+
+
+def test_every_result_has_a_name(reported: tuple[str, dict[str, Any]]) -> None:
+    _, result = reported
+    unnamed = {name for name in result if not name.startswith(CUSTOM_METRICS)} - set(result_names())
+    assert unnamed == OF_EVALUATION
+
+
+def test_every_name_is_a_result(reported: tuple[str, dict[str, Any]]) -> None:
+    algorithm, result = reported
+    own = {f"learner/{name}" for name in ALGORITHMS[algorithm].results}
+    named = {*RESULT_NAMES, *EVALUATION_NAMES, *own}
+    # CartPole's actions are discrete, so no noise of theirs has a standard deviation.
+    assert named - set(result) == (OF_WORKERS | OF_TASKS | {"learner/cur_stddev"}) & named
+    assert {name for name in result if name.startswith("learner/")} <= own
+
+
+def test_statistics_and_counters_are_results(reported: tuple[str, dict[str, Any]]) -> None:
+    _, result = reported
+    assert set(COUNTERS) <= set(result)
+    assert {name for name in RESULT_NAMES if name.startswith(OVER_EPISODES)} == {
+        *("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean")
+    }
+
+
+def test_names_of_the_users_own() -> None:
+    assert is_result_name("custom_metrics/miss_mean")
+    assert is_result_name("evaluation/custom_metrics/miss_mean")
+    assert not is_result_name("custom_metrics/")
+    assert not is_result_name("learner/nothing")
