@@ -35,9 +35,13 @@ def training_step(learner: BatchLearner, workers: Workers, steps: int, timesteps
     return Step.of([sample], stats, perf_counter() - start)
 
 
-def values_and_advantages(policy: Policy, batch: Batch, seen: Seen, config: OnPolicyConfig) -> tuple[Array, Array]:
-    """Values and advantages `[T, N]`, from one pass of the value net over the batch and its final observations."""
-    rewards = clipped_rewards(batch.rewards, config.clip_rewards)
+def values_and_advantages(
+    policy: Policy, batch: Batch, rewards: Array, seen: Seen, config: OnPolicyConfig
+) -> tuple[Array, Array]:
+    """Values and advantages `[T, N]`, from one pass of the value net over the batch and its final observations.
+
+    `rewards` `[T, N]` are those to learn from (`LearnedRewards`).
+    """
     values, final_values = np.zeros(rewards.shape, np.float32), np.zeros(len(batch.final_at), np.float32)
     if config.use_critic:
         values.reshape(-1)[seen.order] = values_of(policy, seen.chunks())
@@ -65,15 +69,6 @@ def outputs_of(policy: Policy, passes: Iterable[Inputs]) -> Array:
     """The outputs of all passes."""
     nothing = np.zeros((0, policy.network.num_outputs), np.float32)
     return np.concatenate([nothing, *(policy.network.act(inputs).copy() for inputs in passes)])
-
-
-def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:
-    """Rewards as the learner sees them: as they are, their signs (True), or cut at +-clip."""
-    if clip is True:
-        return np.sign(rewards)
-    if not clip:
-        return rewards
-    return np.clip(rewards, -clip, clip)
 
 
 def explained_variance(predicted: Array, actual: Array, group: Group) -> float:

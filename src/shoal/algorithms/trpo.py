@@ -24,6 +24,7 @@ from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import Seen, seen_by
 from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, training_step, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
+from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.trpo import TRPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
@@ -54,6 +55,7 @@ class TRPOLearner:
                 "the values alone depend on; give it a value layer of its own, or say use_critic: false, use_gae: false"
             )
         self.optimizer = Optimizer(policy.network, config, self.group)
+        self.rewards = LearnedRewards(config, self.group)
         self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, window=policy.window)
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
@@ -66,24 +68,26 @@ class TRPOLearner:
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
         seen = seen_by(policy, batch)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
-            values, advantages = values_and_advantages(policy, batch, seen, c)
+            values, advantages = values_and_advantages(policy, batch, self.rewards.of(batch), seen, c)
             targets = (advantages + values).reshape(-1)
             stats = self._step_policy(TrustRegion(policy, self.group, batch, seen, advantages, c.fisher_subsample))
             stats |= self._fit_values(batch, seen, targets, lr)
         valid = batch.valid.reshape(-1)
         stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], targets[valid], self.group)
-        stats["cur_lr"] = lr
+        stats |= {"cur_lr": lr, "reward_scale": self.rewards.divisor}
         policy.learn_filter(batch, self.group.sum)
         return stats
 
     def get_state(self) -> State:
-        """The value fit's optimiser and the count of its passes, from which minibatches follow."""
-        return State.of(passes=self.minibatches.passes, optimizer=self.optimizer.get_state())
+        """The value fit's optimiser, the rewards' scale and the count of passes, from which minibatches follow."""
+        optimizer, rewards = self.optimizer.get_state(), self.rewards.get_state()
+        return State.of(passes=self.minibatches.passes, optimizer=optimizer, rewards=rewards)
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""
         self.minibatches.passes = int(state.values["passes"])
         self.optimizer.set_state(state.part("optimizer"))
+        self.rewards.set_state(state.part("rewards"))
 
     def _step_policy(self, region: TrustRegion) -> dict[str, float]:
         """The natural gradient step, as long as the trust region allows; none if it is not finite."""

@@ -176,6 +176,7 @@ class AlgorithmConfig(BaseModel):
     results: ClassVar[Mapping[str, str]] = {
         "grad_gnorm": "norm of the gradients before clipping",
         "refused_minibatches": "minibatches left out because their gradient was not finite",
+        "reward_scale": "what rewards are divided by to learn from them (normalize_rewards; 1: nothing)",
         "cur_lr": "learning rate now",
     }
     batch_key: ClassVar[str] = "train_batch_size"  # the key that the length of an iteration follows from
@@ -242,6 +243,11 @@ class AlgorithmConfig(BaseModel):
     """Steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
     clip_rewards: RewardClipping = None
     """Rewards as the learner sees them: null as they are, true their sign, a number their largest magnitude."""
+    normalize_rewards: Flag = True
+    """Whether rewards are divided by the running standard deviation of the discounted return before they are learned.
+
+    So their unit does not matter. It follows clip_rewards; evaluation and reported returns have the environment's own
+    rewards. Classic RLlib: no such key."""
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
     """MeanStdFilter scales observations by their running mean and standard deviation."""
     normalize_actions: Flag = True
@@ -263,7 +269,9 @@ class AlgorithmConfig(BaseModel):
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimiser's own settings."""
     grad_clip: Positive | None = 0.5
-    """Largest norm of a gradient; null: no limit (classic RLlib: null)."""
+    """Largest norm of a gradient; null: no limit (classic RLlib: null).
+
+    The policy's part and the value function's are clipped apart; layers that they share count with the policy's."""
     model: ModelConfig = ModelConfig()
     """The network."""
     framework: Framework = "auto"
@@ -554,6 +562,8 @@ class OnPolicyConfig(AlgorithmConfig):
             found.append(f"{path}.type: nothing reads it, for custom_action_dist samples; leave it out")
         if noise.type != "GaussianNoise":
             return found
+        if self.model.log_std_init != ModelConfig.model_fields["log_std_init"].default:
+            found.append("config.model.log_std_init: GaussianNoise sets the spread to stddev; leave one of them out")
         if noise.stddev_schedule is not None:
             start = levels(noise.stddev_schedule)
             if noise.stddev not in (start[0], NoiseConfig.model_fields["stddev"].default):

@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from shoal.algorithms.on_policy import clipped_rewards, explained_variance
+from shoal.algorithms.on_policy import explained_variance
+from shoal.algorithms.rewards import clipped_rewards
 from shoal.algorithms.ppo import PPOLearner
 from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch
