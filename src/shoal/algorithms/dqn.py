@@ -172,7 +172,7 @@ class DQNLearner:
         self.owed = float(state.values["owed"])
         self.target[:] = state.arrays["target"]
         self.optimizer.set_state(state.part("optimizer"))
-        self.rewards.set_state(state.part("rewards"))
+        self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
         self.replay.set_state(state.part("replay"))
 
     def _remember(self, batch: Batch) -> int:

@@ -90,7 +90,7 @@ class PPOLearner:
         self.kl_coeff = float(state.values["kl_coeff"])
         self.minibatches.passes = int(state.values["passes"])
         self.optimizer.set_state(state.part("optimizer"))
-        self.rewards.set_state(state.part("rewards"))
+        self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
 
     def _learn_once(self, epoch: Epoch, seen: Seen, steps: Steps, now: Coefficients, totals: Totals | None) -> None:
         """One pass over the batch: a step of the optimiser for each minibatch."""

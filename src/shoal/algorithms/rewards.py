@@ -46,13 +46,16 @@ class LearnedRewards:
         """What the scale has seen; empty without one."""
         return State() if self.scale is None else self.scale.get_state()
 
-    def set_state(self, state: State) -> None:
-        """Take over a saved scale; a run that began without one goes on without, for its values are in that unit."""
-        if self.scale is not None and not state.values:
-            log.warning("the checkpoint was trained without normalize_rewards: it goes on without")
-            self.scale = None
-        if self.scale is not None:
+    def set_state(self, state: State | None) -> None:
+        """Take over a saved scale; None is what a version of shoal saved that had none.
+
+        A run that began without a scale goes on without, for its values have grown to the size of its rewards.
+        """
+        if self.scale is not None and state is not None and state.values:
             self.scale.set_state(state)
+        elif self.scale is not None:
+            log.warning("the checkpoint was trained without normalize_rewards, and goes on without")
+            self.scale = None
 
 
 def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:

@@ -87,7 +87,7 @@ class TRPOLearner:
         """Take over a saved learner."""
         self.minibatches.passes = int(state.values["passes"])
         self.optimizer.set_state(state.part("optimizer"))
-        self.rewards.set_state(state.part("rewards"))
+        self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
 
     def _step_policy(self, region: TrustRegion) -> dict[str, float]:
         """The natural gradient step, as long as the trust region allows; none if it is not finite."""

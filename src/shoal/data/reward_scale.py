@@ -85,7 +85,7 @@ class RewardScale:
         for t in range(steps):
             running = self.gamma * running + rewards[t]
             returns[t] = running
-            running = running * goes_on[t]
+            running = np.where(goes_on[t], running, 0.0)
         unfinished = np.zeros(whole)
         unfinished[columns] = running
         self.unfinished = total(unfinished)

@@ -37,12 +37,12 @@ class State:
         return cls(values, arrays)
 
     def part(self, name: str) -> State:
-        """The part of this name, which `of` was given as a state; empty if an older version saved none."""
+        """The part of this name, which `of` was given as a state."""
         arrays: dict[str, NDArray[Any]] = {}
         for key, array in self.arrays.items():
             if key.startswith((f"{name}.", f"{name}/")):
                 arrays[key[len(name) + 1 :]] = array
-        return State(self.values.get(name, {}), arrays)
+        return State(self.values[name], arrays)
 
     def parts(self, name: str) -> list[State]:
         """The parts `name0`, `name1` and so on, as many as there are."""

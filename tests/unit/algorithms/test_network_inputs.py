@@ -155,7 +155,9 @@ def test_fragments_of_several_workers_are_joined() -> None:
             joined.carried.states + joined.carried.final, expected.carried.states + expected.carried.final, strict=True
         ):
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
-        advantages = [values_and_advantages(policy, b, b.rewards, seen_by(policy, b), config) for b in (joined, expected)]
+        advantages = [
+            values_and_advantages(policy, b, b.rewards, seen_by(policy, b), config) for b in (joined, expected)
+        ]
         np.testing.assert_allclose(*[found[1] for found in advantages], atol=1e-4)
 
 

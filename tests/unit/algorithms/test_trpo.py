@@ -399,7 +399,7 @@ def test_invalid_rows_have_no_influence(changes) -> None:
 
 
 def test_a_step_that_is_not_finite_is_refused_and_the_policy_stays(caplog) -> None:
-    learner, batch = learner_and_batch()
+    learner, batch = learner_and_batch(normalize_rewards=False)
     before = learner.policy.network.params.copy()
     wild = replace(batch, rewards=np.full_like(batch.rewards, 3e38))
     with caplog.at_level(logging.WARNING, "shoal"):
