@@ -390,3 +390,43 @@ def test_explained_variance() -> None:
     assert explained_variance(-actual, actual, Alone()) < 0
     assert explained_variance(actual, np.ones(4, np.float32), Alone()) == 0
     assert explained_variance(actual[:0], actual[:0], Alone()) == 0
+
+
+def test_a_target_for_the_kl_ends_the_passes_over_a_batch() -> None:
+    free, batch = learner_and_batch(num_sgd_iter=8, lr=1e-2)
+    stats = free.update(batch, 0)
+    assert stats["num_passes"] == 8
+    held, batch = learner_and_batch(num_sgd_iter=8, lr=1e-2, target_kl=stats["kl"] / 4)
+    held_stats = held.update(batch, 0)
+    assert 1 <= held_stats["num_passes"] < 8
+    assert stats["kl"] / 4 < held_stats["kl"] / 1.5
+    assert held.minibatches.passes == held_stats["num_passes"]
+    alike, batch = learner_and_batch(num_sgd_iter=8, lr=1e-2, target_kl=1e6)
+    alike.update(batch, 0)
+    np.testing.assert_array_equal(alike.policy.network.params, free.policy.network.params)
+
+
+def test_the_unit_of_rewards_changes_nothing() -> None:
+    learned = []
+    for unit in (1e-3, 1.0, 1e5):
+        learner, batch = learner_and_batch(num_sgd_iter=3)
+        batch = replace(batch, rewards=batch.rewards * np.float32(unit))
+        for _ in range(2):
+            stats = learner.update(batch, 0)
+        learned.append((learner.policy.network.params, stats["reward_scale"] / unit))
+    for params, scale in learned:
+        np.testing.assert_allclose(params, learned[1][0], rtol=1e-3, atol=1e-4)
+        assert scale == pytest.approx(learned[1][1], rel=1e-5)
+
+
+def test_a_checkpoint_without_a_scale_goes_on_without_one(caplog) -> None:
+    learner, batch = learner_and_batch()
+    learner.update(batch, 0)
+    state = learner.get_state()
+    values = {key: value for key, value in state.values.items() if key != "rewards"}
+    learner.set_state(State(values, state.arrays))
+    assert caplog.messages == ["the checkpoint was trained without normalize_rewards, and goes on without"]
+    assert learner.update(batch, 0)["reward_scale"] == 1
+    again = PPOLearner(learner.config, learner.policy)
+    again.set_state(learner.get_state())
+    assert again.rewards.scale is None
