@@ -25,7 +25,7 @@ from shoal.algorithms.network_inputs import Seen, seen_by
 from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, training_step, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.algorithms.rewards import LearnedRewards
-from shoal.config.trpo import TRPOConfig
+from shoal.config.trpo import MAX_KL_PER_NUMBER, TRPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
 from shoal.data.state import State
@@ -57,6 +57,13 @@ class TRPOLearner:
         self.optimizer = Optimizer(policy.network, config, self.group)
         self.rewards = LearnedRewards(config, self.group)
         self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, window=policy.window)
+
+    @property
+    def max_kl(self) -> float:
+        """The size of the trust region, with auto resolved."""
+        if self.config.max_kl == "auto":
+            return MAX_KL_PER_NUMBER * self.policy.action_spec.size
+        return self.config.max_kl
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample, then learn."""
@@ -92,7 +99,7 @@ class TRPOLearner:
     def _step_policy(self, region: TrustRegion) -> dict[str, float]:
         """The natural gradient step, as long as the trust region allows; none if it is not finite."""
         c, network = self.config, self.policy.network
-        before = network.params.copy()
+        max_kl, before = self.max_kl, network.params.copy()
         start, gradient = region.gradient()
         direction, curvature = conjugate_gradient(region.fisher_product, gradient, c.cg_iters, c.cg_damping)
         norm = sqrt(gradient @ gradient)
@@ -101,12 +108,12 @@ class TRPOLearner:
         if refused:
             log.warning("the policy's step is not finite: it is left out, and the policy stays as it was")
         elif curvature > 0:
-            step = sqrt(2 * c.max_kl / curvature) * direction
+            step = sqrt(2 * max_kl / curvature) * direction
             for fraction in BACKTRACK ** np.arange(c.line_search_steps):
                 network.params[:] = before + fraction * step
                 network.sync()
                 now = region.measured()
-                if now.kl <= c.max_kl and now.surrogate > start.surrogate:
+                if now.kl <= max_kl and now.surrogate > start.surrogate:
                     reached, taken = now, float(fraction)
                     break
             else:
@@ -118,6 +125,7 @@ class TRPOLearner:
             "entropy": reached.entropy,
             "grad_gnorm": norm,
             "step_fraction": taken,
+            "max_kl": max_kl,
             "refused_steps": float(refused),
         }
 

@@ -99,6 +99,15 @@ def reward_clipping(value: Any) -> float | bool | None:
     return number(value)
 
 
+def kl_limit(value: Any) -> float | Literal["auto"]:
+    """A divergence above 0, or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    if isinstance(value, bool | str) or not isinstance(value, Real) or number(value) <= 0:
+        raise ValueError("must be a number above 0, or auto")
+    return number(value)
+
+
 def conv_layers(value: Any) -> tuple[tuple[int, int, int], ...] | None:
     """`[[filters, kernel, stride], ...]`, where a square kernel may also be written `[k, k]`."""
     if value is None:
@@ -232,6 +241,11 @@ RewardClipping = Annotated[
     float | bool | None,
     PlainValidator(reward_clipping),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": ["boolean", "null"]}]}),
+]
+KLLimit = Annotated[
+    float | Literal["auto"],
+    PlainValidator(kl_limit),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "auto"}]}),
 ]
 ConvLayers = Annotated[
     tuple[tuple[int, int, int], ...] | None,

@@ -266,4 +266,4 @@ def test_a_thinned_fisher_matrix_is_that_of_every_nth_sequence() -> None:
     kept = np.isin(seen.order, thinned.order)
     np.testing.assert_allclose(outputs_of(policy, thinned.chunks()), whole[kept], atol=1e-5)
     stats = TRPOLearner(made, policy).update(batch, 0)
-    assert 0 < stats["kl"] <= made.max_kl
+    assert 0 < stats["kl"] <= stats["max_kl"]
