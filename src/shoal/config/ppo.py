@@ -31,6 +31,12 @@ class PPOConfig(OnPolicyConfig):
         "num_sgd_iter",
     )
 
+    lr: Positive = 5e-4
+    """Learning rate (classic RLlib: 5e-5; 5e-4 suits Adam on small networks and minibatches of 64)."""
+    sgd_minibatch_size: Size = 64
+    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
+
+    A model with memory takes whole sequences, as many as come closest to it."""
     kl_coeff: NonNegative = 0.0
     """First coefficient of the adaptive KL penalty; 0: no penalty (classic RLlib: 0.2; clipping alone is enough)."""
     kl_target: Positive = 0.01

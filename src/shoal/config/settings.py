@@ -260,7 +260,7 @@ class AlgorithmConfig(BaseModel):
     gamma: Fraction = 0.99
     """Discount factor."""
     lr: Positive = 1e-3
-    """Learning rate (classic RLlib's PPO: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
+    """Learning rate (classic RLlib: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
     lr_schedule: Schedule = None
     """Learning rate over timesteps_total, which replaces lr: [[timestep, value], ...] is linear between these points.
 
