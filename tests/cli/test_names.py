@@ -177,7 +177,8 @@ def test_a_new_run_begins_with_weights_and_filter_of_another(home: Path) -> None
     same = ["CartPole-v1", "--name", "tuned", *SMALL, *FILTER, "--restore", "CartPole-v1", "--set", "lr=1e-12"]
     result = shoal("train", *same, "--stop", "training_iteration=1")
     assert result.exit_code == 0, result.output
-    assert f"It starts with the weights and observation filter of {source}; optimiser, counters, " in result.output
+    taken = f"It starts with the weights, observation filter and reward scale of {source}; optimiser, counters, "
+    assert taken in result.output
     run = newest(home, "tuned")
     before, after = read_checkpoint(source).state, read_checkpoint(run).state
     # With a learning rate of nothing the weights stay what they were, and the filter has seen one batch more.
