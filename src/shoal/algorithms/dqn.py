@@ -269,7 +269,7 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
     if needed > there:
         raise ConfigError(
             f"config.replay_buffer_config.capacity: {arithmetic}, and {bytes_text(there)} are available; "
-            f"say at most {max(there // each - slack, 1)}"
+            f"use at most {max(there // each - slack, 1)}"
         )
     priorities = None
     if asked.prioritized_replay:

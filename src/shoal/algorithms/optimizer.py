@@ -47,7 +47,7 @@ class Optimizer:
                 array[:] = kept
             self.network.sync()
             self.adam.set_state(adam)
-            log.warning("%s went out of bounds (lr %g): the weights from before it are kept", what, self._lr)
+            log.warning("%s diverged (lr %g): the weights from before it are kept", what, self._lr)
 
     def step(self, gradient: Array, lr: float) -> float | None:
         """Sum the learners' gradients `[P]` and step; returns the norm before clipping, or None if it was refused."""

@@ -52,7 +52,7 @@ class TRPOLearner:
         if config.use_critic and not policy.network.value_params.any():
             raise ConfigError(
                 "config.model: TRPO fits the values without moving the policy, and this model has no parameters that "
-                "the values alone depend on; give it a value layer of its own, or say use_critic: false, use_gae: false"
+                "the values alone depend on; give it a value layer of its own, or set use_critic: false, use_gae: false"
             )
         self.optimizer = Optimizer(policy.network, config, self.group)
         self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, window=policy.window)
@@ -100,7 +100,7 @@ class TRPOLearner:
         refused = not (isfinite(norm) and isfinite(curvature) and isfinite(direction @ direction))
         reached, taken = start, 0.0
         if refused:
-            log.warning("the policy's step is not finite: it is left out, and the policy stays as it was")
+            log.warning("the policy's step is not finite: it is skipped, and the policy stays as it was")
         elif curvature > 0:
             step = sqrt(2 * c.max_kl / curvature) * direction
             for fraction in BACKTRACK ** np.arange(c.line_search_steps):

@@ -210,7 +210,7 @@ ModelSource = Annotated[str | type | None, PlainValidator(model_source), WithJso
 def refuse_tensorflow(value: Any) -> Any:
     """Say what to do about the frameworks that classic RLlib had."""
     if isinstance(value, str) and value.lower() in ("tf", "tf1", "tf2", "tfe", "tensorflow"):
-        raise ValueError("TensorFlow is not supported; leave framework out, or say torch")
+        raise ValueError("TensorFlow is not supported; leave framework out, or use torch")
     return value
 
 

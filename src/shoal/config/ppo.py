@@ -34,7 +34,7 @@ class PPOConfig(OnPolicyConfig):
     kl_target: Positive = 0.01
     """KL divergence per iteration that the adaptive penalty aims at."""
     num_sgd_iter: Size = 10
-    """Passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
+    """Number of passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
     shuffle_sequences: Flag = True
     """Whether the steps of a batch are shuffled between passes."""
     vf_loss_coeff: NonNegative = 0.5
@@ -48,7 +48,7 @@ class PPOConfig(OnPolicyConfig):
     clip_param_schedule: Schedule = None
     """How far the ratio may move over timesteps, as lr_schedule; it replaces clip_param."""
     vf_clip_param: Positive | None = None
-    """Largest squared error of a value that still teaches; null: any (classic RLlib: 10.0, low for large returns)."""
+    """Squared value errors above this are not learned from; null: no limit (classic RLlib: 10.0, often too low)."""
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""

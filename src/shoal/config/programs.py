@@ -63,21 +63,21 @@ class ProgramConfig(BaseModel):
 
     {scratch_dir}, {port}, {env_index}, {worker_index} and the keys of env_config in braces are replaced."""
     listen: Annotated[str | None, PlainValidator(listen_address), WithJsonSchema({"type": ["string", "null"]})] = None
-    """HOST:PORT where programs that are started elsewhere call in: environment i listens at PORT + i.
+    """HOST:PORT where programs that are started elsewhere connect: environment i listens at PORT + i.
 
     Instead of command. They must know the secret in the variable SHOAL_TOKEN."""
     protocol: Literal["lines"] = "lines"
-    """What is spoken: lines of JSON."""
+    """Protocol between shoal and the program: lines of JSON."""
     connection: Literal["pipe", "unix", "tcp"] = "pipe"
-    """Where: over stdin and stdout, or over a socket whose address the program finds in SHOAL_ADDRESS."""
+    """Connection: stdin and stdout, or a socket whose address the program finds in SHOAL_ADDRESS."""
     observation: SpaceTree = None
-    """The space of observations, where the program does not tell it."""
+    """The space of observations, if the program does not send it."""
     action: SpaceTree = None
-    """The space of actions, where the program does not tell it."""
+    """The space of actions, if the program does not send it."""
     start_timeout_s: Positive = 60.0
-    """Seconds until the program has said hello."""
+    """Seconds until the program must have sent its first message."""
     timeout_s: Positive | None = None
-    """Seconds that one answer may take; a program that takes longer is ended and started again. null: any."""
+    """Seconds that one answer may take; a program that takes longer is ended and started again. null: no limit."""
     variables: dict[Text, Text] = {}
     """Further variables of the program's environment."""
 
@@ -91,9 +91,9 @@ def program_config(value: Mapping[str, Any]) -> ProgramConfig:
         raise ConfigError(sentences(error, ("env",), known)) from None
     if (config.command is None) == (config.listen is None):
         given = "both are given" if config.command else "neither is given"
-        raise ConfigError(f"env: needs either command, the program to start, or listen, where others call in; {given}")
+        raise ConfigError(f"env: needs either command, the program to start, or listen, where others connect; {given}")
     if config.listen is not None and config.connection != "pipe":
-        raise ConfigError("env.connection: goes with command; a program that calls in has a TCP socket")
+        raise ConfigError("env.connection: works only with command; a program that connects by itself has a TCP socket")
     return config
 
 

@@ -20,14 +20,14 @@ class TRPOConfig(OnPolicyConfig):
     max_kl: Positive = 0.01
     """Largest mean KL divergence of a new policy from the one before it: the size of the trust region."""
     cg_iters: Size = 10
-    """Iterations of conjugate gradient, each with one Fisher-vector product."""
+    """Number of iterations of conjugate gradient, each with one Fisher-vector product."""
     cg_damping: NonNegative = 0.1
     """Multiple of the identity that is added to the Fisher matrix; it keeps steps from following its noise."""
     line_search_steps: Size = 10
-    """Lengths that the line search tries, each 0.8 of the one before; if all fail, the policy stays as it is."""
+    """Number of lengths that the line search tries, each 0.8 of the last; if all fail, the policy stays as it is."""
     fisher_subsample: Size = 1
     """Fisher-vector products use every n-th step of each environment; 1: all, 5: a fifth, at a fifth of the cost.
 
     With a model that has memory, it is every n-th sequence."""
     num_sgd_iter: Size = 10
-    """Passes of the value fit over each batch."""
+    """Number of passes of the value fit over each batch."""

@@ -105,8 +105,8 @@ class EnvMaker:
         if self.wrappers:
             env.close()
             raise ConfigError(
-                f"config.wrappers: env {self.name} is a batch of environments, of which shoal wraps none; "
-                "put the wrappers where it is made"
+                f"config.wrappers: env {self.name} is a batch of environments, which shoal does not wrap; "
+                "apply the wrappers where it is made"
             )
         return env
 
@@ -249,7 +249,7 @@ def _file_called(text: str, user_code: UserCode) -> str | None:
     if "." not in text or not user_code.with_working_folder().has_file(text):
         return None
     return (
-        "is no file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
+        "is not a file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
         "YAML with experiments (my_experiments.yml), or a program that speaks the lines protocol (add --protocol lines)"
     )
 

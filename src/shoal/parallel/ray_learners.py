@@ -180,7 +180,9 @@ class RayLearners:
                 self.stop()
                 lost = error
             if attempt < MOST_REPEATS:
-                log.warning("a learner was lost (%s); all start anew and the iteration is repeated", _first_line(lost))
+                log.warning(
+                    "a learner was lost (%s); all are restarted and the iteration is repeated", _first_line(lost)
+                )
                 # What lay on a node that is gone is gone with it.
                 alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
                 fragments = [f for f in fragments if f.slot.location is not None and f.slot.location.node in alive]

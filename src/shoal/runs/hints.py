@@ -66,6 +66,6 @@ class Hints:
         return (
             f"all {episodes:,} episodes so far have had the same return, {number_text(low)}: unless that is the best "
             f"there is, the agent has seen nothing yet to learn from; explore more ({more}), "
-            f"reward steps towards the goal, begin with easier tasks (config.env_task_fn), or try another "
+            f"reward steps towards the goal, start with easier tasks (config.env_task_fn), or try another "
             f"algorithm ({others})"
         )

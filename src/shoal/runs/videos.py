@@ -18,7 +18,7 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
     """Refuse a window without a screen, and videos that cannot be made, before anything is trained."""
     if config.render_env and not has_screen():
         raise ConfigError(
-            "config.render_env: there is no screen here (DISPLAY is not set); for videos say record_env: true instead"
+            "config.render_env: there is no screen here (DISPLAY is not set); for videos set record_env: true instead"
         )
     if config.record_env:
         check_videos("config.record_env")

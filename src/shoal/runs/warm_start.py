@@ -61,7 +61,7 @@ def begin_with(trainer: Trainer, path: str) -> None:
             f"{name} is {_shape(found, name)} there and {_shape(mine, name)} here" for name in differing[:2]
         )
         kinds = (type(theirs.network).__name__, type(policy.network).__name__)
-        which = "" if kinds[0] == kinds[1] else f" ({kinds[0]} there, {kinds[1]} here: say the same config.framework)"
+        which = "" if kinds[0] == kinds[1] else f" ({kinds[0]} there, {kinds[1]} here: use the same config.framework)"
         raise ConfigError(f"restore: {source.path} has other layers: {told}{which}")
     policy.set_weights(theirs.get_weights())
     if policy.filter is not None and theirs.filter is not None:
@@ -75,7 +75,7 @@ def begin_with(trainer: Trainer, path: str) -> None:
 def taken(path: str) -> str:
     """What a run takes from a checkpoint, in a sentence."""
     new = "optimiser, counters, episodes and curriculum are new"
-    return f"It begins with weights and observation filter of {path}; {new}."
+    return f"It starts with the weights and observation filter of {path}; {new}."
 
 
 def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
@@ -85,7 +85,7 @@ def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
     if theirs.config.acts_by_value != experiment.config.acts_by_value:
         raise ConfigError(
             f"restore: {checkpoint.path} is of {theirs.run}, whose network {experiment.run} cannot use; "
-            f"say --run {theirs.run}, or leave restore out"
+            f"set --run {theirs.run}, or leave restore out"
         )
     there, here = (_same(config_tree(config)) for config in (theirs.config, experiment.config))
     differing = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]

@@ -113,7 +113,7 @@ def _problem(kind: type, name: str) -> str | None:
     if name not in HOOKS:
         near = difflib.get_close_matches(name, HOOKS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(HOOKS)}"
-        return f"config.callbacks: {kind.__name__}.{name} is no hook that shoal calls; {hint}"
+        return f"config.callbacks: {kind.__name__}.{name} is not a hook that shoal calls; {hint}"
     try:
         inspect.signature(getattr(kind, name)).bind(None, **dict.fromkeys(HOOKS[name]))
     except TypeError as error:

@@ -136,9 +136,9 @@ class SweepRun:
             stack.enter_context(Lease(self.folder))
             write_sweep(self.folder, self.sweep, self.user_code, self.function.name if self.function else None)
             stack.enter_context(log_to(self.folder / "log.txt", "WARNING"))
-            logger.info("shoal %s %s in %s.", __version__, "goes on" if self.is_resumed else "starts", self.folder)
+            logger.info("shoal %s %s in %s.", __version__, "continues" if self.is_resumed else "starts", self.folder)
             interrupts = stack.enter_context(Interrupts(hold=True, is_guarded=False))
-            interrupts.what_is_saved = lambda: "; what its trials have saved is kept, and the same command goes on."
+            interrupts.what_is_saved = lambda: "; what its trials have saved is kept, and the same command continues."
             try:
                 with suppress(Interrupted):
                     with interrupts.cutting():

@@ -102,4 +102,4 @@ def test_steps_are_taken_back_only_if_one_was_refused_and_the_network_is_not_sou
         assert np.array_equal(network.params, before) != is_kept
         assert optimizer.adam.steps == steps + is_kept
         assert beside.tolist() == [is_kept] * 2
-    assert caplog.messages == ["learning went out of bounds (lr 0.1): the weights from before it are kept"]
+    assert caplog.messages == ["learning diverged (lr 0.1): the weights from before it are kept"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from walks import Walk, copied
 
 from shoal.algorithms.on_policy import clipped_rewards, explained_variance
 from shoal.algorithms.ppo import PPOLearner
@@ -23,22 +23,6 @@ from shoal.parallel.group import Alone
 from shoal.sampling.sampler import Sampler
 
 T, N, FEATURES = 16, 4, 3
-
-
-class Walk(gym.Env):
-    observation_space = spaces.Box(-100, 100, (FEATURES,), np.float32)
-    action_space: spaces.Space = spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        self.obs = self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, {}
-
-    def step(self, action):
-        self.steps += 1
-        self.obs = self.obs + self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, float(self.obs[0] + np.sum(action)), bool(abs(self.obs[1]) > 2), self.steps >= 5, {}
 
 
 class WalkInBox(Walk):
@@ -61,12 +45,6 @@ def learner_and_batch(kind=Walk, iterations=1, **changes) -> tuple[PPOLearner, B
     for _ in range(iterations - 1):
         learner.update(sampler.sample(T).batch, 0)
     return learner, copied(sampler.sample(T).batch)
-
-
-def copied(batch: Batch) -> Batch:
-    names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs", "final_at")
-    arrays = {name: getattr(batch, name).copy() for name in names}
-    return Batch(obs=(batch.obs[0].copy(),), final_obs=(batch.final_obs[0].copy(),), **arrays)
 
 
 def double(array):

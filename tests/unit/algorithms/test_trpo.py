@@ -15,6 +15,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from walks import Walk, copied
 
 from shoal.algorithms import trpo
 from shoal.algorithms.network_inputs import batch_inputs
@@ -38,25 +39,6 @@ ACTIONS = {
     "box": BOX,
     "composite": spaces.Dict({"a": spaces.Discrete(3), "b": BOX, "c": spaces.MultiBinary(2)}),
 }
-
-
-class Walk(gym.Env):
-    observation_space: spaces.Space = spaces.Box(-100, 100, (FEATURES,), np.float32)
-
-    def __init__(self, action_space: spaces.Space) -> None:
-        self.action_space = action_space
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        self.obs = self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, {}
-
-    def step(self, action):
-        self.steps += 1
-        self.obs = self.obs + self.np_random.standard_normal(FEATURES).astype(np.float32)
-        reward = float(self.obs[0] + np.sum(spaces.flatten(self.action_space, action)))
-        return self.obs, reward, bool(abs(self.obs[1]) > 2), self.steps >= 5, {}
 
 
 class Film(gym.Env):
@@ -101,12 +83,6 @@ def learner_and_batch(action_space=ACTIONS["discrete"], kind=Walk, **changes) ->
     policy = moved_policy(config, action_space, kind)
     vector = PythonVector(lambda _: (kind(action_space), None), N, policy.obs_spec, policy.action_spec, seed=3)
     return TRPOLearner(config, policy), copied(Sampler(policy, vector, 3).sample(T).batch)
-
-
-def copied(batch: Batch) -> Batch:
-    names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs", "final_at")
-    arrays = {name: getattr(batch, name).copy() for name in names}
-    return Batch(obs=(batch.obs[0].copy(),), final_obs=(batch.final_obs[0].copy(),), **arrays)
 
 
 def columns(batch: Batch, first: int, end: int) -> Batch:
@@ -405,7 +381,7 @@ def test_a_step_that_is_not_finite_is_refused_and_the_policy_stays(caplog) -> No
     with caplog.at_level(logging.WARNING, "shoal"):
         stats = learner.update(wild, 0)
     assert [record.message for record in caplog.records] == [
-        "the policy's step is not finite: it is left out, and the policy stays as it was"
+        "the policy's step is not finite: it is skipped, and the policy stays as it was"
     ]
     np.testing.assert_array_equal(learner.policy.network.params, before)
     assert not learner.optimizer.adam.m.any()
@@ -523,7 +499,7 @@ def test_torch_models_train_and_the_value_fit_moves_only_what_is_the_values(kind
 def test_a_model_whose_values_have_nothing_of_their_own_is_refused_with_a_way_out() -> None:
     config = config_of(model={"custom_model": OneHead})
     policy = build_policy(Walk.observation_space, ACTIONS["discrete"], config)
-    with pytest.raises(ConfigError, match="give it a value layer of its own, or say use_critic: false, use_gae: false"):
+    with pytest.raises(ConfigError, match="give it a value layer of its own, or set use_critic: false, use_gae: false"):
         TRPOLearner(config, policy)
     learner, batch = learner_and_batch(model={"custom_model": OneHead}, **NO_CRITIC)
     assert learner.update(batch, 0)["step_fraction"] > 0

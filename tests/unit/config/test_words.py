@@ -58,7 +58,7 @@ def test_a_key_of_another_algorithm_is_refused_with_whose_it_is(run: str, key: s
         experiment_from({"env": "X-v0", "run": run, "config": {key: 0.1, "lr": -1}})
     assert sorted(caught.value.problems) == sorted(
         [
-            f"config.{key}: is a key of {owner}, and {run} has none like it; leave it out, or say run: {owner}",
+            f"config.{key}: is a key of {owner}, not of {run}; leave it out, or set run: {owner}",
             "config.lr: must be more than 0 (got -1)",
         ]
     )

@@ -389,7 +389,7 @@ def test_what_hangs_in_spite_of_a_signal_is_saved_meanwhile(
     assert opened.outcome.sentence == "interrupted by SIGTERM"
     assert opened._saved_words() == f"; the last checkpoint is {opened.folder}/checkpoint_000004."
     (told,) = (line for line in caplog.text.splitlines() if "does not end" in line)
-    assert "SIGTERM came, but training iteration 5" in told
+    assert "SIGTERM: training iteration 5 does not end" in told
     assert "checkpoint_000004 is saved; Ctrl-C or SIGTERM ends the process at once." in told
 
 
@@ -494,7 +494,7 @@ def test_resume(tmp_path: Path) -> None:
     more = Run.resume(first.folder.parent, {"stop": {"timesteps_total": 900}})
     assert more.user_code.folders == (str(tmp_path / "near"), os.getcwd())
     assert iterations(more.results()) == [8, 9]
-    with pytest.raises(CheckpointError, match="goes on from its newest checkpoint"):
+    with pytest.raises(CheckpointError, match="continues from its newest checkpoint"):
         Run.resume(first.folder / "checkpoint_000003")
     assert Run.resume(first.folder / "checkpoint_000009" / "checkpoint-9").done == "timesteps_total 900 >= 900"
 

@@ -95,7 +95,7 @@ def test_config_show_pages_on_a_terminal_alone(tmp_path: Path, is_terminal: bool
     ("args", "fragment"),
     [
         (("config", "show", "learning_rate"), "Error: learning_rate: unknown key; did you mean config.lr?"),
-        (("config", "show", "--run", "PP0"), "Error: run: there are PPO, TRPO and DQN (got 'PP0'); did you mean PPO?"),
+        (("config", "show", "--run", "PP0"), "Error: run: must be PPO, TRPO or DQN (got 'PP0'); did you mean PPO?"),
         (("config", "show", "--json-schema", "lr"), "Error: --json-schema describes whole files; leave KEY out"),
         (("config", "check", "nowhere.yml"), "Error: nowhere.yml: there is no such file"),
         (("confg",), "There is no command 'confg'; did you mean config?"),
@@ -176,5 +176,5 @@ def test_ctrl_c_is_quiet(tmp_path: Path) -> None:
         pipe.open("w"),  # opens only when the command reads from the other end
     ):
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (130, "", "")
