@@ -36,29 +36,44 @@ class Sampler:
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
         self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
         self._history_steps = [0] * self.num_envs
-        self._recurrent = None if policy.recurrence is None else RecurrentActor(policy.recurrence, self.num_envs)
+        self.recurrent = None if policy.recurrence is None else RecurrentActor(policy.recurrence, self.num_envs)
         self._buffers: Buffers | None = None
         self._started = False
         self.steps_sampled = 0  # for who looks on from another thread
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
-        fragment = self._begin_fragment(steps, explore)
+        fragment = self.begin_fragment(steps, explore)
         env_time_s = 0.0
         start = perf_counter()
         while fragment.taken < steps or (complete_episodes and self._episodes_go_on(fragment, steps)):
             actions = self._act(fragment)
-            row = fragment.next_row()
+            step = fragment.next_step()
             before = perf_counter()
-            self.vector.step(actions, fragment.active, row)
+            self.vector.step(actions, fragment.active, step)
             env_time_s += perf_counter() - before
-            if self._recurrent is not None:
-                self._recurrent.follow(actions, row)
-            fragment.add(row)
+            if self.recurrent is not None:
+                self.recurrent.follow(actions, step)
+            fragment.add(step)
             self.steps_sampled += self.num_envs
-        batch = fragment.batch(self._recurrent)
+        return self.finish_fragment(fragment, env_time_s, perf_counter() - start)
+
+    def begin_fragment(self, steps: int, explore: bool) -> Fragment:
+        """A fragment from where the environments stand, in the buffers of the one before if it was as long."""
+        if not self._started:
+            self.vector.reset(self._current)
+            self._started = True
+        if self._buffers is None or self._buffers.steps != steps:
+            self._buffers = Buffers(self.policy, steps, self.num_envs)
+        if self.recurrent is not None:
+            self.recurrent.begin_fragment()
+        noise = self.draw_noise(steps) if explore else None
+        return Fragment(self.policy, self._buffers, self._current, noise)
+
+    def finish_fragment(self, fragment: Fragment, env_time_s: float, time_s: float) -> Sample:
+        """What a fragment gives, after it is remembered where each environment stands."""
+        batch = fragment.batch(self.recurrent)
         self._remember(batch, fragment)
-        policy_time_s = perf_counter() - start - env_time_s
         episodes, incidents = self.vector.episodes[:], self.vector.incidents[:]
         self.vector.episodes.clear()
         self.vector.incidents.clear()
@@ -68,7 +83,7 @@ class Sampler:
             episodes=episodes,
             incidents=incidents,
             env_time_s=env_time_s,
-            policy_time_s=policy_time_s,
+            policy_time_s=time_s - env_time_s,
         )
 
     def get_state(self) -> State:
@@ -90,8 +105,8 @@ class Sampler:
             arrays["last_noise"] = self._last_noise.copy()
         for k, part in enumerate(self._current):
             arrays[f"current{k}"] = part.copy()
-        if self._recurrent is not None:
-            arrays |= self._recurrent.get_state().arrays
+        if self.recurrent is not None:
+            arrays |= self.recurrent.get_state().arrays
         return State(values, arrays)
 
     def set_state(self, state: State, replay: bool = True) -> int:
@@ -104,14 +119,14 @@ class Sampler:
         self.vector.set_state(state.values["vector"])
         self._histories = self._no_histories()
         self._history_steps = [0] * self.num_envs
-        if self._recurrent is not None:
-            self._recurrent.set_state(state)
+        if self.recurrent is not None:
+            self.recurrent.set_state(state)
         if not self._started:
             return 0
         histories = _saved_histories(state) if replay else [None] * self.num_envs
         brought_back = self.vector.replay(histories, self._current)
-        if self._recurrent is not None:
-            self._recurrent.begin(np.flatnonzero(~np.array(brought_back)))
+        if self.recurrent is not None:
+            self.recurrent.begin(np.flatnonzero(~np.array(brought_back)))
         lost = 0
         for row, history in enumerate(histories):
             is_back = brought_back[row]
@@ -125,22 +140,10 @@ class Sampler:
         """Close the environments."""
         self.vector.close()
 
-    def _begin_fragment(self, steps: int, explore: bool) -> Fragment:
-        """A fragment from where the environments stand, in the buffers of the one before if it was as long."""
-        if not self._started:
-            self.vector.reset(self._current)
-            self._started = True
-        if self._buffers is None or self._buffers.steps != steps:
-            self._buffers = Buffers(self.policy, steps, self.num_envs)
-        if self._recurrent is not None:
-            self._recurrent.begin_fragment()
-        noise = self._draw(steps) if explore else None
-        return Fragment(self.policy, self._buffers, self._current, noise)
-
     def _act(self, fragment: Fragment) -> NDArray[Any]:
         """The actions of the fragment's next step, written down with the network's outputs."""
         policy, buffers, t = self.policy, fragment.buffers, fragment.taken
-        actor = policy.network if self._recurrent is None else self._recurrent
+        actor = policy.network if self.recurrent is None else self.recurrent
         obs = tuple([part[t] for part in buffers.obs])
         outputs = actor.act(policy.encoder(obs))
         if policy.is_stochastic:
@@ -157,7 +160,7 @@ class Sampler:
         if not fragment.rest_where_ended():
             return False
         if fragment.noise is not None and fragment.taken % steps == 0:
-            fragment.noise = self._draw(steps, fragment.active)
+            fragment.noise = self.draw_noise(steps, fragment.active)
         return True
 
     def _no_histories(self) -> list[list[NDArray[Any]] | None]:
@@ -173,7 +176,7 @@ class Sampler:
                 return False
         return True
 
-    def _draw(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+    def draw_noise(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Noise for `steps` steps, `[steps, N, M]`.
 
         Who has ended draws none: how far a stream has come must not depend on how long the others take.
