@@ -1,7 +1,7 @@
 """N environments stepped as one, written straight into arrays, each guarded at the boundary.
 
-Whatever stands behind it (Python environments in this process, a native vector environment, later processes of their
-own), a vector has same-step autoreset: the row that `step` writes is where the next action is taken, and the true last
+Whatever stands behind it (Python environments in this process or in processes of their own, a native vector
+environment), a vector has same-step autoreset: the row that `step` writes is where the next action is taken, and the true last
 observation of a truncated episode is handed over apart.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import time
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -356,10 +357,15 @@ class PythonVector:
             seed=self._reset_seed(row),
             steps_since_seed=int(self._since_seed[row]) + (action is not None),
             step=int(self._lengths[row]) + (action is not None),
-            action="none, in reset" if action is None else _short(action),
+            action="none, in reset" if action is None else short(action),
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
             traceback="".join(traceback.format_exception(error)),
-            settings=self._settings(row),
+            settings=settings_in_words(self._tasks[row], self._drawn[row]),
+            time=time(),
+            seeding=self._seedings[row],
+            task=self._tasks[row],
+            options=self._drawn[row].options,
+            env_config=self._drawn[row].env_config,
         )
         self.incidents.append(incident)
         self._failures += 1
@@ -383,11 +389,11 @@ class PythonVector:
         except Exception as error:
             self._fail(row, error, None)
 
-    def _settings(self, row: int) -> str:
-        """What an episode was given beside its seed, in words."""
-        drawn = self._drawn[row]
-        given = {"task": self._tasks[row], "options": drawn.options, "env_config": drawn.env_config}
-        return ", ".join(f"{name} {_short(value)}" for name, value in given.items() if value not in (None, {}))
+
+def settings_in_words(task: Any, drawn: Drawn) -> str:
+    """What an episode was given beside its seed."""
+    given = {"task": task, "options": drawn.options, "env_config": drawn.env_config}
+    return ", ".join(f"{name} {short(value)}" for name, value in given.items() if value not in (None, {}))
 
 
 def describe(incident: Incident) -> str:
@@ -427,6 +433,7 @@ def _is_scalar_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as text of one line that is not too long."""
     text = " ".join(str(value).split())
     return text if len(text) <= 200 else text[:197] + "..."

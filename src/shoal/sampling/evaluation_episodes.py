@@ -20,13 +20,19 @@ from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import Randomizer, first_draw
 from shoal.envs.recording import Film, Recorder, Trace, watched
 from shoal.envs.spaces import Space, leaves_of, path_name
-from shoal.envs.vector import PythonVector
 from shoal.errors import ConfigError, EnvError
 from shoal.models.policy import Policy
 from shoal.sampling.sampler import LONGEST_EPISODE
 from shoal.sampling.worker import Worker
 
 CHUNK = 100
+IN_THIS_PROCESS: dict[str, Any] = {
+    "env_isolation": "none",
+    "env_step_timeout_s": None,
+    "env_reset_timeout_s": None,
+    "env_memory_limit_mb": None,
+    "env_restart_delay_s": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,9 @@ class Found:
 
 def run_share(share: Share, policy: Policy) -> Found:
     """Run the episodes; the policy and its filter stay as they are."""
+    if share.trace or share.film is not None:
+        # Who records looks at the environment itself.
+        share = replace(share, config=unchecked(share.config, **IN_THIS_PROCESS))
     recorder = Recorder(share.trace, share.film)
     try:
         found = (_cases if share.cases else _episodes)(share, policy, recorder)
@@ -93,7 +102,7 @@ def _episodes(share: Share, policy: Policy, recorder: Recorder) -> Found:
         worker.set_task(share.task)
         recorder.on = True
         found, taken = _over_steps(worker, share) if share.steps else _over_episodes(worker, share)
-        failures = worker.vector.get_state()["failures"] if isinstance(worker.vector, PythonVector) else 0
+        failures = worker.vector.get_state().get("failures", 0)
     finally:
         worker.stop()
     found.sort(key=lambda episode: episode.env_index)

@@ -7,6 +7,7 @@ fragment at once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -16,10 +17,12 @@ from numpy.typing import NDArray
 from shoal.data.batch import Batch, Parts, Sample
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
+from shoal.envs.isolated import IsolatedVector
 from shoal.envs.vector import Steps, Vector
 from shoal.errors import EnvError
 from shoal.models.policy import Policy
-from shoal.sampling.recurrent_state import Carrier
+from shoal.sampling.ready_first import sample_ready_first
+from shoal.sampling.recurrent_state import Carrier, OwnPaceCarrier
 
 MOST_REPLAYED_STEPS = 20_000
 LONGEST_EPISODE = 1_000_000
@@ -62,31 +65,25 @@ class Sampler:
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
         self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
         self._history_steps = [0] * self.num_envs
-        self._carrier = None if policy.recurrence is None else Carrier(policy.recurrence, self.num_envs)
+        kind = OwnPaceCarrier if isinstance(vector, IsolatedVector) else Carrier
+        self.carrier = None if policy.recurrence is None else kind(policy.recurrence, self.num_envs)
         self._buffers: Buffers | None = None
         self._started = False
         self.steps_sampled = 0  # for who looks on from another thread
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
-        policy, vector, carrier = self.policy, self.vector, self._carrier
-        if not self._started:
-            vector.reset(self._current)
-            self._started = True
-        buffers = self._buffers
-        if buffers is None or buffers.steps != steps:
-            buffers = self._buffers = Buffers(policy, steps, self.num_envs)
-        for part, current in zip(buffers.obs, self._current, strict=True):
-            part[0] = current
-        buffers.valid[:] = True
+        policy, vector, carrier = self.policy, self.vector, self.carrier
+        if isinstance(vector, IsolatedVector):
+            return sample_ready_first(self, vector, steps, explore, complete_episodes)
+        buffers = self.begin_fragment(steps)
         actor = policy.network if carrier is None else carrier
-        if carrier is not None:
-            carrier.begin_fragment()
-        noise = self._draw(steps) if explore else None
+        noise = self.draw_noise(steps) if explore else None
         finals: list[tuple[int, int, Parts]] = []
         seeded_at: dict[int, int] = {}
         active: NDArray[np.bool_] | None = None
         env_time = 0.0
+        noted = 0  # incidents that have their actions
         start = perf_counter()
         t = 0
         while True:
@@ -114,7 +111,9 @@ class Sampler:
             for row, last in out.finals:
                 finals.append((t, row, last))
             for row in out.failed:
-                self._cut_before_failure(buffers, t, row, finals)
+                self.cut_before_failure(buffers, t, row, finals)
+            if len(vector.incidents) > noted:
+                noted = self.note_actions(noted, buffers, np.full(self.num_envs, t + 1), seeded_at)
             for row in out.seeded:
                 seeded_at[row] = t + 1
             if active is not None:
@@ -137,9 +136,37 @@ class Sampler:
                     )
                 buffers = buffers.grown(policy, 2 * t)
             if noise is not None and t % steps == 0:
-                noise = self._draw(steps, active)
-        batch = self._batch(buffers, t, finals)
-        self._remember(batch, buffers, t, seeded_at)
+                noise = self.draw_noise(steps, active)
+        return self.finish_fragment(buffers, t, finals, seeded_at, env_time, perf_counter() - start)
+
+    def begin_fragment(self, steps: int) -> Buffers:
+        """Room for a fragment, with the observations in it that its first actions are taken at."""
+        if not self._started:
+            self.vector.reset(self._current)
+            self._started = True
+        buffers = self._buffers
+        if buffers is None or buffers.steps != steps:
+            buffers = self._buffers = Buffers(self.policy, steps, self.num_envs)
+        for part, current in zip(buffers.obs, self._current, strict=True):
+            part[0] = current
+        buffers.valid[:] = True
+        if self.carrier is not None:
+            self.carrier.begin_fragment()
+        return buffers
+
+    def finish_fragment(
+        self,
+        buffers: Buffers,
+        steps: int,
+        finals: list[tuple[int, int, Parts]],
+        seeded_at: dict[int, int],
+        env_time_s: float,
+        time_s: float,
+    ) -> Sample:
+        """What a fragment gives, after it is remembered where each environment stands."""
+        vector = self.vector
+        batch = self._batch(buffers, steps, finals)
+        self._remember(batch, buffers, steps, seeded_at)
         episodes, incidents = vector.episodes[:], vector.incidents[:]
         vector.episodes.clear()
         vector.incidents.clear()
@@ -148,8 +175,8 @@ class Sampler:
             num_steps=batch.num_steps,
             episodes=episodes,
             incidents=incidents,
-            env_time_s=env_time,
-            policy_time_s=perf_counter() - start - env_time,
+            env_time_s=env_time_s,
+            policy_time_s=time_s - env_time_s,
         )
 
     def get_state(self) -> State:
@@ -158,7 +185,7 @@ class Sampler:
         pieces = [piece for h in self._histories if h for piece in h]
         spec = self.policy.action_spec
         empty = np.zeros((0, spec.size), spec.dtype)
-        carried = {} if self._carrier is None else self._carrier.get_state().arrays
+        carried = {} if self.carrier is None else self.carrier.get_state().arrays
         return State(
             {
                 "started": self._started,
@@ -184,8 +211,8 @@ class Sampler:
         self.vector.set_state(state.values["vector"])
         self._histories = self._no_histories()
         self._history_steps = [0] * self.num_envs
-        if self._carrier is not None:
-            self._carrier.set_state(state)
+        if self.carrier is not None:
+            self.carrier.set_state(state)
         if not self._started:
             return 0
         lengths = [int(n) for n in state.values["history_lengths"]]
@@ -195,8 +222,8 @@ class Sampler:
             for n, end in zip(lengths, ends, strict=True)
         ]
         brought_back = self.vector.replay(histories, self._current)
-        if self._carrier is not None:
-            self._carrier.begin(np.flatnonzero(~np.array(brought_back)))
+        if self.carrier is not None:
+            self.carrier.begin(np.flatnonzero(~np.array(brought_back)))
         lost = 0
         for row, (history, same) in enumerate(zip(histories, brought_back, strict=True)):
             if same and history is not None:
@@ -213,7 +240,7 @@ class Sampler:
     def _no_histories(self) -> list[list[NDArray[Any]] | None]:
         return [[] if self.vector.can_replay else None for _ in range(self.num_envs)]
 
-    def _draw(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+    def draw_noise(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Noise for `steps` steps, `[steps, N, M]`.
 
         Who has ended draws none: how far a stream has come must not depend on how long the others take.
@@ -236,12 +263,33 @@ class Sampler:
             return np.zeros((self.num_envs, 0), np.float32)
         return np.stack([policy.noise(rng, 1)[0, policy.ou.columns] for rng in self._noise])
 
-    def _cut_before_failure(self, buffers: Buffers, t: int, row: int, finals: list[tuple[int, int, Parts]]) -> None:
+    def cut_before_failure(self, buffers: Buffers, t: int, row: int, finals: list[tuple[int, int, Parts]]) -> None:
         """The failed step is no transition; the one before it becomes the last of a truncated episode."""
         buffers.rewards[t, row] = 0.0
         if t and buffers.valid[t - 1, row] and not (buffers.terminated[t - 1, row] or buffers.truncated[t - 1, row]):
             buffers.truncated[t - 1, row] = True
             finals.append((t - 1, row, tuple(part[t, row].copy() for part in buffers.obs)))
+
+    def note_actions(self, first: int, buffers: Buffers, times: NDArray[np.int64], seeded_at: dict[int, int]) -> int:
+        """Put the actions since the seed into the incidents from the `first` on; returns how many incidents there are.
+
+        `times` are the actions that rows have taken. It is called before the episodes that follow the failures count as
+        begun with a seed.
+        """
+        incidents = self.vector.incidents
+        for place in range(first, len(incidents)):
+            incident = incidents[place]
+            row = incident.env_index - self._indices.start
+            count = incident.steps_since_seed
+            before = [] if row in seeded_at else self._histories[row]
+            if before is None:
+                continue
+            begin, end = seeded_at.get(row, 0), int(times[row])
+            taken = np.concatenate([*before, buffers.actions[begin:end, row]])
+            if count <= len(taken):
+                # The last action is the one that failed, or that ended the episode before a reset that did.
+                incidents[place] = replace(incident, actions=taken[len(taken) - count :])
+        return len(incidents)
 
     def _batch(self, b: Buffers, steps: int, finals: list[tuple[int, int, Parts]]) -> Batch:
         policy = self.policy
@@ -274,7 +322,7 @@ class Sampler:
             dist_inputs=b.dist_inputs[:steps],
             final_obs=tuple(part[order] for part in final_obs),
             final_at=final_at[order],
-            carried=None if self._carrier is None else self._carrier.record(final_at[order]),
+            carried=None if self.carrier is None else self.carrier.record(final_at[order]),
         )
 
     def _remember(self, batch: Batch, buffers: Buffers, steps: int, seeded_at: dict[int, int]) -> None:

@@ -17,9 +17,12 @@ from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
+from shoal.envs.env_process import EnvPlan
+from shoal.envs.isolated import IsolatedVector, Limits, look
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
 from shoal.envs.randomizing import Drawn, Randomizer
+from shoal.envs.scratch import scratch_folder
 from shoal.envs.vector import PythonVector, Vector
 from shoal.envs.video import made_to_show
 from shoal.errors import ConfigError
@@ -60,8 +63,14 @@ class Worker:
         self._randomizer = Randomizer.of(config, maker.search_path)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
+        self._contexts: dict[int, EnvContext] = {}
+        self.vector: Vector
         self._first_index = self._place_of_first() if first_index is None else first_index
         drawn = Drawn() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
+        if config.isolates_envs:
+            self._isolated(drawn, policy)
+            self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
+            return
         env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
         try:
             if isinstance(env, VectorEnv):
@@ -88,11 +97,13 @@ class Worker:
     def set_task(self, task: Any) -> None:
         """Give every environment a task, each at its next reset; None leaves the task as it is."""
         if task is not None:
-            assert isinstance(self.vector, PythonVector)
+            assert isinstance(self.vector, PythonVector | IsolatedVector)
             self.vector.task = task
 
     def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
         """The result of `fn` for every environment, without gymnasium's outermost wrappers."""
+        if isinstance(self.vector, IsolatedVector):
+            return self.vector.call(fn)
         envs = self.vector.envs if isinstance(self.vector, PythonVector) else [getattr(self.vector, "env", None)]
         return [fn(env) for env in envs]
 
@@ -107,6 +118,59 @@ class Worker:
     def stop(self) -> None:
         """Close the environments."""
         self.sampler.close()
+        for ctx in self._contexts.values():
+            ctx.remove_scratch()
+
+    def _isolated(self, drawn: Drawn, policy: Policy | None) -> None:
+        """Environments in processes of their own: no code of theirs runs in this one."""
+        config = self.config
+        hooks = [] if self.callbacks is None else sorted({*overridden(self.callbacks)} & {*EPISODE_HOOKS})
+        if hooks:
+            raise ConfigError(
+                f"config.callbacks: {hooks[0]} is given the environment, which is in another process; leave it out, or "
+                "say env_isolation: none without timeouts and memory limit"
+            )
+        limits = Limits(
+            config.env_step_timeout_s,
+            config.env_reset_timeout_s,
+            None if config.env_memory_limit_mb is None else config.env_memory_limit_mb * 1_000_000,
+            config.env_restart_delay_s,
+        )
+        plan = EnvPlan(
+            self._maker,
+            config.env_config,
+            worker_index=self.worker_index,
+            num_workers=config.worker_count,
+            first_index=self._first_index,
+            index_offset=self._index_offset,
+            horizon=config.horizon,
+            shows=config.render_env,
+            randomizer=self._randomizer,
+            scratch=scratch_folder(self._first_index),
+        )
+        found = look(plan, drawn, limits)
+        if found.num_envs is not None:
+            raise ConfigError(
+                f"config.env_isolation: env {self._maker.name} is a native vector environment, which is one program; "
+                "leave out env_isolation, timeouts and memory limit, or name one of its environments"
+            )
+        if self.worker_index <= 1 and policy is None:
+            for warning in found.warnings:
+                log.warning("%s", warning)
+        if found.legacy:
+            plan = replace(plan, maker=replace(self._maker, legacy=True))
+        self.observation_space, self.action_space = spaces = found.observation_space, found.action_space
+        self.policy = policy or build_policy(*spaces, config, self._maker.search_path)
+        self.vector = IsolatedVector(
+            plan,
+            config.envs_per_worker,
+            self.policy.obs_spec,
+            self.policy.action_spec,
+            spaces,
+            seed=config.seed,
+            limits=limits,
+            max_failures=config.max_env_failures,
+        )
 
     def _vector(self, first: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Vector:
         config, policy = self.config, self.policy
@@ -196,10 +260,14 @@ class Worker:
         return made_to_show(self._maker, ctx) if shown else self._maker.make(ctx)
 
     def _context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
-        return EnvContext(
+        ctx = EnvContext(
             {**self.config.env_config, **(drawn or {})},
             worker_index=self.worker_index,
             vector_index=row,
             env_index=self._index_offset + self._first_index + row,
             num_workers=self.config.worker_count,
         )
+        if row in self._contexts:
+            self._contexts[row].remove_scratch()  # of the environment that this one takes the place of
+        self._contexts[row] = ctx
+        return ctx
