@@ -8,6 +8,8 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -134,3 +136,13 @@ class EnvProcesses:
         for id in self._alive:
             self._deaths[id] = Death(-9, "the process that watches over the environments was killed")
         self._alive.clear()
+
+
+@contextmanager
+def env_processes() -> Iterator[EnvProcesses]:
+    """The fork server of this process, for as long as the block lasts."""
+    processes = EnvProcesses.use()
+    try:
+        yield processes
+    finally:
+        processes.release()

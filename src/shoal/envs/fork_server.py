@@ -36,7 +36,7 @@ from typing import NoReturn
 from shoal.machine.processes import adopt_orphans, below, children_of_all, end_with_parent, private_bytes
 
 TAIL_BYTES = 16_384
-MOST_PASSED_ON = 100_000  # bytes of one child's output
+MOST_PASSED_ON = 10_000  # bytes of one child's output
 STACK_S = 0.5  # for a child to write down its stack before it is killed
 MEMORY_CHECK_S = 0.5
 PARENT_CHECK_S = 1.0

@@ -110,17 +110,12 @@ class Fragment:
         for row in rows[shared.failed[rows]].tolist():
             self._sampler.cut_before_failure(buffers, int(self.times[row]), row, self._finals)
         if len(self._vector.incidents) > self._noted:
-            self._noted = self._sampler.note_actions(self._noted, buffers, self._taken(rows), self._seeded_at)
+            taken = self.times + self.active  # who is active has an action for the step that it is at
+            self._noted = self._sampler.note_actions(self._noted, buffers, taken, self._seeded_at)
         for row in rows[shared.seeded[rows]].tolist():
             self._seeded_at[row] = int(self.times[row]) + 1
         self.times[rows] += 1
         self._sampler.steps_sampled += len(rows)
-
-    def _taken(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The actions that each row has taken, those of the steps that `rows` have just answered included."""
-        taken = self.times.copy()
-        taken[rows] += 1
-        return taken
 
     def goes_on(self, rows: NDArray[np.int64], complete_episodes: bool) -> NDArray[np.bool_]:
         """Which of these rows have more steps to take."""

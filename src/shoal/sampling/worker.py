@@ -18,6 +18,7 @@ from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_process import EnvPlan
+from shoal.envs.env_processes import env_processes
 from shoal.envs.isolated import IsolatedVector, Limits, look
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
@@ -64,11 +65,11 @@ class Worker:
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
         self._contexts: dict[int, EnvContext] = {}
-        self.vector: Vector
         self._first_index = self._place_of_first() if first_index is None else first_index
         drawn = Drawn() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
         if config.isolates_envs:
-            self._isolated(drawn, policy)
+            with env_processes():  # one fork server for the first look and for what follows
+                self.vector, self.policy = self._isolated(drawn, policy)
             self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
             return
         env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
@@ -121,7 +122,7 @@ class Worker:
         for ctx in self._contexts.values():
             ctx.remove_scratch()
 
-    def _isolated(self, drawn: Drawn, policy: Policy | None) -> None:
+    def _isolated(self, drawn: Drawn, given: Policy | None) -> tuple[Vector, Policy]:
         """Environments in processes of their own: no code of theirs runs in this one."""
         config = self.config
         hooks = [] if self.callbacks is None else sorted({*overridden(self.callbacks)} & {*EPISODE_HOOKS})
@@ -154,23 +155,24 @@ class Worker:
                 f"config.env_isolation: env {self._maker.name} is a native vector environment, which is one program; "
                 "leave out env_isolation, timeouts and memory limit, or name one of its environments"
             )
-        if self.worker_index <= 1 and policy is None:
+        if self.worker_index <= 1 and given is None:
             for warning in found.warnings:
                 log.warning("%s", warning)
         if found.legacy:
             plan = replace(plan, maker=replace(self._maker, legacy=True))
         self.observation_space, self.action_space = spaces = found.observation_space, found.action_space
-        self.policy = policy or build_policy(*spaces, config, self._maker.search_path)
-        self.vector = IsolatedVector(
+        policy = given or build_policy(*spaces, config, self._maker.search_path)
+        vector = IsolatedVector(
             plan,
             config.envs_per_worker,
-            self.policy.obs_spec,
-            self.policy.action_spec,
+            policy.obs_spec,
+            policy.action_spec,
             spaces,
             seed=config.seed,
             limits=limits,
             max_failures=config.max_env_failures,
         )
+        return vector, policy
 
     def _vector(self, first: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Vector:
         config, policy = self.config, self.policy
