@@ -14,6 +14,7 @@ A message says what failed, where, and what to do next. `exit_code` is what the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class ShoalError(Exception):
@@ -33,7 +34,9 @@ class ConfigError(ShoalError):
 
 
 class EnvError(ShoalError):
-    """An environment cannot be made, or failed too often."""
+    """An environment cannot be made, or failed too often; `incidents` are failures that nobody has been told of."""
+
+    incidents: Sequence[Any] = ()
 
 
 class CheckpointError(ShoalError):

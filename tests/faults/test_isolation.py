@@ -172,7 +172,10 @@ class DiesAtOnce(FaultEnv):
 
 def test_an_environment_that_dies_at_every_first_step_is_not_started_for_ever() -> None:
     settings = {"num_envs_per_worker": 1, "env_isolation": "process"}
-    with shoal.PPO(env=DiesAtOnce, config=settings) as trainer, pytest.raises(shoal.EnvError, match="10 times in a row"):
+    with (
+        shoal.PPO(env=DiesAtOnce, config=settings) as trainer,
+        pytest.raises(shoal.EnvError, match="10 times in a row"),
+    ):
         trainer.train()
 
 

@@ -30,6 +30,8 @@ COMMANDS = {
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
+    "incidents": _Lazy("shoal.cli.incidents", "incidents", "List the failures of a run's environments."),
+    "replay": _Lazy("shoal.cli.incidents", "replay", "Run the episode of a failure again."),
     "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a Ray cluster of its own, on the hosts there are."),
     "submit": _Lazy("shoal.cli.submit", "submit", "Submit a command to the batch system of a cluster."),
     "jobs": _Lazy("shoal.cli.submit", "jobs", "List the jobs that were submitted from here."),

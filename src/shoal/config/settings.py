@@ -187,8 +187,8 @@ class AlgorithmConfig(BaseModel):
     env_config: FreeMapping = {}
     """What the environment gets as its configuration.
 
-    worker_index, vector_index, env_index and num_workers are attributes of it, as are scratch_dir (an empty folder of the
-    environment's own) and port (a free one)."""
+    worker_index, vector_index, env_index and num_workers are attributes of it, and so are scratch_dir, an empty folder
+    of the environment's own, and port, a free one."""
     wrappers: Wrappers = ()
     """Wrappers around each environment, from inside to outside: [{FrameStackObservation: {stack_size: 4}}].
 
@@ -198,8 +198,8 @@ class AlgorithmConfig(BaseModel):
     env_isolation: Literal["auto", "none", "process"] = "auto"
     """Where environments run: none: in the process of their worker; process: each in a process of its own.
 
-    In its own process an environment may hang, crash or exit, and is replaced alone; steps are taken as environments are
-    ready, on all cores, with the same result. auto: process where a timeout or a memory limit below is set, else none."""
+    In its own process an environment may hang, crash or exit, and is replaced alone; steps are taken as environments
+    are ready, on all cores, with the same result. auto: process where a timeout or memory limit is set, else none."""
     env_step_timeout_s: Positive | None = None
     """Seconds that one step of an environment may take, after which it is ended and started again; null: any time."""
     env_reset_timeout_s: Positive | None = None
@@ -207,7 +207,7 @@ class AlgorithmConfig(BaseModel):
     env_memory_limit_mb: Size | None = None
     """Megabytes that an environment's process and all that it starts may take, at least 100; null: any memory."""
     env_restart_delay_s: NonNegative = 0
-    """Seconds before a failed environment starts again, twice as many with each further failure in a row, 64 times at most.
+    """Seconds before a failed environment starts again, doubled with each further failure in a row, up to 64 times.
 
     Needs environments in processes of their own, where the others do not wait for it."""
     horizon: Size | None = None

@@ -22,7 +22,7 @@ class EnvContext(dict[str, Any]):
     """The user's `env_config`, and nothing else, as items; the four indices, `scratch_dir` and `port` as attributes.
 
     `env_index` counts over all workers, so it names one environment of the whole run (a case folder, a port);
-    `vector_index` counts inside one worker. `scratch` is the folder in which `scratch_dir` is made when it is asked for.
+    `vector_index` counts inside one worker. `scratch_dir` is made when it is asked for, in the folder `scratch`.
     """
 
     def __init__(

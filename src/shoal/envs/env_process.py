@@ -5,8 +5,10 @@ rebuilt here, in its process, and the worker hears of it with the answer. Only w
 a signal, too much memory) is the worker's business.
 
 A command is one byte: `s` is a step, whose action lies in the shared row; `c` is followed by the length of a pickled
-`(name, arguments)`. The answer is the row's number on the pipe that all environments share. After a command of the second
-kind, and where `has_news` is set, the length of a pickled `News` and that itself follow through the socket.
+`(name, arguments)`. The answer to a step is one more in `answered`, and to wake the worker, a token on the pipe that
+all environments share. To be woken for every step of quick environments takes longer than the steps: where `quiet` is
+set, all but the last of a group take a number from a semaphore instead. The answer to a command of the second kind is
+a token. After it, and after a step where `has_news` is set, a pickled `News` follows in the socket, its length first.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from time import monotonic, sleep
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
 from shoal.envs.checking import check_first_steps
@@ -35,12 +39,12 @@ from shoal.envs.observations import ObsSpec
 from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.shared_rows import Phase, SharedRows
 from shoal.envs.spaces import ActionSpec, Space
-from shoal.envs.vector import PythonVector, Steps
+from shoal.envs.vector import LARGEST_REWARD, PythonVector, Steps
 from shoal.envs.video import made_to_show
 from shoal.errors import ConfigError, ShoalError
 
 LENGTH = struct.Struct("<Q")
-TOKEN = struct.Struct("<II")  # row, generation of its process
+TOKEN = struct.Struct("<III")  # row, generation of its process, whether it is for a step
 LONGEST_DELAY = 64  # times `restart_delay_s`
 
 OUT_OF_MEMORY = 77  # the exit code of a process whose simulator was refused memory
@@ -57,7 +61,8 @@ class EnvPlan:
     first_index: int = 0  # of the worker's first environment
     index_offset: int = 0  # what sets env_index apart
     horizon: int | None = None
-    shows: bool = False  # whether environment 0 has a window
+    vector_offset: int = 0  # what is added to a row for vector_index
+    shown: int | None = None  # the env_index of the one that has a window
     randomizer: Randomizer | None = None
     scratch: str | None = None  # the folder for the environments' own folders
 
@@ -66,7 +71,7 @@ class EnvPlan:
         return EnvContext(
             {**self.env_config, **(drawn or {})},
             worker_index=self.worker_index,
-            vector_index=row,
+            vector_index=self.vector_offset + row,
             env_index=self.index_offset + self.first_index + row,
             num_workers=self.num_workers,
             scratch=self.scratch,
@@ -75,7 +80,7 @@ class EnvPlan:
     def make(self, row: int, drawn: Mapping[str, Any] | None = None) -> AnyEnv:
         """The environment of a row."""
         ctx = self.context(row, drawn)
-        return made_to_show(self.maker, ctx) if self.shows and ctx.env_index == 0 else self.maker.make(ctx)
+        return made_to_show(self.maker, ctx) if ctx.env_index == self.shown else self.maker.make(ctx)
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,10 @@ class OwnVector(PythonVector):
         self._plan, self._row, self._rows = start.plan, start.row, rows
         self._spaces = start.observation_space, start.action_space
         self._delay_s = start.restart_delay_s
+        leaf = start.obs_spec.leaves[0]
+        is_plain = len(start.obs_spec.leaves) == 1 and leaf.kind == "vector" and leaf.first is None and not leaf.path
+        self._plain_shape = leaf.shape if is_plain else None
+        self._room = rows.obs[0][start.row]
         super().__init__(
             self._made,
             1,
@@ -149,6 +158,44 @@ class OwnVector(PythonVector):
         self._seedings[0], self._failures_in_a_row[0] = seedings, failures_in_a_row
         self.task, self._tasks_then[0] = task, tasks_then
         self._begin(0, obs, seeded=True)
+
+    def take_step(self, actions: NDArray[Any], steps: Steps) -> None:
+        """As `step`; what is plain and goes on, as almost every step does, takes a short way to the same end."""
+        action = self._action_spec.decode(actions)[0]
+        columns = self._columns
+        try:
+            answer = self._steps[0](action)
+            columns[0][0], columns[1][0], columns[2][0], columns[3][0], columns[4][0] = answer
+        except BaseException as error:  # a solver that calls sys.exit() ends itself, not its process
+            self._fail(0, error, action)
+            steps.failed.append(0)
+        else:
+            if self._goes_on_plainly(steps):
+                return
+        self._settle(steps, None, [action])
+
+    def _goes_on_plainly(self, steps: Steps) -> bool:
+        """Write a step that is sound beyond doubt and does not end its episode; False if it is not of that kind."""
+        obs, reward, terminated, truncated = (column[0] for column in self._columns[:4])
+        if self._plain_shape is None or type(obs) is not np.ndarray or obs.shape != self._plain_shape:
+            return False
+        if obs.dtype.kind != "f" or not isinstance(reward, float) or terminated is not False or truncated is not False:
+            return False
+        if not abs(reward) <= LARGEST_REWARD or self._lengths[0] + 1 >= self._limits[0]:
+            return False
+        room = self._room
+        if obs.dtype.itemsize > room.itemsize:
+            with np.errstate(over="ignore"):
+                room[:] = obs.reshape(-1)
+        else:
+            room[:] = obs.reshape(-1)
+        if not np.isfinite(room).all():
+            return False
+        steps.rewards[0], steps.terminated[0], steps.truncated[0] = reward, False, False
+        self._lengths[0] += 1
+        self._since_seed[0] += 1
+        self._rewards[0] += steps.rewards[0]
+        return True
 
     def given_task(self) -> Any:
         """The task that the environment has."""
@@ -202,8 +249,8 @@ class OwnVector(PythonVector):
 class EnvProcess:
     """Carries out what the worker asks for."""
 
-    def __init__(self, connection: socket.socket, ready: int, memory: int) -> None:
-        self._connection, self._ready, self._memory = connection, ready, memory
+    def __init__(self, connection: socket.socket, ready: int, memory: int, group: int) -> None:
+        self._connection, self._ready, self._memory, self._group = connection, ready, memory, group
         self._rows: SharedRows | None = None
         self._vector: OwnVector | None = None
         self._row = self._generation = 0
@@ -289,19 +336,29 @@ class EnvProcess:
         steps.valid[:] = True
         news = None
         try:
-            vector.step(self._actions, None, steps)
+            vector.take_step(self._actions, steps)
             rows.failed[row], rows.seeded[row] = bool(steps.failed), bool(steps.seeded)
         except BaseException as error:
             news = News(error=sendable(error))
         if vector.episodes or vector.incidents or news is not None:
-            self._answer(news or News(result=vector.given_task()))
+            self._answer(news or News(result=vector.given_task()), is_step=True)
             return
         vector.mirror()
         rows.has_news[row] = False
         rows.phase[row] = Phase.IDLE
-        os.write(self._ready, TOKEN.pack(row, self._generation))
+        self._tell_step(rows)
 
-    def _answer(self, news: News) -> None:
+    def _tell_step(self, rows: SharedRows) -> None:
+        rows.answered[self._row] += 1
+        if rows.quiet[self._row]:
+            try:
+                os.eventfd_read(self._group)
+                return
+            except BlockingIOError:  # it is the last of its group
+                pass
+        os.write(self._ready, TOKEN.pack(self._row, self._generation, 1))
+
+    def _answer(self, news: News, is_step: bool = False) -> None:
         """Say that the command is done, and what there is to tell."""
         if self._vector is not None:
             self._vector.mirror()
@@ -317,7 +374,10 @@ class EnvProcess:
             self._rows.has_news[self._row] = True
             self._rows.phase[self._row] = Phase.IDLE
         # The token first: a long message waits in the socket for its reader, who waits for the token.
-        os.write(self._ready, TOKEN.pack(self._row, self._generation))
+        if is_step and self._rows is not None:
+            self._tell_step(self._rows)
+        else:
+            os.write(self._ready, TOKEN.pack(self._row, self._generation, 0))
         self._connection.sendall(LENGTH.pack(len(data)) + data)
 
     def _own(self) -> OwnVector:
@@ -339,12 +399,12 @@ def received(connection: socket.socket, length: int) -> bytes:
 def sendable(error: BaseException) -> BaseException:
     """The error as another process can have it: our own as they are, others in their own words."""
     if isinstance(error, ShoalError):
-        copy = type(error)(error.problems if isinstance(error, ConfigError) else str(error))  # type: ignore[arg-type]
+        copy = type(error)(error.problems if isinstance(error, ConfigError) else str(error))
         copy.exit_code = error.exit_code
         return copy
     return start_error(own_words(error))
 
 
-def serve(connection: int, ready: int, memory: int) -> int:
+def serve(connection: int, ready: int, memory: int, group: int) -> int:
     """Be the process of an environment; the exit code."""
-    return EnvProcess(socket.socket(fileno=connection), ready, memory).run()
+    return EnvProcess(socket.socket(fileno=connection), ready, memory, group).run()

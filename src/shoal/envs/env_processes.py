@@ -15,7 +15,13 @@ from typing import ClassVar
 
 from shoal.errors import ConfigError
 
-START = "import sys; sys.path[:] = sys.argv[2:]; from shoal.envs.fork_server import main; main(int(sys.argv[1]))"
+START = """
+import os, sys
+os.setpgid(0, 0)  # Ctrl-C at a terminal is for the worker
+sys.path[:] = sys.argv[2:]
+from shoal.envs.fork_server import main
+main(int(sys.argv[1]))
+"""
 LAST_GRACE_S = 3.0
 
 
@@ -51,7 +57,6 @@ class EnvProcesses:
                 [sys.executable, "-c", START, str(theirs.fileno()), *sys.path],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,
                 env=environ,
             )
         self.control.setblocking(False)
@@ -79,16 +84,16 @@ class EnvProcesses:
             self._server.kill()
             self._server.wait()
 
-    def start(self, ready: int, memory: int, memory_limit: int | None) -> tuple[int, socket.socket]:
+    def start(self, ready: int, memory: int, group: int, memory_limit: int | None) -> tuple[int, socket.socket]:
         """Start a process: its number here, and the socket to it.
 
-        `ready` is the pipe for its answers, `memory` the rows that it shares.
+        `ready` is the pipe for its answers, `memory` the rows that it shares, `group` the semaphore of quiet ones.
         """
         self._last_id += 1
         mine, theirs = socket.socketpair()
         with theirs:
             message = json.dumps({"fork": self._last_id, "memory": memory_limit}).encode()
-            self._send(message, [theirs.fileno(), ready, memory])
+            self._send(message, [theirs.fileno(), ready, memory, group])
         self._alive.add(self._last_id)
         if self.is_broken:
             self._break()

@@ -1,4 +1,4 @@
-"""An environment that goes wrong in every way that simulators do, for trying out a set-up before node-hours depend on it."""
+"""An environment that goes wrong in every way that simulators do, to try out a set-up before node-hours are spent."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ NEEDS_PROCESS = ("exit", "segfault", "hang", "gil_hang", "stop", "slow_reset", "
 class FaultEnv(gym.Env[Any, Any]):
     """A random walk with faults: train with `env: shoal.envs:FaultEnv`.
 
-    `env_config` may hold `kinds` (names in `KINDS`; default: all), `every` (mean number of steps between faults; default:
-    1000), `by_index` (environment i has kind i of the list alone), `episode` (steps of an episode; default: 20) and
-    `leak_mb` (what a leak takes at most; default: 1000). When and which fault comes follows from the seed, so that what
-    went wrong goes wrong again when its episode is replayed.
+    `env_config` may hold `kinds` (names in `KINDS`; default: all), `every` (mean number of steps between faults, by
+    default 1000), `by_index` (environment i has kind i of the list alone), `episode` (steps of an episode, by default
+    20) and `leak_mb` (what a leak takes at most, by default 1000). When and which fault comes follows from the seed, so
+    that what went wrong goes wrong again when its episode is replayed.
     """
 
     observation_space = spaces.Box(-1000, 1000, (3,), np.float32)
@@ -106,7 +106,7 @@ class FaultEnv(gym.Env[Any, Any]):
         self._fault_at = self._since_seed + 1 + int(self._faults.integers(max(2 * self._every - 1, 1)))
 
     def _go_wrong(self, kind: str, answer: Any) -> Any:
-        obs, *others = answer
+        others = answer[1:]
         if kind == "raise":
             raise ArithmeticError(f"the solver diverged at step {self._time}")
         if kind == "exit":

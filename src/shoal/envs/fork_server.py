@@ -5,15 +5,16 @@ takes a second. So one fresh Python imports what an environment needs and forks 
 
 What the worker can rely on:
 
-- Every child leads a session of its own and adopts whatever its simulator leaves behind; what a dead child leaves comes
-  to this process, which ends it. So solvers, MPI ranks and daemons end with their environment, deaf or not.
+- Every child leads a process group of its own and adopts whatever its simulator leaves behind; what a dead child
+  leaves comes to this process, which ends it. So solvers, MPI ranks and daemons end with their environment.
 - When the worker is gone, its end of the control socket closes, and everything here ends. When this process is killed,
   the children are killed by the kernel.
 - What children print goes to this process's standard error, up to a limit; the last of it is kept for incidents.
 - A child that takes more than its memory (with all that is below it) is killed.
 
-Messages on the control socket are JSON. From the worker: `{"fork": id, "memory": bytes or null}` with the descriptors of
-the child, `{"end": id, "stack": bool}`. To the worker: `{"died": id, "status": n, "tail": text, "memory": bytes or null}`.
+Messages on the control socket are JSON. From the worker: `{"fork": id, "memory": bytes or null}` with the descriptors
+of the child, `{"end": id, "stack": bool}`. To the worker: `{"died": id, "status": n, "tail": text, "memory": bytes or
+null}`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Child:
     id: int
     pid: int
     output: int  # the pipe of what it prints
+    stack: int  # where it writes the stack of a fatal signal, which is for the incident and for nobody's terminal
     memory_limit: int | None = None  # bytes
     tail: bytearray = field(default_factory=bytearray)
     passed_on: int = 0
@@ -140,17 +142,18 @@ class ForkServer:
 
     def _fork(self, id: int, memory_limit: int | None, descriptors: list[int]) -> None:
         output, printed = os.pipe()
+        stack = os.memfd_create("shoal-stack", os.MFD_CLOEXEC)
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 os.close(output)
-                _become_child(server, printed, descriptors)
+                _become_child(server, printed, [*descriptors, stack])
             finally:
                 os._exit(1)
         os.close(printed)
         os.set_blocking(output, False)
-        child = self._children[pid] = Child(id, pid, output, memory_limit)
+        child = self._children[pid] = Child(id, pid, output, stack, memory_limit)
         self._selector.register(output, selectors.EVENT_READ, child)
 
     def _listen(self, child: Child) -> None:
@@ -196,11 +199,13 @@ class ForkServer:
             if child.output >= 0:
                 self._selector.unregister(child.output)
                 os.close(child.output)
+            stack = os.pread(child.stack, TAIL_BYTES, 0).partition(b"\nExtension modules")[0]
+            os.close(child.stack)
             self._tell(
                 {
                     "died": child.id,
                     "status": os.waitstatus_to_exitcode(status),
-                    "tail": child.tail.decode(errors="replace"),
+                    "tail": (bytes(child.tail) + stack).decode(errors="replace"),
                     "memory": child.too_large,
                 }
             )
@@ -250,7 +255,7 @@ class ForkServer:
 
 def _become_child(server: int, printed: int, descriptors: list[int]) -> NoReturn:
     """Serve as the process of one environment; never returns."""
-    os.setsid()
+    os.setpgid(0, 0)  # no session: Linux would schedule each as fairly as all that the user does besides
     end_with_parent(signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)
@@ -266,11 +271,12 @@ def _become_child(server: int, printed: int, descriptors: list[int]) -> NoReturn
         os.dup2(source, target)
     # High first, so that no descriptor is overwritten before it has found its place.
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in descriptors]
-    kept = range(3, 3 + len(descriptors))
+    kept = list(range(3, 3 + len(descriptors)))
     for place, descriptor in zip(kept, high, strict=True):
         os.dup2(descriptor, place, inheritable=False)
-    os.closerange(kept.stop, 4096)
-    faulthandler.enable(2)  # a fatal signal writes the stack of every thread
+    os.closerange(kept[-1] + 1, 4096)
+    *kept, stack = kept
+    faulthandler.enable(stack)  # a fatal signal writes the stack of every thread
     gc.enable()
     from shoal.envs.env_process import serve
 

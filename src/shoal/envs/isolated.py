@@ -5,14 +5,15 @@ What is promised:
 - Each environment has a process (`envs/env_process.py`), forked by one that holds neither Ray nor PyTorch
   (`envs/fork_server.py`). Observations, rewards, flags and actions lie in memory that both share
   (`envs/shared_rows.py`); a step costs one byte there and eight back.
-- A sampler may give actions to any rows (`send`) and take those that have answered (`wait`), in whatever order; `step` does
-  that for all rows. A row's own numbers are the same either way: they depend on its seeds and its actions alone.
-- An environment that raises or gives nonsense is rebuilt in its process, by the same guard as everywhere. One that passes
-  its deadline, dies, exits, or takes too much memory is ended with all that is below it and started again, after
-  `restart_delay_s`, which doubles with each failure in a row. The row answers when the new one has begun an episode, with
-  a new seed: its failed step is no transition. Where only the reset after a step failed, the step counts.
+- A sampler may give actions to any rows (`send`) and take those that have answered (`wait`), in whatever order; `step`
+  does that for all rows. A row's own numbers are the same either way: they depend on its seeds and actions alone.
+- An environment that raises or gives nonsense is rebuilt in its process, by the same guard as everywhere. One that
+  passes its deadline, dies, exits, or takes too much memory is ended with all that is below it and started again, after
+  `restart_delay_s`, which doubles with each failure in a row. The row answers when the new one has begun an episode,
+  with a new seed: its failed step is no transition. Where only the reset after a step failed, the step counts.
 - Every failure is an `Incident`, of whichever process, and counts for `max_failures`. What never came to life raises.
-- `close` takes seconds at most, hung environments or not, and leaves no process behind; nor does a worker that is killed.
+- `close` takes seconds at most, hung environments or not, and leaves no process behind; nor does a worker that is
+  killed.
 - Counters are those of `PythonVector`, so a run may be continued with environments in processes or without.
 """
 
@@ -65,6 +66,8 @@ CLOSE_S = 3.0  # for environments to close by themselves
 MESSAGE_S = 30.0  # for a message that has begun to come
 LONGEST_TICK_S = 0.5
 SHORTEST_TICK_S = 0.01
+QUIET_S = 0.005  # that quick environments may take for a step, all of them together
+MOST_QUIET_MISSES = 3
 MOST_SELECTED = 1024  # the descriptors that `select` knows
 
 
@@ -130,6 +133,10 @@ class IsolatedVector:
         self._rest = b""
         self._done: list[int] = []
         self._busy: set[int] = set()
+        self._taken = np.zeros(num_envs, np.int64)  # of the steps that are answered
+        self._group = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        self._quiet_until = 0.0
+        self._quiet_misses = 0  # of groups that took longer
         self._is_starting, self._is_closed = True, False
         timeouts = [t for t in (limits.step_timeout_s, limits.reset_timeout_s) if t is not None]
         self._tick_s = min(max(min(timeouts, default=LONGEST_TICK_S) / 10, SHORTEST_TICK_S), LONGEST_TICK_S)
@@ -156,6 +163,7 @@ class IsolatedVector:
         """Begin the step of some rows with their actions of `[N, A]`."""
         self.rows.actions[rows] = actions[rows]
         now = monotonic()
+        self._set_quiet(rows, now)
         for row in rows:
             child = self._children[row]
             if child.task_sent != self.task:
@@ -173,14 +181,37 @@ class IsolatedVector:
 
     def wait(self, patience_s: float = 0.0) -> list[int]:
         """Rows whose step is done, at least one; waits `patience_s` for more."""
-        self._take_tokens()
+        if self._quiet_until:
+            while self._busy and (left := self._quiet_until - monotonic()) > 0:
+                self._pause(left)
+            self._quiet_misses += bool(self._busy)
+            self._quiet_until = 0.0
+            patience_s = 0.0
+        self._take_answers()
         while not self._done:
-            self._pause(self._tick_s)
+            # Those that were told to be quiet will not wake us one by one.
+            self._pause(QUIET_S if self.rows.quiet[list(self._busy)].any() else self._tick_s)
         until = monotonic() + patience_s
         while self._busy and patience_s and (left := until - monotonic()) > 0:
             self._pause(left)
         done, self._done = self._done, []
         return done
+
+    def begin_fragment(self) -> None:
+        """Take environments for quick ones until they show that they are not."""
+        self._quiet_misses = 0
+
+    def _set_quiet(self, rows: Sequence[int], now: float) -> None:
+        """Let only the last of these rows wake us, if they are quick and nobody else is at work."""
+        is_quiet = not self._busy and self._quiet_misses < MOST_QUIET_MISSES
+        self.rows.quiet[rows] = is_quiet
+        if is_quiet:
+            with suppress(BlockingIOError):
+                while True:
+                    os.eventfd_read(self._group)  # what a process that died has left
+            if len(rows) > 1:
+                os.eventfd_write(self._group, len(rows) - 1)
+            self._quiet_until = now + QUIET_S
 
     def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
         """See `Vector`."""
@@ -271,7 +302,7 @@ class IsolatedVector:
             if child.connection is not None:
                 child.connection.close()
         self._processes.release()
-        for descriptor in (self._ready, self._answering, self.rows.descriptor):
+        for descriptor in (self._ready, self._answering, self._group, self.rows.descriptor):
             os.close(descriptor)
         if self._plan.scratch is not None:
             rmtree(self._plan.scratch, ignore_errors=True)
@@ -291,7 +322,10 @@ class IsolatedVector:
         child.generation += 1
         child.late, child.start_at, child.is_dead, child.death = "", None, False, None
         self.rows.phase[row] = Phase.IDLE
-        child.id, child.connection = self._processes.start(self._answering, self.rows.descriptor, self._limits.memory)
+        self._taken[row] = self.rows.answered[row]
+        child.id, child.connection = self._processes.start(
+            self._answering, self.rows.descriptor, self._group, self._limits.memory
+        )
         child.connection.settimeout(MESSAGE_S)
         start = Start(
             self._plan,
@@ -337,6 +371,7 @@ class IsolatedVector:
         readable = _readable([self._ready, control], max(0.0, until - now))
         if self._ready in readable:
             self._take_tokens()
+        self._take_answers()
         now = monotonic()
         if control in readable or starts or now >= self._next_check:
             self._next_check = now + self._tick_s
@@ -351,9 +386,17 @@ class IsolatedVector:
         data = self._rest + data
         whole = len(data) // TOKEN.size * TOKEN.size
         self._rest = data[whole:]
-        for row, generation in TOKEN.iter_unpack(data[:whole]):
+        for row, generation, is_step in TOKEN.iter_unpack(data[:whole]):
             child = self._children[row]
-            if generation == child.generation and not child.late:
+            if not is_step and generation == child.generation and not child.late:
+                self._answered(row, child)
+
+    def _take_answers(self) -> None:
+        """Take in the steps that are done."""
+        for row in np.flatnonzero(self.rows.answered != self._taken).tolist():
+            child = self._children[row]
+            if child.pending[:1] == ["step"] and not child.late:
+                self._taken[row] += 1
                 self._answered(row, child)
 
     def _answered(self, row: int, child: Row) -> None:
@@ -406,6 +449,7 @@ class IsolatedVector:
             if death is not None:
                 child.is_dead, child.death = True, death
                 self._take_tokens()  # it may have answered before it died
+                self._take_answers()
                 if child.pending:
                     self._bury(row, death)
             elif child.pending and not child.late:
@@ -454,9 +498,8 @@ class IsolatedVector:
         child.failures_in_a_row = 1 if moved else child.failures_in_a_row + 1
         self._count(self._incident(row, kind, cause, death, in_step))
         if child.failures_in_a_row >= MOST_FAILURES_IN_A_ROW:
-            raise EnvError(
-                f"{describe(self.incidents[-1])}\nIt failed {MOST_FAILURES_IN_A_ROW} times in a row without one good step."
-            )
+            times = f"It failed {MOST_FAILURES_IN_A_ROW} times in a row without one good step."
+            raise EnvError(f"{describe(self.incidents[-1])}\n{times}")
         child.is_lost = True
         child.pending, child.task = [], None
         if child.connection is not None:
@@ -514,7 +557,7 @@ def look(plan: EnvPlan, drawn: Drawn, limits: Limits) -> Look:
     """A first look at an environment, in a process that ends with it."""
     processes = EnvProcesses.use()
     ready, answering = os.pipe()
-    id, connection = processes.start(answering, answering, limits.memory)
+    id, connection = processes.start(answering, answering, answering, limits.memory)
     try:
         for name, arguments in (("hello", (list(sys.path), 0, 0)), ("look", (plan, drawn))):
             connection.sendall(_message(name, arguments, _owner(plan)))

@@ -1,7 +1,7 @@
 """Folders of the environments' own, on the disk of their host, removed when their worker ends.
 
-All of one process lie in one folder that it locks. What a killed process leaves behind has no lock, and is removed by the
-next one that makes such a folder on the same disk.
+All of one process lie in one folder that it locks. What a killed process leaves behind has no lock, and is removed by
+the next one that makes such a folder on the same disk.
 """
 
 from __future__ import annotations

@@ -46,12 +46,14 @@ class SharedRows:
     seeded: NDArray[np.bool_]  # an episode began with a seed
     ended: NDArray[np.bool_]  # the step happened and ended an episode, whatever becomes of the reset after it
     has_news: NDArray[np.bool_]  # episodes, incidents or an answer follow through the socket
+    quiet: NDArray[np.bool_]  # only the last of a group wakes the worker
     phase: NDArray[np.int8]
     began: NDArray[np.float64]  # when the phase began, by the clock that all processes of a host share
     seedings: NDArray[np.int64]
     lengths: NDArray[np.int64]  # of the unfinished episode
     since_seed: NDArray[np.int64]
     resets: NDArray[np.int64]  # since the last seed
+    answered: NDArray[np.int64]  # steps that the row's processes have taken in all
     episode_reward: NDArray[np.float64]  # of the finished episode, where `ended`
     episode_length: NDArray[np.int64]
 
@@ -66,13 +68,13 @@ class SharedRows:
             ("rewards", (), np.dtype(np.float32)),
             *(
                 (name, (), np.dtype(np.bool_))
-                for name in ("terminated", "truncated", "valid", "failed", "seeded", "ended", "has_news")
+                for name in ("terminated", "truncated", "valid", "failed", "seeded", "ended", "has_news", "quiet")
             ),
             ("phase", (), np.dtype(np.int8)),
             *((name, (), np.dtype(np.float64)) for name in ("began", "episode_reward")),
             *(
                 (name, (), np.dtype(np.int64))
-                for name in ("seedings", "lengths", "since_seed", "resets", "episode_length")
+                for name in ("seedings", "lengths", "since_seed", "resets", "answered", "episode_length")
             ),
         ]
         places, size = [], 0

@@ -1,8 +1,8 @@
 """N environments stepped as one, written straight into arrays, each guarded at the boundary.
 
 Whatever stands behind it (Python environments in this process or in processes of their own, a native vector
-environment), a vector has same-step autoreset: the row that `step` writes is where the next action is taken, and the true last
-observation of a truncated episode is handed over apart.
+environment), a vector has same-step autoreset: the row that `step` writes is where the next action is taken, and the
+true last observation of a truncated episode is handed over apart.
 """
 
 from __future__ import annotations
@@ -152,6 +152,11 @@ class PythonVector:
                 pass_on_interrupts(error)
                 self._fail(row, error, decoded[row])
                 failed.append(row)
+        self._settle(steps, active, decoded)
+
+    def _settle(self, steps: Steps, active: NDArray[np.bool_] | None, decoded: Sequence[Any]) -> None:
+        """Write what came of the steps, guard it, and begin new episodes where they ended."""
+        failed = steps.failed
         if failed or not self._written(steps):
             self._write_one_by_one(steps, decoded)
         self._lengths += 1

@@ -299,7 +299,9 @@ class RayWorkers:
             return self._ray.get(reference)
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, EnvError) and seat is not None and seat.place is not None:
-                raise EnvError(f"worker {seat.index} on {seat.place.host}: {error.cause}") from None
+                told = EnvError(f"worker {seat.index} on {seat.place.host}: {error.cause}")
+                told.incidents = [replace(incident, host=seat.place.host) for incident in error.cause.incidents]
+                raise told from None
             if isinstance(error.cause, ShoalError):
                 raise error.cause from None
             raise ShoalError(f"a worker failed: {error.cause!r}\n{error}") from error

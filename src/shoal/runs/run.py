@@ -40,6 +40,7 @@ from shoal.runs.checkpoints import (
 )
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
+from shoal.runs.incidents import cut_back
 from shoal.runs.interrupts import Interrupted, Interrupts
 from shoal.runs.lease import FolderGone, Lease, check_free
 from shoal.runs.logs import log_to
@@ -222,6 +223,7 @@ class Run:
             timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0
             with _told(self.folder):
                 reporters = Reporters(self.folder, self._saved_iteration, timesteps)
+                cut_back(self.folder, self._saved_iteration)
             stack.callback(reporters.close)
             if self._taken_over is not None:
                 self._save_taken_over(trainer, start, lease)

@@ -1,10 +1,10 @@
 """Fragments from environments that step at their own pace: whoever is ready gets its next action.
 
-The policy stands still within a fragment, and every environment has its own stream of noise, so what an environment does
-does not depend on when the others are ready. Networks are always given all N rows, of which those that are ready are
-used: a row's numbers then do not depend on who else is ready (BLAS rounds by the shape of a matrix), and the batch is
-that of lockstep, bit for bit. A fragment takes as long as the slowest environment's own steps, not as long as the sum of
-each step's slowest.
+The policy stands still within a fragment, and every environment has its own stream of noise, so what an environment
+does is independent of when the others are ready. Networks are always given all N rows, of which those that are ready
+are used: then a row's numbers do not depend on who else is ready (BLAS rounds by the shape of a matrix), and the batch
+is that of lockstep, bit for bit. A fragment takes as long as the slowest environment's own steps, not as long as the
+sum of each step's slowest.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def sample_ready_first(
     from shoal.sampling.sampler import LONGEST_EPISODE
 
     start = perf_counter()
+    vector.begin_fragment()
     fragment = Fragment(sampler, vector, steps, explore)
     waiting = 0.0
     ready = np.arange(sampler.num_envs)
@@ -45,8 +46,9 @@ def sample_ready_first(
         rows = np.array(sorted(vector.wait(min(before - acted, MOST_PATIENCE_S))))
         waiting += perf_counter() - before
         fragment.take(rows)
-        ready = rows[fragment.goes_on(rows, complete_episodes)]
-        fragment.active[np.setdiff1d(rows, ready)] = False
+        going = fragment.goes_on(rows, complete_episodes)
+        ready = rows[going]
+        fragment.active[rows[~going]] = False
         if not fragment.active.any():
             break
         if len(ready) and fragment.times[ready].max() > LONGEST_EPISODE:
@@ -70,6 +72,7 @@ class Fragment:
         self._now: Parts = tuple(part[0].copy() for part in self._buffers.obs)
         self.times: NDArray[np.int64] = np.zeros(sampler.num_envs, np.int64)
         self.active: NDArray[np.bool_] = np.ones(sampler.num_envs, bool)
+        sampler.note_last_actions = self._note_actions
 
     def act(self, rows: NDArray[np.int64]) -> None:
         """Choose the actions of these rows, and send them."""
@@ -110,12 +113,15 @@ class Fragment:
         for row in rows[shared.failed[rows]].tolist():
             self._sampler.cut_before_failure(buffers, int(self.times[row]), row, self._finals)
         if len(self._vector.incidents) > self._noted:
-            taken = self.times + self.active  # who is active has an action for the step that it is at
-            self._noted = self._sampler.note_actions(self._noted, buffers, taken, self._seeded_at)
+            self._noted = self._note_actions()
         for row in rows[shared.seeded[rows]].tolist():
             self._seeded_at[row] = int(self.times[row]) + 1
         self.times[rows] += 1
         self._sampler.steps_sampled += len(rows)
+
+    def _note_actions(self) -> int:
+        taken = self.times + self.active  # who is active has an action for the step that it is at
+        return self._sampler.note_actions(self._noted, self._buffers, taken, self._seeded_at)
 
     def goes_on(self, rows: NDArray[np.int64], complete_episodes: bool) -> NDArray[np.bool_]:
         """Which of these rows have more steps to take."""

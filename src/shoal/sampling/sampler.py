@@ -7,6 +7,7 @@ fragment at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -70,6 +71,7 @@ class Sampler:
         self._buffers: Buffers | None = None
         self._started = False
         self.steps_sampled = 0  # for who looks on from another thread
+        self.note_last_actions: Callable[[], int] = int  # into the incidents of a fragment that was not finished
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
@@ -84,6 +86,7 @@ class Sampler:
         active: NDArray[np.bool_] | None = None
         env_time = 0.0
         noted = 0  # incidents that have their actions
+        self.note_last_actions = lambda: self.note_actions(noted, buffers, np.full(self.num_envs, t + 1), seeded_at)
         start = perf_counter()
         t = 0
         while True:

@@ -26,7 +26,7 @@ from shoal.envs.randomizing import Drawn, Randomizer
 from shoal.envs.scratch import scratch_folder
 from shoal.envs.vector import PythonVector, Vector
 from shoal.envs.video import made_to_show
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
@@ -93,7 +93,12 @@ class Worker:
 
     def sample(self, steps: int) -> Sample:
         """One fragment of at least `steps` steps per environment."""
-        return self.sampler.sample(steps, self.config.explore, self.config.batch_mode == "complete_episodes")
+        try:
+            return self.sampler.sample(steps, self.config.explore, self.config.batch_mode == "complete_episodes")
+        except EnvError as error:
+            self.sampler.note_last_actions()
+            error.incidents = self.vector.incidents[:]
+            raise
 
     def set_task(self, task: Any) -> None:
         """Give every environment a task, each at its next reset; None leaves the task as it is."""
@@ -145,7 +150,7 @@ class Worker:
             first_index=self._first_index,
             index_offset=self._index_offset,
             horizon=config.horizon,
-            shows=config.render_env,
+            shown=0 if config.render_env else None,
             randomizer=self._randomizer,
             scratch=scratch_folder(self._first_index),
         )
