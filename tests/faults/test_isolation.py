@@ -198,7 +198,7 @@ class Stuck:
 @pytest.mark.parametrize(("kind", "words"), [(Dying, "exit code 4.*no licence"), (Stuck, "env_reset_timeout_s")])
 def test_what_never_comes_to_life_ends_the_start(kind: Any, words: str) -> None:
     with pytest.raises(shoal.EnvError, match=words) as caught:
-        shoal.PPO(env=kind, config={"env_reset_timeout_s": 1})
+        shoal.PPO(env=kind, config={"env_reset_timeout_s": 1, "env_step_timeout_s": 1})
     assert caught.value.exit_code == 2
 
 

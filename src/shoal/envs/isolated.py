@@ -66,6 +66,7 @@ CLOSE_S = 3.0  # for environments to close by themselves
 MESSAGE_S = 30.0  # for a message that has begun to come
 LONGEST_TICK_S = 0.5
 SHORTEST_TICK_S = 0.01
+UNLIMITED_S = 600.0  # of a first look, for what has no deadline while something else has one
 QUIET_S = 0.005  # that quick environments may take for a step, all of them together
 MOST_QUIET_MISSES = 3
 MOST_SELECTED = 1024  # the descriptors that `select` knows
@@ -79,6 +80,14 @@ class Limits:
     reset_timeout_s: float | None = None  # of a reset, and of making the environment
     memory: int | None = None  # bytes, with all that is below its process
     restart_delay_s: float = 0.0
+
+    @property
+    def first_look_s(self) -> float | None:
+        """Seconds for making an environment, one reset and one step."""
+        if self.step_timeout_s is None and self.reset_timeout_s is None:
+            return None
+        reset_s, step_s = (t if t is not None else UNLIMITED_S for t in (self.reset_timeout_s, self.step_timeout_s))
+        return 2 * reset_s + step_s
 
 
 @dataclass
@@ -561,9 +570,9 @@ def look(plan: EnvPlan, drawn: Drawn, limits: Limits) -> Look:
     try:
         for name, arguments in (("hello", (list(sys.path), 0, 0)), ("look", (plan, drawn))):
             connection.sendall(_message(name, arguments, _owner(plan)))
-        connection.settimeout(None if limits.reset_timeout_s is None else limits.reset_timeout_s + 1)
         news = News()
-        for _ in range(2):
+        for timeout_s in (None, limits.first_look_s):  # the first answer waits until the fork server is up
+            connection.settimeout(timeout_s)
             length = LENGTH.unpack(received(connection, LENGTH.size))[0]
             news = pickle.loads(received(connection, length))
             if news.error is not None:
@@ -573,7 +582,7 @@ def look(plan: EnvPlan, drawn: Drawn, limits: Limits) -> Look:
     except (EOFError, TimeoutError, ConnectionError) as error:
         late = ""
         if isinstance(error, TimeoutError):
-            late = "its first steps took longer than env_reset_timeout_s"
+            late = "its first steps took longer than env_reset_timeout_s and env_step_timeout_s allow"
             processes.end(id, stack=True)
         death = _awaited_death(processes, id)
         _, cause = _cause(death, late, limits.memory, "")
