@@ -1,8 +1,8 @@
 """What environments in processes of their own cost, and what ready-first stepping brings.
 
 Sampling 8 CartPoles in processes beside gymnasium's AsyncVectorEnv and beside one process; 16 simulators that wait 5 ms
-a step, and ten times as long in 5 % of their steps, ready-first beside lockstep; 16 of which one hangs: steps per second
-before and after, and the time to stop while one hangs. Repeats are interleaved; ratios are those of medians.
+a step, and ten times as long in 5 % of their steps, ready-first beside lockstep; 16 of which one hangs: steps per
+second before and after, and the time to stop while one hangs. Repeats are interleaved; ratios are those of medians.
 """
 
 from __future__ import annotations
