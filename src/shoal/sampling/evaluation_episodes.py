@@ -26,6 +26,13 @@ from shoal.sampling.fragment import LONGEST_EPISODE
 from shoal.sampling.worker import Worker
 
 CHUNK = 100
+IN_THIS_PROCESS: dict[str, Any] = {
+    "env_isolation": "none",
+    "env_step_timeout_s": None,
+    "env_reset_timeout_s": None,
+    "env_memory_limit_mb": None,
+    "env_restart_delay_s": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,9 @@ class EpisodeResults:
 
 def run_part(part: EvaluationPart, policy: Policy) -> EpisodeResults:
     """Run the episodes; the policy and its filter stay as they are."""
+    if not part.recording.is_empty:
+        # Who records looks at the environment itself.
+        part = replace(part, config=unchecked(part.config, **IN_THIS_PROCESS))
     recorder = EpisodeRecorder(part.recording)
     try:
         if part.cases:
