@@ -10,7 +10,7 @@ sum of each step's slowest.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from shoal.sampling.recurrent_state import OwnPaceCarrier
 if TYPE_CHECKING:
     from shoal.sampling.sampler import Buffers, Sampler
 
+PATIENCE = 2.0  # times what the policy takes to act
 MOST_PATIENCE_S = 0.02
 
 
@@ -43,7 +44,7 @@ def sample_ready_first(
             fragment.act(ready)
         before = perf_counter()
         # What comes in while the policy would act on few is acted on together.
-        rows = np.array(sorted(vector.wait(min(before - acted, MOST_PATIENCE_S))))
+        rows = np.array(sorted(vector.wait(min(PATIENCE * (before - acted), MOST_PATIENCE_S))))
         waiting += perf_counter() - before
         fragment.take(rows)
         going = fragment.goes_on(rows, complete_episodes)
@@ -71,6 +72,7 @@ class Fragment:
         self._noted = 0  # incidents that have their actions
         self._now: Parts = tuple(part[0].copy() for part in self._buffers.obs)
         self.times: NDArray[np.int64] = np.zeros(sampler.num_envs, np.int64)
+        self._everyone = np.arange(sampler.num_envs)
         self.active: NDArray[np.bool_] = np.ones(sampler.num_envs, bool)
         sampler.note_last_actions = self._note_actions
 
@@ -78,6 +80,7 @@ class Fragment:
         """Choose the actions of these rows, and send them."""
         policy, carrier, buffers = self._sampler.policy, self._sampler.carrier, self._buffers
         times = self.times[rows]
+        together = self._time_of_all(rows)
         encoded = policy.encoder(self._now)
         if carrier is None:
             inputs = policy.network.act(encoded)
@@ -86,22 +89,34 @@ class Fragment:
             inputs = carrier.act_for(encoded, rows, times)
         if self._noise is None:
             actions = policy.distribution.mode(inputs)
+        elif together is None:
+            actions = policy.distribution.sample(inputs, self._noise[self.times % self._steps, self._everyone])
         else:
-            everyone = np.arange(len(self.times))
-            actions = policy.distribution.sample(inputs, self._noise[self.times % self._steps, everyone])
-        if policy.is_stochastic:
-            buffers.dist_inputs[times, rows] = inputs[rows]
-        buffers.actions[times, rows] = actions[rows]
+            actions = policy.distribution.sample(inputs, self._noise[together % self._steps])
+        if together is None:
+            if policy.is_stochastic:
+                buffers.dist_inputs[times, rows] = inputs[rows]
+            buffers.actions[times, rows] = actions[rows]
+        else:
+            if policy.is_stochastic:
+                buffers.dist_inputs[together] = inputs
+            buffers.actions[together] = actions
         self._vector.send(rows.tolist(), actions)
 
     def take(self, rows: NDArray[np.int64]) -> None:
         """Write down what came of the steps of these rows."""
         buffers, shared, times = self._buffers, self._vector.rows, self.times[rows]
+        together = self._time_of_all(rows)
+        places: Any = (times, rows) if together is None else together
+        following: Any = (times + 1, rows) if together is None else together + 1
+        chosen: Any = rows if together is None else slice(None)
         for part, now, theirs in zip(buffers.obs, self._now, shared.obs, strict=True):
-            now[rows] = theirs[rows]
-            part[times + 1, rows] = now[rows]
-        for name in ("rewards", "terminated", "truncated", "valid"):
-            getattr(buffers, name)[times, rows] = getattr(shared, name)[rows]
+            now[chosen] = theirs[chosen]
+            part[following] = now[chosen]
+        buffers.rewards[places] = shared.rewards[chosen]
+        buffers.terminated[places] = shared.terminated[chosen]
+        buffers.truncated[places] = shared.truncated[chosen]
+        buffers.valid[places] = shared.valid[chosen]
         for row in rows[shared.truncated[rows]].tolist():
             self._finals.append((int(self.times[row]), row, self._vector.final(row)))
         carrier = self._sampler.carrier
@@ -118,6 +133,13 @@ class Fragment:
             self._seeded_at[row] = int(self.times[row]) + 1
         self.times[rows] += 1
         self._sampler.steps_sampled += len(rows)
+
+    def _time_of_all(self, rows: NDArray[np.int64]) -> int | None:
+        """The time that all environments are at, if these are all and it is one: whole rows are the quicker way."""
+        if len(rows) < len(self.times):
+            return None
+        first = int(self.times[0])
+        return first if (self.times == first).all() else None
 
     def _note_actions(self) -> int:
         taken = self.times + self.active  # who is active has an action for the step that it is at
