@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "seed": 5,
     "env_step_timeout_s": 2,
     "env_reset_timeout_s": 3,
-    "env_memory_limit_mb": 250,
+    "env_memory_limit_mb": 120,
 }
 CAUSES = {
     "raise": ("error", "the solver diverged"),
@@ -42,7 +42,7 @@ CAUSES = {
     "shape": ("error", "shape (4,)"),
     "none": ("error", "NoneType"),
     "slow_reset": ("hang", "reset took longer than env_reset_timeout_s, which is 3"),
-    "leak": ("memory", "env_memory_limit_mb is 250"),
+    "leak": ("memory", "env_memory_limit_mb is 120"),
     "grandchildren": ("signal", "SIGKILL"),
     "changed_shape": ("error", "shape (5,)"),
 }

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from shoal.errors import ConfigError
 
 FOR_EVER_S = 100_000
-LEAK_BYTES = 40_000_000  # at a time
+LEAK_BYTES = 20_000_000  # at a time
 LEAK_PAUSE_S = 0.02
 
 KINDS = {
