@@ -157,7 +157,8 @@ def _traces_of(found: list[Episode], recorder: Recorder, index_offset: int) -> l
 
 def _cases(share: Share, policy: Policy, recorder: Recorder) -> Found:
     """One episode of each case, one after another, each in an environment of its own."""
-    share = _looked_at(share, policy, recorder)
+    if not share.config.isolates_envs:  # else each looks at its own, in its process
+        share = _looked_at(share, policy, recorder)
     recorder.on = True
     episodes: list[Episode] = []
     failed: dict[int, str] = {}
@@ -200,6 +201,7 @@ def _case(share: Share, place: int, policy: Policy, recorder: Recorder) -> Episo
         is_checked=True,
     )
     try:
+        check_same_form(policy, worker.observation_space, worker.action_space)
         worker.set_task(share.task)
         return worker.sampler.sample(1, share.explore, complete_episodes=True).episodes[0]
     finally:
