@@ -367,7 +367,7 @@ class AlgorithmConfig(Algorithm):
             ]
         if self.env_memory_limit_mb is not None and self.env_memory_limit_mb < LEAST_ENV_MEMORY_MB:
             found.append(
-                f"config.env_memory_limit_mb: Python alone takes about half of {LEAST_ENV_MEMORY_MB} MB; "
+                f"config.env_memory_limit_mb: Python alone takes about a third of {LEAST_ENV_MEMORY_MB} MB; "
                 f"say at least {LEAST_ENV_MEMORY_MB} (got {self.env_memory_limit_mb})"
             )
         if self.env_restart_delay_s and not self.isolates_envs:

@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from time import monotonic, sleep
 from typing import Any
 
@@ -189,7 +190,7 @@ class OwnVector(PythonVector):
                 room[:] = obs.reshape(-1)
         else:
             room[:] = obs.reshape(-1)
-        if not np.isfinite(room).all():
+        if not isfinite(np.add.reduce(room)):
             return False
         steps.rewards[0], steps.terminated[0], steps.truncated[0] = reward, False, False
         self._lengths[0] += 1
@@ -301,6 +302,7 @@ class EnvProcess:
         self._obs = tuple(part[own] for part in rows.obs)
         self._arrays = rows.rewards[own], rows.terminated[own], rows.truncated[own], rows.valid[own]
         self._actions = rows.actions[own]
+        self._steps = Steps(self._obs, *self._arrays)
         self._vector = OwnVector(start, rows)
 
     def do_begin(self, seedings: int, failures_in_a_row: int, task: Any, tasks_then: Any) -> Any:
@@ -333,9 +335,10 @@ class EnvProcess:
         rows.ended[row] = False
         rows.began[row] = monotonic()
         rows.phase[row] = Phase.STEP
-        steps = Steps(self._obs, *self._arrays)
-        steps.valid[:] = True
-        news = None
+        rows.valid[row] = True
+        steps, news = self._steps, None
+        if steps.failed or steps.seeded or steps.finals:
+            steps = self._steps = Steps(self._obs, *self._arrays)
         try:
             vector.take_step(self._actions, steps)
             rows.failed[row], rows.seeded[row] = bool(steps.failed), bool(steps.seeded)

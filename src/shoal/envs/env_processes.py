@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -47,6 +48,8 @@ class EnvProcesses:
         self._alive: set[int] = set()
         self._deaths: dict[int, Death] = {}
         self.is_broken = False
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each environment takes some descriptors
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environ = dict(os.environ)
         if not environ.get("OPENBLAS_NUM_THREADS"):

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from shoal.errors import ConfigError
 
 FOR_EVER_S = 100_000
-LEAK_BYTES = 10_000_000  # at a time
+LEAK_BYTES = 20_000_000  # at a time
 LEAK_PAUSE_S = 0.02
 
 KINDS = {
@@ -57,7 +57,7 @@ class FaultEnv(gym.Env[Any, Any]):
     def __init__(self, config: Any = None) -> None:
         given = dict(config or {})
         kinds = list(given.pop("kinds", KINDS))
-        self._every = int(given.pop("every", 1000))
+        self._every = max(int(given.pop("every", 1000)), 1)
         by_index = given.pop("by_index", False)
         self._episode = int(given.pop("episode", 20))
         self._most_leaked = int(given.pop("leak_mb", 1000)) * 1_000_000
@@ -103,7 +103,8 @@ class FaultEnv(gym.Env[Any, Any]):
         return np.zeros(5, np.float32) if self._is_changed else self._place.copy()
 
     def _draw_next_fault(self) -> None:
-        self._fault_at = self._since_seed + 1 + int(self._faults.integers(max(2 * self._every - 1, 1)))
+        # Without memory: however often there is a new seed, faults come as often.
+        self._fault_at = self._since_seed + int(self._faults.geometric(1 / self._every))
 
     def _go_wrong(self, kind: str, answer: Any) -> Any:
         others = answer[1:]

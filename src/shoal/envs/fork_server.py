@@ -42,6 +42,7 @@ STACK_S = 0.5  # for a child to write down its stack before it is killed
 MEMORY_CHECK_S = 0.5
 PARENT_CHECK_S = 1.0
 LAST_GRACE_S = 2.0
+MOST_DESCRIPTORS = 1 << 20
 
 
 @dataclass
@@ -274,7 +275,7 @@ def _become_child(server: int, printed: int, descriptors: list[int]) -> NoReturn
     kept = list(range(3, 3 + len(descriptors)))
     for place, descriptor in zip(kept, high, strict=True):
         os.dup2(descriptor, place, inheritable=False)
-    os.closerange(kept[-1] + 1, 4096)
+    os.closerange(kept[-1] + 1, MOST_DESCRIPTORS)
     *kept, stack = kept
     faulthandler.enable(stack)  # a fatal signal writes the stack of every thread
     gc.enable()

@@ -181,9 +181,10 @@ class IsolatedVector:
 
     def send(self, rows: Sequence[int], actions: NDArray[Any]) -> None:
         """Begin the step of some rows with their actions of `[N, A]`."""
-        self.rows.actions[rows] = actions[rows]
+        which = slice(None) if len(rows) == self.num_envs else rows
+        self.rows.actions[which] = actions[which]
         now = monotonic()
-        self._set_quiet(rows, now)
+        self._set_quiet(which, len(rows), now)
         for row in rows:
             child = self._children[row]
             if child.task_sent != self.task:
@@ -220,8 +221,11 @@ class IsolatedVector:
     def begin_fragment(self) -> None:
         """Take environments for quick ones until they show that they are not."""
         self._quiet_misses = 0
+        if self._busy:  # the last fragment was cut short
+            self._finish(list(self._busy))
+        self._done.clear()
 
-    def _set_quiet(self, rows: Sequence[int], now: float) -> None:
+    def _set_quiet(self, rows: Sequence[int] | slice, count: int, now: float) -> None:
         """Let only the last of these rows wake us, if they are quick and nobody else is at work."""
         is_quiet = not self._busy and self._quiet_misses < MOST_QUIET_MISSES
         self.rows.quiet[rows] = is_quiet
@@ -229,8 +233,8 @@ class IsolatedVector:
             with suppress(BlockingIOError):
                 while True:
                     os.eventfd_read(self._group)  # what a process that died has left
-            if len(rows) > 1:
-                os.eventfd_write(self._group, len(rows) - 1)
+            if count > 1:
+                os.eventfd_write(self._group, count - 1)
             self._quiet_until = now + QUIET_S
 
     def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:

@@ -18,7 +18,7 @@ from shoal.data.batch import Parts
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
 
-ALIGNMENT = 64
+CACHE_LINE = 64  # bytes
 
 
 class Phase(IntEnum):
@@ -77,18 +77,23 @@ class SharedRows:
                 for name in ("seedings", "lengths", "since_seed", "resets", "answered", "episode_length")
             ),
         ]
-        places, size = [], 0
+        # All that is an environment's own lies together: cores that write into one cache line wait for each other.
+        places, row_bytes = [], 0
         for _, shape, dtype in fields:
-            places.append(size)
-            count = num_envs * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            size += -(-count // ALIGNMENT) * ALIGNMENT
+            row_bytes = -(-row_bytes // dtype.itemsize) * dtype.itemsize
+            places.append(row_bytes)
+            row_bytes += int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        row_bytes = -(-row_bytes // CACHE_LINE) * CACHE_LINE
+        size = num_envs * row_bytes
         if descriptor is None:
             descriptor = os.memfd_create("shoal-envs", os.MFD_CLOEXEC)
-            os.ftruncate(descriptor, max(size, mmap.PAGESIZE))
+            os.ftruncate(descriptor, size)
         self.descriptor = descriptor
-        memory = mmap.mmap(descriptor, max(size, mmap.PAGESIZE))
+        memory = mmap.mmap(descriptor, size)
         arrays = {
-            name: np.ndarray((num_envs, *shape), dtype, memory, place)
+            name: np.ndarray(
+                (num_envs, *shape), dtype, memory, place, strides=(row_bytes, *np.empty(shape, dtype).strides)
+            )
             for (name, shape, dtype), place in zip(fields, places, strict=True)
         }
         self.obs = tuple(arrays.pop(f"obs{k}") for k in range(len(kinds)))

@@ -171,7 +171,8 @@ def _trajectories(episodes: list[Episode], recorder: EpisodeRecorder, index_offs
 
 def _run_cases(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) -> EpisodeResults:
     """One episode of each case, one after another, each in an environment of its own."""
-    part = _checked(part, policy, recorder)
+    if not part.config.isolates_envs:  # else each is looked at in its own process
+        part = _checked(part, policy, recorder)
     recorder.is_on = True
     episodes: list[Episode] = []
     failed: dict[int, str] = {}
@@ -211,6 +212,7 @@ def _run_case(part: EvaluationPart, place: int, policy: Policy, recorder: Episod
         is_checked=True,
     )
     try:
+        check_same_form(policy, worker.observation_space, worker.action_space)
         worker.task = part.task
         return worker.sample(1).episodes[0]
     finally:

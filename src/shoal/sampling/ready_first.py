@@ -23,6 +23,7 @@ from shoal.sampling.fragment import LONGEST_EPISODE, Buffers, Fragment
 from shoal.sampling.recurrent_state import OwnPaceActor
 from shoal.sampling.sampler import Sampler
 
+PATIENCE = 2.0  # times what the policy takes to act
 MOST_PATIENCE_S = 0.02
 
 
@@ -53,7 +54,7 @@ class ReadyFirstSampler(Sampler):
                 self.vector.send(ready.tolist(), actions)
             before = perf_counter()
             # What comes in while the policy would act on few is acted on together.
-            patience_s = min(before - acting_since, MOST_PATIENCE_S)
+            patience_s = min(PATIENCE * (before - acting_since), MOST_PATIENCE_S)
             rows = np.array(sorted(self.vector.wait(patience_s)), np.int64)
             env_time_s += perf_counter() - before
             self._take_in(rows, fragment)
@@ -65,21 +66,20 @@ class ReadyFirstSampler(Sampler):
 
     def _act_for(self, rows: NDArray[np.int64], fragment: OwnPaceFragment) -> NDArray[Any]:
         """The actions `[N, A]` of which those of `rows` are meant, written down with the network's outputs."""
-        policy, buffers, times = self.policy, fragment.buffers, fragment.times[rows]
+        policy, buffers = self.policy, fragment.buffers
         encoded = policy.encoder(fragment.current)
         if self._recurrent is None:
             outputs = policy.network.act(encoded)
         else:
-            outputs = self._recurrent.act_for(encoded, rows, times)
+            outputs = self._recurrent.act_for(encoded, rows, fragment.times[rows])
         if fragment.noise is None:
             actions = policy.distribution.mode(outputs)
         else:
-            everyone = np.arange(self.num_envs)
-            noise = fragment.noise[fragment.times % len(fragment.noise), everyone]
-            actions = policy.distribution.sample(outputs, noise)
+            actions = policy.distribution.sample(outputs, fragment.next_noise())
+        at, chosen = fragment.places(rows)
         if policy.is_stochastic:
-            buffers.dist_inputs[times, rows] = outputs[rows]
-        buffers.actions[times, rows] = actions[rows]
+            buffers.dist_inputs[at] = outputs[chosen]
+        buffers.actions[at] = actions[chosen]
         return actions
 
     def _take_in(self, rows: NDArray[np.int64], fragment: OwnPaceFragment) -> None:
@@ -113,29 +113,46 @@ class OwnPaceFragment(Fragment):
         num_envs = buffers.rewards.shape[1]
         self.current: Parts = tuple(part.copy() for part in first)  # where each environment's next action is taken
         self.times: NDArray[np.int64] = np.zeros(num_envs, np.int64)  # steps of each
+        self._everyone = np.arange(num_envs)
         self.is_stepping: NDArray[np.bool_] = np.ones(num_envs, bool)
 
     def num_actions(self, row: int) -> int:
         """See `Fragment`."""
         return int(self.times[row] + self.is_stepping[row])
 
+    def places(self, rows: NDArray[np.int64], ahead: int = 0) -> tuple[Any, Any]:
+        """Where in arrays `[T, N]` the next step of these rows is, or one `ahead` of it; and where in arrays `[N]`.
+
+        Where all environments are at the same step these are whole rows, which NumPy copies more quickly.
+        """
+        first = int(self.times[0])
+        if len(rows) == len(self.times) and (self.times == first).all():
+            return first + ahead, slice(None)
+        return (self.times[rows] + ahead, rows), rows
+
+    def next_noise(self) -> Array:
+        """The noise `[N, M]` of every environment's next action."""
+        assert self.noise is not None
+        return self.noise[self.times % len(self.noise), self._everyone]
+
     def add_rows(self, rows: NDArray[np.int64], vector: IsolatedVector) -> None:
         """Count a step of each of these rows, and note what is special about it."""
-        buffers, shared, times = self.buffers, vector.rows, self.times[rows]
+        buffers, shared = self.buffers, vector.rows
+        at, chosen = self.places(rows)
+        next_at, _ = self.places(rows, ahead=1)
         for part, current, new in zip(buffers.obs, self.current, shared.obs, strict=True):
-            current[rows] = new[rows]
-            part[times + 1, rows] = new[rows]
-        buffers.rewards[times, rows] = shared.rewards[rows]
-        buffers.terminated[times, rows] = shared.terminated[rows]
-        buffers.truncated[times, rows] = shared.truncated[rows]
-        buffers.valid[times, rows] = shared.valid[rows]
-        for row, t in zip(rows.tolist(), times.tolist(), strict=True):
-            if shared.truncated[row]:
-                self._finals.append((t, row, vector.final(row)))
-            if shared.failed[row]:
-                self._cut_before_failure(t, row)
-            if shared.seeded[row]:
-                self.seeded_at[row] = t + 1
+            current[chosen] = new[chosen]
+            part[next_at] = current[chosen]
+        buffers.rewards[at] = shared.rewards[chosen]
+        buffers.terminated[at] = shared.terminated[chosen]
+        buffers.truncated[at] = shared.truncated[chosen]
+        buffers.valid[at] = shared.valid[chosen]
+        for row in rows[shared.truncated[rows]].tolist():
+            self._finals.append((int(self.times[row]), row, vector.final(row)))
+        for row in rows[shared.failed[rows]].tolist():
+            self._cut_before_failure(int(self.times[row]), row)
+        for row in rows[shared.seeded[rows]].tolist():
+            self.seeded_at[row] = int(self.times[row]) + 1
         self.times[rows] += 1
 
     def rest_where_done(self, rows: NDArray[np.int64], steps: int, complete_episodes: bool) -> NDArray[np.int64]:
