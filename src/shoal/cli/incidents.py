@@ -52,7 +52,7 @@ def replay(path: str, number: int, debug: bool, render: bool, results_dir: str |
     It runs in a process of its own under the run's own deadlines; with --pdb or --render, in this one. The exit code is
     0 if the environment fails again at the same step, and 1 if it does not.
     """
-    from shoal.runs.incidents import exit_words, incident_of
+    from shoal.runs.incidents import exit_text, incident_of
     from shoal.runs.replaying import Replay
 
     folder = _folder(path, results_dir)
@@ -67,13 +67,13 @@ def replay(path: str, number: int, debug: bool, render: bool, results_dir: str |
     text = incident.output or incident.traceback
     if text and not debug:
         click.echo(text.rstrip())
-    ended = exit_words({"exit_code": incident.exit_code})
-    told = f" ({ended})" if ended else ""
+    ended = exit_text({"exit_code": incident.exit_code})
+    ended_by = f" ({ended})" if ended else ""
     where = f"{incident.steps_since_seed} steps after the seed, at step {incident.step} of its episode"
     if found.is_same(entry):
-        click.echo(f"It failed again at the same step, {where}: {incident.cause}{told}")
+        click.echo(f"It failed again at the same step, {where}: {incident.cause}{ended_by}")
         return
-    click.echo(f"It failed at another step, {where}: {incident.cause}{told}")
+    click.echo(f"It failed at another step, {where}: {incident.cause}{ended_by}")
     click.get_current_context().exit(1)
 
 

@@ -362,18 +362,18 @@ class AlgorithmConfig(Algorithm):
         if self.env_isolation == "none":
             found += [
                 f"config.{key}: in the worker's own process nobody can end an environment; "
-                "say env_isolation: process, or leave env_isolation out"
+                "set env_isolation: process, or leave env_isolation out"
                 for key in self._limits_on_envs()
             ]
         if self.env_memory_limit_mb is not None and self.env_memory_limit_mb < LEAST_ENV_MEMORY_MB:
             found.append(
                 f"config.env_memory_limit_mb: Python alone takes about a third of {LEAST_ENV_MEMORY_MB} MB; "
-                f"say at least {LEAST_ENV_MEMORY_MB} (got {self.env_memory_limit_mb})"
+                f"set at least {LEAST_ENV_MEMORY_MB} (got {self.env_memory_limit_mb})"
             )
         if self.env_restart_delay_s and not self.isolates_envs:
             found.append(
                 "config.env_restart_delay_s: in one process all environments would wait for one; "
-                "say env_isolation: process, or leave it out"
+                "set env_isolation: process, or leave it out"
             )
         return found
 

@@ -8,7 +8,8 @@ A command is one byte: `s` is a step, whose action lies in the shared row; `c` i
 `(name, arguments)`. The answer to a step is one more in `answered`, and to wake the worker, a token on the pipe that
 all environments share. To be woken for every step of quick environments takes longer than the steps: where `quiet` is
 set, all but the last of a group take a number from a semaphore instead. The answer to a command of the second kind is
-a token. After it, and after a step where `has_news` is set, a pickled `News` follows in the socket, its length first.
+a token. After it, and after a step where `has_report` is set, a pickled `Report` follows in the socket, with its
+length before it.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Start:
 
 
 @dataclass
-class News:
+class Report:
     """What does not fit into a row."""
 
     episodes: list[Episode] = field(default_factory=list)
@@ -120,7 +121,7 @@ class News:
     error: BaseException | None = None
 
 
-class OwnVector(PythonVector):
+class OneEnvVector(PythonVector):
     """The one environment of this process, which says what it is at before each call of the user's code."""
 
     def __init__(self, start: Start, rows: SharedRows) -> None:
@@ -254,7 +255,7 @@ class EnvProcess:
     def __init__(self, connection: socket.socket, ready: int, memory: int, group: int) -> None:
         self._connection, self._ready, self._memory, self._group = connection, ready, memory, group
         self._rows: SharedRows | None = None
-        self._vector: OwnVector | None = None
+        self._vector: OneEnvVector | None = None
         self._row = self._generation = 0
 
     def run(self) -> int:
@@ -268,24 +269,24 @@ class EnvProcess:
                 return 0
             else:
                 length = LENGTH.unpack(received(connection, LENGTH.size))[0]
-                news = News()
+                report = Report()
                 try:
                     name, arguments = pickle.loads(received(connection, length))
                     if name == "close":
                         if self._vector is not None:
                             self._vector.close()
                         return 0
-                    news.result = getattr(self, f"do_{name}")(*arguments)
+                    report.result = getattr(self, f"on_{name}")(*arguments)
                 except BaseException as error:
-                    news.error = sendable(error)
-                self._answer(news)
+                    report.error = sendable(error)
+                self._answer(report)
 
-    def do_hello(self, path: list[str], row: int, generation: int) -> None:
+    def on_hello(self, path: list[str], row: int, generation: int) -> None:
         """Import from where the worker imports from, and sign answers with these numbers."""
         sys.path[:] = path
         self._row, self._generation = row, generation
 
-    def do_look(self, plan: EnvPlan, drawn: EpisodeValues) -> FirstLook:
+    def on_look(self, plan: EnvPlan, drawn: EpisodeValues) -> FirstLook:
         """Look at the first steps of an environment."""
         report = check_first_steps(lambda: plan.make(0, drawn.env_config), drawn.options)
         env = report.env
@@ -295,7 +296,7 @@ class EnvProcess:
             return FirstLook(*spaces, env.num_envs, False, report.warnings)
         return FirstLook(env.observation_space, env.action_space, None, report.legacy, report.warnings)
 
-    def do_start(self, start: Start) -> None:
+    def on_start(self, start: Start) -> None:
         """Make the environment."""
         rows = self._rows = SharedRows(start.num_envs, start.obs_spec, start.action_spec, self._memory)
         own = slice(self._row, self._row + 1)
@@ -303,19 +304,19 @@ class EnvProcess:
         self._arrays = rows.rewards[own], rows.terminated[own], rows.truncated[own], rows.valid[own]
         self._actions = rows.actions[own]
         self._steps = Steps(self._obs, *self._arrays)
-        self._vector = OwnVector(start, rows)
+        self._vector = OneEnvVector(start, rows)
 
-    def do_begin(self, seedings: int, failures_in_a_row: int, task: Any, tasks_then: Any) -> Any:
+    def on_begin(self, seedings: int, failures_in_a_row: int, task: Any, tasks_then: Any) -> Any:
         """Begin an episode; the task that the environment has."""
         self._own().begin(seedings, failures_in_a_row, task, tasks_then, self._obs)
         self._own().mirror()
         return self._own().given_task()
 
-    def do_task(self, task: Any) -> None:
+    def on_task(self, task: Any) -> None:
         """Take a task for the next reset."""
         self._own().task = task
 
-    def do_replay(self, history: Any, state: dict[str, Any]) -> tuple[bool, Any]:
+    def on_replay(self, history: Any, state: dict[str, Any]) -> tuple[bool, Any]:
         """Follow the actions of an unfinished episode; whether that came out, and the task."""
         self._own().enter(Phase.OTHER)
         self._own().set_state(state)
@@ -323,7 +324,7 @@ class EnvProcess:
         self._own().mirror()
         return same, self._own().given_task()
 
-    def do_call(self, fn: bytes) -> Any:
+    def on_call(self, fn: bytes) -> Any:
         """The result of a function of the user's on the environment."""
         self._own().enter(Phase.OTHER)
         return pickle.loads(fn)(self._own().envs[0])
@@ -336,23 +337,23 @@ class EnvProcess:
         rows.began[row] = monotonic()
         rows.phase[row] = Phase.STEP
         rows.valid[row] = True
-        steps, news = self._steps, None
+        steps, report = self._steps, None
         if steps.failed or steps.seeded or steps.finals:
             steps = self._steps = Steps(self._obs, *self._arrays)
         try:
             vector.take_step(self._actions, steps)
             rows.failed[row], rows.seeded[row] = bool(steps.failed), bool(steps.seeded)
         except BaseException as error:
-            news = News(error=sendable(error))
-        if vector.episodes or vector.incidents or news is not None:
-            self._answer(news or News(result=vector.given_task()), is_step=True)
+            report = Report(error=sendable(error))
+        if vector.episodes or vector.incidents or report is not None:
+            self._answer(report or Report(result=vector.given_task()), is_step=True)
             return
         vector.mirror()
-        rows.has_news[row] = False
+        rows.has_report[row] = False
         rows.phase[row] = Phase.IDLE
-        self._tell_step(rows)
+        self._report_step(rows)
 
-    def _tell_step(self, rows: SharedRows) -> None:
+    def _report_step(self, rows: SharedRows) -> None:
         rows.answered[self._row] += 1
         if rows.quiet[self._row]:
             try:
@@ -362,29 +363,29 @@ class EnvProcess:
                 pass
         os.write(self._ready, TOKEN.pack(self._row, self._generation, 1))
 
-    def _answer(self, news: News, is_step: bool = False) -> None:
+    def _answer(self, report: Report, is_step: bool = False) -> None:
         """Say that the command is done, and what there is to tell."""
         if self._vector is not None:
             self._vector.mirror()
-            news.episodes, news.incidents = self._vector.episodes[:], self._vector.incidents[:]
+            report.episodes, report.incidents = self._vector.episodes[:], self._vector.incidents[:]
             self._vector.episodes.clear()
             self._vector.incidents.clear()
         try:
-            data = pickle.dumps(news)
+            data = pickle.dumps(report)
         except Exception as error:  # the result of a user's function may be fit for no journey
-            news.result, news.error = None, ConfigError(f"the result cannot be sent: {error_text(error)}")
-            data = pickle.dumps(news)
+            report.result, report.error = None, ConfigError(f"the result cannot be sent: {error_text(error)}")
+            data = pickle.dumps(report)
         if self._rows is not None:
-            self._rows.has_news[self._row] = True
+            self._rows.has_report[self._row] = True
             self._rows.phase[self._row] = Phase.IDLE
         # The token first: a long message waits in the socket for its reader, who waits for the token.
         if is_step and self._rows is not None:
-            self._tell_step(self._rows)
+            self._report_step(self._rows)
         else:
             os.write(self._ready, TOKEN.pack(self._row, self._generation, 0))
         self._connection.sendall(LENGTH.pack(len(data)) + data)
 
-    def _own(self) -> OwnVector:
+    def _own(self) -> OneEnvVector:
         assert self._vector is not None
         return self._vector
 

@@ -31,7 +31,7 @@ class Death:
     """How a process ended."""
 
     status: int  # its exit code, or the signal that killed it as a negative number
-    tail: str  # the last of what it printed
+    output: str  # the last of what it printed
     memory: int | None = None  # bytes, if it was killed for having taken them
 
 
@@ -107,8 +107,8 @@ class EnvProcesses:
         self._send(json.dumps({"end": id, "stack": stack}).encode())
 
     def death(self, id: int) -> Death | None:
-        """How a process has ended, if it has; told once."""
-        self._hear()
+        """How a process has ended, if it has; it is reported once."""
+        self._read_deaths()
         return self._deaths.pop(id, None)
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
@@ -122,8 +122,8 @@ class EnvProcesses:
                 self._break()
                 return
 
-    def _hear(self) -> None:
-        """Take in what the server has told."""
+    def _read_deaths(self) -> None:
+        """Take in what the server has reported."""
         while not self.is_broken:
             try:
                 data = self.control.recv(1 << 20)
@@ -134,9 +134,9 @@ class EnvProcesses:
             if not data:
                 self._break()
                 return
-            told = json.loads(data)
-            self._alive.discard(told["died"])
-            self._deaths[told["died"]] = Death(told["status"], told["tail"], told["memory"])
+            report = json.loads(data)
+            self._alive.discard(report["died"])
+            self._deaths[report["died"]] = Death(report["status"], report["tail"], report["memory"])
 
     def _break(self) -> None:
         """The server was killed, and with it all processes: the next to start has a new one."""

@@ -37,7 +37,7 @@ from typing import NoReturn
 from shoal.machine.processes import adopt_orphans, below, children_of_all, end_with_parent, private_bytes
 
 TAIL_BYTES = 16_384
-MOST_PASSED_ON = 10_000  # bytes of one child's output
+MOST_FORWARDED = 10_000  # bytes of one child's output
 STACK_S = 0.5  # for a child to write down its stack before it is killed
 MEMORY_CHECK_S = 0.5
 PARENT_CHECK_S = 1.0
@@ -55,13 +55,13 @@ class Child:
     stack: int  # where it writes the stack of a fatal signal, which is for the incident and for nobody's terminal
     memory_limit: int | None = None  # bytes
     tail: bytearray = field(default_factory=bytearray)
-    passed_on: int = 0
+    forwarded: int = 0
     kill_at: float | None = None
-    too_large: int | None = None  # the bytes that it was killed for
+    memory_taken: int | None = None  # the bytes that it was killed for
 
 
 class ForkServer:
-    """Forks children, listens to their output, and buries them."""
+    """Forks children, reads their output, and reports their deaths."""
 
     def __init__(self, control: int) -> None:
         self._control = socket.socket(fileno=control)
@@ -82,22 +82,22 @@ class ForkServer:
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
         try:
-            while self._turn():
+            while self._serve_once():
                 pass
         finally:
             self._end_all()
 
-    def _turn(self) -> bool:
+    def _serve_once(self) -> bool:
         """Deal with what has happened; False when the worker is gone."""
-        for key, _ in self._selector.select(self._patience()):
+        for key, _ in self._selector.select(self._timeout_s()):
             if key.fileobj is self._control:
-                if not self._hear():
+                if not self._read_command():
                     return False
             elif key.fd == self._woken:
                 os.read(self._woken, 4096)
             else:
-                self._listen(key.data)
-        self._bury()
+                self._read_output(key.data)
+        self._reap()
         now = monotonic()
         for child in self._children.values():
             if child.kill_at is not None and now >= child.kill_at:
@@ -110,7 +110,7 @@ class ForkServer:
             return os.getppid() == self._parent  # a fork of the worker's may hold the socket open after its death
         return True
 
-    def _patience(self) -> float:
+    def _timeout_s(self) -> float:
         due = [self._next_parent_check, *(c.kill_at for c in self._children.values() if c.kill_at is not None)]
         if self._is_limited():
             due.append(self._next_memory_check)
@@ -119,7 +119,7 @@ class ForkServer:
     def _is_limited(self) -> bool:
         return any(child.memory_limit is not None for child in self._children.values())
 
-    def _hear(self) -> bool:
+    def _read_command(self) -> bool:
         """One message of the worker; False when it is gone."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 4)
@@ -157,7 +157,7 @@ class ForkServer:
         child = self._children[pid] = Child(id, pid, output, stack, memory_limit)
         self._selector.register(output, selectors.EVENT_READ, child)
 
-    def _listen(self, child: Child) -> None:
+    def _read_output(self, child: Child) -> None:
         """Keep the last of what a child prints, and pass on the first."""
         try:
             words = os.read(child.output, 65_536)
@@ -172,14 +172,14 @@ class ForkServer:
             return
         child.tail += words
         del child.tail[:-TAIL_BYTES]
-        if child.passed_on < MOST_PASSED_ON:
-            child.passed_on += len(words)
-            if child.passed_on >= MOST_PASSED_ON:
+        if child.forwarded < MOST_FORWARDED:
+            child.forwarded += len(words)
+            if child.forwarded >= MOST_FORWARDED:
                 words += b"\n[shoal] this environment prints much; from here on only the last of it is kept.\n"
             with contextlib.suppress(OSError):
                 os.write(2, words)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Tell the worker of children that have died, after all that they left behind has ended too."""
         while True:
             try:
@@ -193,36 +193,36 @@ class ForkServer:
                 continue
             self._end_orphans()
             while child.output >= 0:  # what it wrote before it died
-                before = len(child.tail), child.passed_on
-                self._listen(child)
-                if (len(child.tail), child.passed_on) == before:
+                before = len(child.tail), child.forwarded
+                self._read_output(child)
+                if (len(child.tail), child.forwarded) == before:
                     break
             if child.output >= 0:
                 self._selector.unregister(child.output)
                 os.close(child.output)
             stack = os.pread(child.stack, TAIL_BYTES, 0).partition(b"\nExtension modules")[0]
             os.close(child.stack)
-            self._tell(
+            self._report(
                 {
                     "died": child.id,
                     "status": os.waitstatus_to_exitcode(status),
                     "tail": (bytes(child.tail) + stack).decode(errors="replace"),
-                    "memory": child.too_large,
+                    "memory": child.memory_taken,
                 }
             )
 
-    def _tell(self, message: dict[str, object]) -> None:
+    def _report(self, message: dict[str, object]) -> None:
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(message).encode())
 
     def _check_memory(self) -> None:
         family = children_of_all()
         for child in self._children.values():
-            if child.memory_limit is None or child.too_large is not None:
+            if child.memory_limit is None or child.memory_taken is not None:
                 continue
             taken = sum(map(private_bytes, [child.pid, *below([child.pid], family)]))
             if taken > child.memory_limit:
-                child.too_large = taken
+                child.memory_taken = taken
                 self._kill_tree(child)
 
     def _kill_tree(self, child: Child) -> None:

@@ -48,7 +48,7 @@ from shoal.envs.env_process import (
     TOKEN,
     EnvPlan,
     FirstLook,
-    News,
+    Report,
     Start,
     received,
 )
@@ -102,7 +102,7 @@ class Limits:
 
 
 @dataclass
-class Row:
+class Slot:
     """The worker's view of one environment's process."""
 
     id: int = -1
@@ -110,7 +110,7 @@ class Row:
     generation: int = 0
     pending: list[str] = field(default_factory=list)  # commands without an answer
     sent_at: float = 0.0
-    late: str = ""  # the deadline that it has passed, while it is being ended
+    missed_deadline: str = ""  # the deadline that it has passed, while it is being ended
     start_at: float | None = None  # when it is to be started again
     is_dead: bool = False
     death: Death | None = None
@@ -147,13 +147,13 @@ class IsolatedVector:
         self._obs_spec, self._action_spec, self._spaces = obs_spec, action_spec, spaces
         self._failures = 0
         self._tasks_then: list[Any] = [None] * num_envs
-        self._children = [Row() for _ in range(num_envs)]
+        self._slots = [Slot() for _ in range(num_envs)]
         self._ready, self._answering = os.pipe()
         os.set_blocking(self._ready, False)
-        self._rest = b""
+        self._partial_token = b""
         self._done: list[int] = []
         self._busy: set[int] = set()
-        self._taken = np.zeros(num_envs, np.int64)  # of the steps that are answered
+        self._steps_taken = np.zeros(num_envs, np.int64)  # answers of each row that were taken in
         self._group = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
         self._quiet_until = 0.0
         self._quiet_misses = 0  # of groups that took longer
@@ -186,35 +186,35 @@ class IsolatedVector:
         now = monotonic()
         self._set_quiet(which, len(rows), now)
         for row in rows:
-            child = self._children[row]
-            if child.task_sent != self.task:
+            slot = self._slots[row]
+            if slot.task_sent != self.task:
                 self._command(row, "task", self.task)
-                child.task_sent = self.task
-            child.pending.append("step")
-            child.sent_at = now
+                slot.task_sent = self.task
+            slot.pending.append("step")
+            slot.sent_at = now
             self._busy.add(row)
-            child.is_lost = False
-            if child.connection is None or child.is_dead:
-                self._bury(row, child.death)
+            slot.is_lost = False
+            if slot.connection is None or slot.is_dead:
+                self._replace_lost(row, slot.death)
                 continue
             with suppress(OSError):  # who is gone will be told of
-                os.write(child.connection.fileno(), b"s")
+                os.write(slot.connection.fileno(), b"s")
 
     def wait(self, patience_s: float = 0.0) -> list[int]:
         """Rows whose step is done, at least one; waits `patience_s` for more."""
         if self._quiet_until:
             while self._busy and (left := self._quiet_until - monotonic()) > 0:
-                self._pause(left)
+                self._wait_once(left)
             self._quiet_misses += bool(self._busy)
             self._quiet_until = 0.0
             patience_s = 0.0
         self._take_answers()
         while not self._done:
             # Those that were told to be quiet will not wake us one by one.
-            self._pause(QUIET_S if self.rows.quiet[list(self._busy)].any() else self._tick_s)
+            self._wait_once(QUIET_S if self.rows.quiet[list(self._busy)].any() else self._tick_s)
         until = monotonic() + patience_s
         while self._busy and patience_s and (left := until - monotonic()) > 0:
-            self._pause(left)
+            self._wait_once(left)
         done, self._done = self._done, []
         return done
 
@@ -267,12 +267,12 @@ class IsolatedVector:
                 "task": self.task,
                 "tasks": [self._tasks_then[row]],
             }
-            self._children[row].task_sent = self.task
+            self._slots[row].task_sent = self.task
             self._command(row, "replay", history, state)
         self._finish(range(self.num_envs))
         for part, own in zip(obs, self.rows.obs, strict=True):
             part[:] = own
-        return [False if child.is_lost else bool(child.result) for child in self._children]
+        return [False if slot.is_lost else bool(slot.result) for slot in self._slots]
 
     def call(self, fn: Callable[[Any], T]) -> list[T]:
         """The result of `fn(env)` for every environment, run in its process."""
@@ -280,9 +280,9 @@ class IsolatedVector:
         for row in range(self.num_envs):
             self._command(row, "call", function)
         self._finish(range(self.num_envs))
-        if any(child.is_lost for child in self._children):
+        if any(slot.is_lost for slot in self._slots):
             raise EnvError(f"a function that was called on every environment failed: {describe(self.incidents[-1])}")
-        return [child.result for child in self._children]
+        return [slot.result for slot in self._slots]
 
     def get_state(self) -> dict[str, Any]:
         """See `Vector`."""
@@ -290,7 +290,7 @@ class IsolatedVector:
             "seedings": [int(n) for n in self.rows.seedings],
             "failures": self._failures,
             "task": self.task,
-            "tasks": [child.task for child in self._children],
+            "tasks": [slot.task for slot in self._slots],
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -304,12 +304,12 @@ class IsolatedVector:
         if self._is_closed:
             return
         self._is_closed = True
-        alive = {child.id: child for child in self._children if child.connection is not None and not child.is_dead}
-        for child in alive.values():
-            assert child.connection is not None
-            child.connection.settimeout(0)
+        alive = {slot.id: slot for slot in self._slots if slot.connection is not None and not slot.is_dead}
+        for slot in alive.values():
+            assert slot.connection is not None
+            slot.connection.settimeout(0)
             with suppress(OSError):
-                child.connection.send(_message("close", ()))
+                slot.connection.send(_message("close", ()))
         # Those that hang get no more time than the others need to close.
         for grace_s, kills in ((CLOSE_S, False), (CLOSE_S, True)):
             if kills:
@@ -322,9 +322,9 @@ class IsolatedVector:
                         del alive[id]
                 if alive:
                     _readable([self._processes.control.fileno()], min(left, LONGEST_TICK_S))
-        for child in self._children:
-            if child.connection is not None:
-                child.connection.close()
+        for slot in self._slots:
+            if slot.connection is not None:
+                slot.connection.close()
         self._processes.release()
         for descriptor in (self._ready, self._answering, self._group, self.rows.descriptor):
             os.close(descriptor)
@@ -339,18 +339,18 @@ class IsolatedVector:
 
     def _start(self, row: int, begins: bool) -> None:
         """Start the process of a row, and let it begin an episode where it takes the place of another."""
-        child = self._children[row]
+        slot = self._slots[row]
         if self._processes.is_broken:
             self._processes.release()
             self._processes = EnvProcesses.use()
-        child.generation += 1
-        child.late, child.start_at, child.is_dead, child.death = "", None, False, None
+        slot.generation += 1
+        slot.missed_deadline, slot.start_at, slot.is_dead, slot.death = "", None, False, None
         self.rows.phase[row] = Phase.IDLE
-        self._taken[row] = self.rows.answered[row]
-        child.id, child.connection = self._processes.start(
+        self._steps_taken[row] = self.rows.answered[row]
+        slot.id, slot.connection = self._processes.start(
             self._answering, self.rows.descriptor, self._group, self._limits.memory
         )
-        child.connection.settimeout(MESSAGE_S)
+        slot.connection.settimeout(MESSAGE_S)
         start = Start(
             self._plan,
             self._obs_spec,
@@ -361,35 +361,35 @@ class IsolatedVector:
             row,
             self._limits.restart_delay_s,
         )
-        child.pending = []
-        self._command(row, "hello", list(sys.path), row, child.generation)
+        slot.pending = []
+        self._command(row, "hello", list(sys.path), row, slot.generation)
         self._command(row, "start", start)
         if begins:
-            child.task_sent = self.task
+            slot.task_sent = self.task
             self._command(row, *self._begin_command(row))
 
     def _begin_command(self, row: int) -> tuple[Any, ...]:
-        child = self._children[row]
-        child.task_sent = self.task
-        return "begin", int(self.rows.seedings[row]), child.failures_in_a_row, self.task, self._tasks_then[row]
+        slot = self._slots[row]
+        slot.task_sent = self.task
+        return "begin", int(self.rows.seedings[row]), slot.failures_in_a_row, self.task, self._tasks_then[row]
 
     def _command(self, row: int, name: str, *arguments: Any) -> None:
-        child = self._children[row]
+        slot = self._slots[row]
         if name not in ("hello", "start", "begin"):
-            child.is_lost = False
-        child.pending.append(name)
-        child.sent_at = monotonic()
+            slot.is_lost = False
+        slot.pending.append(name)
+        slot.sent_at = monotonic()
         self._busy.add(row)
-        if child.connection is None or child.is_dead:
-            self._bury(row, child.death)
+        if slot.connection is None or slot.is_dead:
+            self._replace_lost(row, slot.death)
             return
         with suppress(OSError):
-            child.connection.sendall(_message(name, arguments, *([_owner(self._plan)] if name == "start" else [])))
+            slot.connection.sendall(_message(name, arguments, *([_owner(self._plan)] if name == "start" else [])))
 
-    def _pause(self, timeout_s: float) -> None:
+    def _wait_once(self, timeout_s: float) -> None:
         """Wait for answers, deaths and deadlines, whatever comes first, and deal with it."""
         now = monotonic()
-        starts = [child.start_at for child in self._children if child.start_at is not None]
+        starts = [slot.start_at for slot in self._slots if slot.start_at is not None]
         until = min([now + timeout_s, *starts])
         control = self._processes.control.fileno()
         readable = _readable([self._ready, control], max(0.0, until - now))
@@ -399,7 +399,7 @@ class IsolatedVector:
         now = monotonic()
         if control in readable or starts or now >= self._next_check:
             self._next_check = now + self._tick_s
-            self._check(now)
+            self._check_processes(now)
 
     def _take_tokens(self) -> None:
         """Take in the answers that are there."""
@@ -407,89 +407,89 @@ class IsolatedVector:
             data = os.read(self._ready, 65_536)
         except BlockingIOError:
             return
-        data = self._rest + data
+        data = self._partial_token + data
         whole = len(data) // TOKEN.size * TOKEN.size
-        self._rest = data[whole:]
+        self._partial_token = data[whole:]
         for row, generation, is_step in TOKEN.iter_unpack(data[:whole]):
-            child = self._children[row]
-            if not is_step and generation == child.generation and not child.late:
-                self._answered(row, child)
+            slot = self._slots[row]
+            if not is_step and generation == slot.generation and not slot.missed_deadline:
+                self._answered(row, slot)
 
     def _take_answers(self) -> None:
         """Take in the steps that are done."""
-        for row in np.flatnonzero(self.rows.answered != self._taken).tolist():
-            child = self._children[row]
-            if child.pending[:1] == ["step"] and not child.late:
-                self._taken[row] += 1
-                self._answered(row, child)
+        for row in np.flatnonzero(self.rows.answered != self._steps_taken).tolist():
+            slot = self._slots[row]
+            if slot.pending[:1] == ["step"] and not slot.missed_deadline:
+                self._steps_taken[row] += 1
+                self._answered(row, slot)
 
-    def _answered(self, row: int, child: Row) -> None:
-        command = child.pending.pop(0)
-        child.sent_at = monotonic()  # the next one is seen from now on
-        if command != "step" or self.rows.has_news[row]:
-            assert child.connection is not None
+    def _answered(self, row: int, slot: Slot) -> None:
+        command = slot.pending.pop(0)
+        slot.sent_at = monotonic()  # the next one is seen from now on
+        if command != "step" or self.rows.has_report[row]:
+            assert slot.connection is not None
             try:
-                length = LENGTH.unpack(received(child.connection, LENGTH.size))[0]
-                news: News = pickle.loads(received(child.connection, length))
+                length = LENGTH.unpack(received(slot.connection, LENGTH.size))[0]
+                report: Report = pickle.loads(received(slot.connection, length))
             except (OSError, EOFError):
-                child.pending.insert(0, command)
-                self._processes.end(child.id)  # its death will be told
+                slot.pending.insert(0, command)
+                self._processes.end(slot.id)  # its death will be reported
                 return
-            self._take_news(row, child, command, news)
-        if not child.pending and child.start_at is None:
+            self._take_report(row, slot, command, report)
+        if not slot.pending and slot.start_at is None:
             self._busy.discard(row)
             self._done.append(row)
 
-    def _take_news(self, row: int, child: Row, command: str, news: News) -> None:
-        if news.episodes:
-            child.failures_in_a_row = 0
-            self.episodes += news.episodes
-        for incident in news.incidents:
-            self._count(incident)
-        if news.error is not None:
+    def _take_report(self, row: int, slot: Slot, command: str, report: Report) -> None:
+        if report.episodes:
+            slot.failures_in_a_row = 0
+            self.episodes += report.episodes
+        for incident in report.incidents:
+            self._add_incident(incident)
+        if report.error is not None:
             if command == "start" and not self._is_starting:
-                self._bury(row, None, str(news.error))
+                self._replace_lost(row, None, str(report.error))
                 return
-            raise news.error
+            raise report.error
         if command in ("begin", "step"):
-            child.task = news.result
+            slot.task = report.result
         elif command == "replay":
-            child.result, child.task = news.result
+            slot.result, slot.task = report.result
         else:
-            child.result = news.result
-        if command == "begin" and child.is_lost:
-            self._write_lost_step(row, child)
+            slot.result = report.result
+        if command == "begin" and slot.is_lost:
+            self._write_lost_step(row, slot)
 
-    def _check(self, now: float) -> None:
+    def _check_processes(self, now: float) -> None:
         """See who has died, who is late and who is to be started again."""
-        for row, child in enumerate(self._children):
-            if child.start_at is not None:
-                if now >= child.start_at:
+        for row, slot in enumerate(self._slots):
+            if slot.start_at is not None:
+                if now >= slot.start_at:
                     self._start(row, begins=True)
                 continue
-            if child.is_dead:
+            if slot.is_dead:
                 continue
-            death = self._processes.death(child.id)
+            death = self._processes.death(slot.id)
             if death is not None:
-                child.is_dead, child.death = True, death
+                slot.is_dead, slot.death = True, death
                 self._take_tokens()  # it may have answered before it died
                 self._take_answers()
-                if child.pending:
-                    self._bury(row, death)
-            elif child.pending and not child.late:
-                child.late = self._passed_deadline(row, child, now)
-                if child.late:
-                    self._processes.end(child.id, stack=True)
+                if slot.pending:
+                    self._replace_lost(row, death)
+            elif slot.pending and not slot.missed_deadline:
+                slot.missed_deadline = self._passed_deadline(row, slot, now)
+                if slot.missed_deadline:
+                    self._processes.end(slot.id, stack=True)
 
-    def _passed_deadline(self, row: int, child: Row, now: float) -> str:
+    def _passed_deadline(self, row: int, slot: Slot, now: float) -> str:
         """The deadline that a row has passed, in words; empty if none."""
         phase = Phase(int(self.rows.phase[row]))
         began = float(self.rows.began[row])
         if phase is Phase.IDLE:  # it has not even seen its command
-            if child.pending[0] == "hello":  # nor has it been forked, perhaps
+            if slot.pending[0] == "hello":  # nor has it been forked, perhaps
                 return ""
-            phase = Phase.STEP if child.pending[0] == "step" else Phase.RESET
-            began = child.sent_at
+            phase = Phase.STEP if slot.pending[0] == "step" else Phase.RESET
+            began = slot.sent_at
         took = now - began
         steps, resets = self._limits.step_timeout_s, self._limits.reset_timeout_s
         if phase is Phase.STEP and steps is not None and took > steps:
@@ -499,49 +499,51 @@ class IsolatedVector:
             return f"its {what} took longer than env_reset_timeout_s, which is {resets:g}"
         return ""
 
-    def _bury(self, row: int, death: Death | None, error: str = "") -> None:
+    def _replace_lost(self, row: int, death: Death | None, error: str = "") -> None:
         """Write down the loss of a process, and have it started again; or give up when it is one too many."""
-        child, rows = self._children[row], self.rows
-        at_step = child.pending[:1] == ["step"] or child.pending[:2] == ["task", "step"]
+        slot, rows = self._slots[row], self.rows
+        at_step = slot.pending[:1] == ["step"] or slot.pending[:2] == ["task", "step"]
         ended = at_step and bool(rows.ended[row]) and rows.phase[row] != Phase.IDLE
-        child.step_happened = ended
+        slot.step_happened = ended
         in_step = at_step and not ended
-        kind, cause = _cause(death, child.late, self._limits.memory, error)
+        kind, cause = _cause(death, slot.missed_deadline, self._limits.memory, error)
         if self._is_starting:
-            tail = f"; the last that it printed: {_last_line(death.tail)}" if death is not None and death.tail else ""
+            tail = (
+                f"; the last that it printed: {_last_line(death.output)}" if death is not None and death.output else ""
+            )
             raise EnvStartError(f"env {self._plan.maker.name}: its process was lost while it started: {cause}{tail}")
-        if not child.is_dead:  # it could not make its environment, and is of no use
-            self._processes.end(child.id)
-            child.is_dead = True
+        if not slot.is_dead:  # it could not make its environment, and is of no use
+            self._processes.end(slot.id)
+            slot.is_dead = True
         if ended:
             index = self._plan.first_index + row
             reward, length = float(rows.episode_reward[row]), int(rows.episode_length[row])
-            self.episodes.append(Episode(index, reward, length, {}, child.task))
-            child.failures_in_a_row = 0
+            self.episodes.append(Episode(index, reward, length, {}, slot.task))
+            slot.failures_in_a_row = 0
         moved = in_step and rows.lengths[row] > 0
-        child.failures_in_a_row = 1 if moved else child.failures_in_a_row + 1
-        self._count(self._incident(row, kind, cause, death, in_step))
-        if child.failures_in_a_row >= MOST_FAILURES_IN_A_ROW:
+        slot.failures_in_a_row = 1 if moved else slot.failures_in_a_row + 1
+        self._add_incident(self._incident(row, kind, cause, death, in_step))
+        if slot.failures_in_a_row >= MOST_FAILURES_IN_A_ROW:
             times = f"It failed {MOST_FAILURES_IN_A_ROW} times in a row without one good step."
             raise EnvError(f"{describe(self.incidents[-1])}\n{times}")
-        child.is_lost = True
-        child.pending, child.task = [], None
-        if child.connection is not None:
-            child.connection.close()
-            child.connection = None
-        child.generation += 1
-        doublings = min(2 ** (child.failures_in_a_row - 1), LONGEST_DELAY)
-        child.start_at = monotonic() + self._limits.restart_delay_s * doublings
+        slot.is_lost = True
+        slot.pending, slot.task = [], None
+        if slot.connection is not None:
+            slot.connection.close()
+            slot.connection = None
+        slot.generation += 1
+        doublings = min(2 ** (slot.failures_in_a_row - 1), LONGEST_DELAY)
+        slot.start_at = monotonic() + self._limits.restart_delay_s * doublings
 
-    def _write_lost_step(self, row: int, child: Row) -> None:
+    def _write_lost_step(self, row: int, slot: Slot) -> None:
         """A new process has begun where the step of another was lost."""
         rows = self.rows
         rows.seeded[row] = True
-        rows.failed[row] = not child.step_happened
-        if not child.step_happened:
+        rows.failed[row] = not slot.step_happened
+        if not slot.step_happened:
             rows.rewards[row], rows.terminated[row], rows.truncated[row], rows.valid[row] = 0, True, False, False
 
-    def _count(self, incident: Incident) -> None:
+    def _add_incident(self, incident: Incident) -> None:
         self.incidents.append(incident)
         self._failures += 1
         limit = self._max_failures
@@ -554,7 +556,7 @@ class IsolatedVector:
         seeding, resets = int(rows.seedings[row]), int(rows.resets[row])
         randomizer = self._plan.randomizer
         drawn = EpisodeValues() if randomizer is None else randomizer.draw(index, max(seeding, 1), resets)
-        task = self._children[row].task
+        task = self._slots[row].task
         action = self._action_spec.decode(rows.actions[row : row + 1])[0] if in_step else None
         return Incident(
             env_index=index,
@@ -568,7 +570,7 @@ class IsolatedVector:
             settings=settings_text(task, drawn),
             kind=kind,
             exit_code=None if death is None else death.status,
-            output="" if death is None else death.tail,
+            output="" if death is None else death.output,
             time=time(),
             seeding=seeding,
             task=task,
@@ -585,14 +587,14 @@ def first_look(plan: EnvPlan, drawn: EpisodeValues, limits: Limits) -> FirstLook
     try:
         for name, arguments in (("hello", (list(sys.path), 0, 0)), ("look", (plan, drawn))):
             connection.sendall(_message(name, arguments, _owner(plan)))
-        news = News()
+        report = Report()
         for timeout_s in (None, limits.first_look_s):  # the first answer waits until the fork server is up
             connection.settimeout(timeout_s)
             length = LENGTH.unpack(received(connection, LENGTH.size))[0]
-            news = pickle.loads(received(connection, length))
-            if news.error is not None:
-                raise news.error
-        found: FirstLook = news.result
+            report = pickle.loads(received(connection, length))
+            if report.error is not None:
+                raise report.error
+        found: FirstLook = report.result
         return found
     except (EOFError, TimeoutError, ConnectionError) as error:
         late = ""
@@ -601,7 +603,9 @@ def first_look(plan: EnvPlan, drawn: EpisodeValues, limits: Limits) -> FirstLook
             processes.end(id, stack=True)
         death = _awaited_death(processes, id)
         _, cause = _cause(death, late, limits.memory, "")
-        printed = f"; the last that it printed: {_last_line(death.tail)}" if death is not None and death.tail else ""
+        printed = (
+            f"; the last that it printed: {_last_line(death.output)}" if death is not None and death.output else ""
+        )
         raise EnvStartError(f"env {plan.maker.name}: its first steps failed: {cause}{printed}") from None
     finally:
         connection.close()
@@ -683,7 +687,7 @@ def _cause(death: Death | None, late: str, memory_limit: int | None, error: str)
         taken, limit = death.memory / 1e6, memory_limit / 1e6
         return "memory", f"MemoryError: it took {taken:.0f} MB, and env_memory_limit_mb is {limit:.0f}"
     if death.status == OUT_OF_MEMORY:
-        return "memory", f"MemoryError: {_last_line(death.tail)}"
+        return "memory", f"MemoryError: {_last_line(death.output)}"
     if death.status < 0:
         with suppress(ValueError):
             return "signal", f"ProcessError: its process was killed by {signal.Signals(-death.status).name}"

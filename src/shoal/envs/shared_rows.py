@@ -45,7 +45,7 @@ class SharedRows:
     failed: NDArray[np.bool_]  # the step did not happen
     seeded: NDArray[np.bool_]  # an episode began with a seed
     ended: NDArray[np.bool_]  # the step happened and ended an episode, whatever becomes of the reset after it
-    has_news: NDArray[np.bool_]  # episodes, incidents or an answer follow through the socket
+    has_report: NDArray[np.bool_]  # episodes, incidents or an answer follow through the socket
     quiet: NDArray[np.bool_]  # only the last of a group wakes the worker
     phase: NDArray[np.int8]
     began: NDArray[np.float64]  # when the phase began, by the clock that all processes of a host share
@@ -68,7 +68,7 @@ class SharedRows:
             ("rewards", (), np.dtype(np.float32)),
             *(
                 (name, (), np.dtype(np.bool_))
-                for name in ("terminated", "truncated", "valid", "failed", "seeded", "ended", "has_news", "quiet")
+                for name in ("terminated", "truncated", "valid", "failed", "seeded", "ended", "has_report", "quiet")
             ),
             ("phase", (), np.dtype(np.int8)),
             *((name, (), np.dtype(np.float64)) for name in ("began", "episode_reward")),

@@ -88,7 +88,7 @@ def incident_of(folder: Path, number: int) -> dict[str, Any]:
     )
 
 
-def exit_words(entry: Mapping[str, Any]) -> str:
+def exit_text(entry: Mapping[str, Any]) -> str:
     """How an environment's process ended, in a word or two; empty if it did not."""
     code = entry.get("exit_code")
     if code is None:

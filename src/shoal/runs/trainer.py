@@ -142,9 +142,9 @@ class Trainer(metaclass=TrainerType):
             try:
                 step = self.learner.training_step(self.workers, self.timesteps_total)
             except EnvError as error:
-                self._write_down(error.incidents)
+                self._keep_incidents(error.incidents)
                 raise
-        self._write_down(step.incidents)
+        self._keep_incidents(step.incidents)
         self.iteration += 1
         self.timesteps_total += step.timesteps
         self._report(step.incidents)
@@ -433,7 +433,7 @@ class Trainer(metaclass=TrainerType):
             "parallel_efficiency": busy / (elapsed * (workers + learners)),
         }
 
-    def _write_down(self, incidents: Sequence[Incident]) -> None:
+    def _keep_incidents(self, incidents: Sequence[Incident]) -> None:
         """Keep incidents in the run's folder, if there is one, for `shoal incidents` and `shoal replay`."""
         if self.folder is None or not incidents:
             return
