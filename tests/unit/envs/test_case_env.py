@@ -127,7 +127,7 @@ def test_each_episode_has_a_copy_of_the_template(made: Make, example: Path) -> N
         ({"inputs": lambda self, action: {"force": "much"}}, "the solver ended with code 2"),
         ({"command": ("sleep", "600"), "timeout_s": 0.2}, "the solver took more than 0.2 s"),
         ({"command": ("sh", "-c", "kill -9 $$")}, "the solver ended with code -9"),
-        ({"command": ("sh", "-c", "echo nonsense > state.txt")}, "its output cannot be read: ValueError: .*nonsense"),
+        ({"command": ("sh", "-c", "echo nonsense > state.txt")}, "its output cannot be read: ValueError: .*nonsense.*"),
         ({"command": ("rm", "state.txt")}, "its output cannot be read: FileNotFoundError: .*"),
         ({"command": ("sh", "-c", "echo nan > state.txt")}, "its reward is nan"),
         (
@@ -196,11 +196,20 @@ def test_ppo_learns_to_bring_the_flow_of_the_page_to_rest(
     (tmp_path / "flow.py").write_text(snippet)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "flow", raising=False)
-    config = {"env": "flow.py:Burgers", "train_batch_size": 400, "lr": 3e-3, "gamma": 0.9, "seed": 1}
+    config = {
+        "env": "flow.py:Burgers",
+        "env_isolation": "process",  # so that solvers run on all cores
+        "num_envs_per_worker": 4,
+        "train_batch_size": 400,
+        "lr": 3e-3,
+        "gamma": 0.9,
+        "seed": 1,
+    }
     trainer = shoal.PPO(config)
     try:
-        returns = [trainer.train()["episode_reward_mean"] for _ in range(6)]
+        returns = [trainer.train()["episode_reward_mean"] for _ in range(4)]
     finally:
         trainer.stop()
-    assert max(returns) > -1.5, returns
+    assert returns[0] < -2  # random forces
+    assert returns[-1] > -1.2  # means over all episodes, those of the first iterations included
     assert not (tmp_path / "failed_cases").exists()
