@@ -30,6 +30,7 @@ class PPOConfig(OnPolicyConfig):
         "target_kl",
         "num_sgd_iter",
     )
+    more_exploration = "config.entropy_coeff=0.01"
 
     lr: Positive = 5e-4
     """Learning rate (classic RLlib: 5e-5; 5e-4 suits Adam on small networks and minibatches of 64)."""

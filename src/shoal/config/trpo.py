@@ -20,6 +20,8 @@ class TRPOConfig(OnPolicyConfig):
         "max_kl": "largest KL divergence that a step may have (TRPO)",
     }
     mutable = (*OnPolicyConfig.mutable, "num_sgd_iter", "max_kl", "cg_iters", "cg_damping", "line_search_steps")
+    more_exploration = "a larger config.train_batch_size"
+    clips_reported_norm = False  # that norm is the policy's, and only the value fit's gradients are clipped
 
     max_kl: KLLimit = "auto"
     """Largest mean KL divergence of a new policy from the one before it: the size of the trust region.
