@@ -86,7 +86,7 @@ class TrainCommand(Command):
     "--restore",
     metavar="RUN|CHECKPOINT|NAME",
     shell_complete=runs,
-    help="Start a new run with the weights and observation filter of another; other settings may differ.",
+    help="Start a new run with the weights, observation filter and reward scale of another; other settings may differ.",
 )
 @click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option("--name", help="Name of the experiment, and the folder of its runs.")

@@ -67,7 +67,8 @@ class Experiment(BaseModel):
     restore: Text | None = None
     """A run, a checkpoint or the name of a run whose policy a new run starts with; null: none.
 
-    Weights and observation filter are taken; optimiser, counters and episodes are not. Other settings may differ."""
+    Weights, observation filter and reward scale are taken; optimiser, counters and episodes are not. Other settings
+    may differ."""
     config: InstanceOf[AlgorithmConfig]
     """The algorithm's own keys."""
 

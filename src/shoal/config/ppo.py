@@ -43,7 +43,7 @@ class PPOConfig(OnPolicyConfig):
     kl_target: Positive = 0.01
     """KL divergence per iteration that the adaptive penalty aims at."""
     target_kl: Positive | None = None
-    """Passes over a batch end once the last one's mean KL divergence from the policy that sampled is over 1.5 of this.
+    """Passes over a batch end once the mean KL divergence from the policy that sampled is over 1.5 times this.
 
     null: all num_sgd_iter are made (classic RLlib: no such key; kl_target is the penalty's)."""
     num_sgd_iter: Size = 10

@@ -26,8 +26,8 @@ class TRPOConfig(OnPolicyConfig):
     max_kl: KLLimit = "auto"
     """Largest mean KL divergence of a new policy from the one before it: the size of the trust region.
 
-    The divergence adds up over the numbers of an action; auto: 0.01 for each number, choice and bit of it. So it is for
-    sb3-contrib, whose target_kl is their mean: multiply that by how many there are (Spinning Up: 0.01 for all)."""
+    The divergence adds up over the numbers of an action; auto: 0.01 for each number, choice and bit of it.
+    sb3-contrib's target_kl is a mean over them: multiply it by their number (Spinning Up: 0.01 in total)."""
     cg_iters: Size = 10
     """Number of iterations of conjugate gradient, each with one Fisher-vector product."""
     cg_damping: NonNegative = 0.1
