@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shoal.cluster import schedulers
 from shoal.machine.cores import usable_cpus
 from shoal.machine.memory import bytes_text
 
@@ -293,7 +294,9 @@ def _usable_cpus(facts: Facts) -> int:
 def _cpus(facts: Facts) -> HostFinding:
     cpus, given = facts["cpus"], facts["allocation"] or {}
     if "error" in given:
-        return HostFinding("bad", given["error"], "name the scheduler: --scheduler slurm|pbs|lsf|cobalt|sge|none")
+        return HostFinding(
+            "bad", given["error"], f"name the scheduler: --scheduler {'|'.join([*schedulers.names(), 'none'])}"
+        )
     promised = given.get("cpus_here")
     told = {"affinity": cpus["affinity"], "cgroup": cpus["cgroup"], given.get("scheduler", ""): promised}
     parts = ", ".join(f"{name} {number:g}" for name, number in told.items() if number is not None)
