@@ -27,7 +27,7 @@ from shoal.config.overrides import Override, set_in
 from shoal.config.problems import got, printable, sentences
 from shoal.config.search_spaces import space_kind, spaces_in
 from shoal.config.settings import AlgorithmConfig, key_paths
-from shoal.config.stopping import ScoreAttr, stop_criteria
+from shoal.config.stop_criteria import ScoreAttr, stop_criteria
 from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, SWEEP_KEYS, nearest
 from shoal.errors import ConfigError
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from shoal.config.algorithms import algorithm_names
 from shoal.config.experiment import Experiment, algorithm_class
-from shoal.config.results import CUSTOM_METRICS, result_names
+from shoal.config.result_names import CUSTOM_METRICS, result_names
 from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
