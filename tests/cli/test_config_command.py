@@ -54,7 +54,7 @@ def test_config_show_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("key", ["lr", "config.lr"])
 def test_config_show_one_key(key: str) -> None:
     done = shoal("config", "show", key)
-    assert done.stdout.startswith("lr  number > 0  0.0005  Learning rate")
+    assert done.stdout.startswith("lr  number > 0  0.0007  Learning rate")
     assert len(done.stdout.splitlines()) == 1
 
 
@@ -64,7 +64,7 @@ def test_config_show_a_key_with_keys_inside() -> None:
 
 
 def test_config_show_is_grouped_and_fits_80_columns() -> None:
-    for run, lr in (("PPO", "0.0005"), ("trpo", "0.001"), ("DQN", "0.001")):
+    for run, lr in (("PPO", "0.0007"), ("trpo", "0.001"), ("DQN", "0.001")):
         lines = shoal("config", "show", "--run", run).stdout.splitlines()
         assert max(map(len, lines)) <= 80
         titles = [line for line in lines if line and not line.startswith(" ")]

@@ -248,7 +248,7 @@ def test_a_run_goes_on_with_other_settings(tmp_path: Path) -> None:
     assert result.output.splitlines()[:4] == [
         "stop.training_iteration: 1 -> 2",
         "checkpoint_freq: 10 -> 5",
-        "config.lr: 0.0005 -> 0.0001",
+        "config.lr: 0.0007 -> 0.0001",
         "config.evaluation_config.explore: false -> true",
     ]
     assert json.loads((run / "experiment.json").read_text())["config"]["lr"] == 1e-4

@@ -211,4 +211,4 @@ def test_all_bits_are_repeated_within_the_steps_that_sb3_gives_itself() -> None:
                 trainer.train()
             returns.append(trainer.evaluate(episodes=20)["episode_reward_mean"])
     assert min(returns) > 80
-    assert sum(mean >= 90 for mean in returns) >= 5
+    assert sum(mean >= 90 for mean in returns) == 6

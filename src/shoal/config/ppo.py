@@ -32,8 +32,8 @@ class PPOConfig(OnPolicyConfig):
     )
     more_exploration = "config.entropy_coeff=0.01"
 
-    lr: Positive = 5e-4
-    """Learning rate (classic RLlib: 5e-5; 5e-4 suits Adam on small networks and minibatches of 64)."""
+    lr: Positive = 7e-4
+    """Learning rate (classic RLlib: 5e-5; 7e-4 suits Adam on small networks and minibatches of 64)."""
     sgd_minibatch_size: Size = 64
     """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
 
