@@ -31,6 +31,8 @@ COMMANDS = {
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "check": _Lazy("shoal.cli.check", "check", "Try everything on an environment that training will do to it."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
+    "incidents": _Lazy("shoal.cli.incidents", "incidents", "List the failures of a run's environments."),
+    "replay": _Lazy("shoal.cli.incidents", "replay", "Run the episode of a failure again."),
     "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a private Ray cluster, on the hosts of this job."),
     "submit": _Lazy("shoal.cli.submit", "submit", "Submit a command to the batch system of a cluster."),
     "jobs": _Lazy("shoal.cli.submit", "jobs", "List the jobs that were submitted from here."),

@@ -302,7 +302,10 @@ class RayWorkers:
             return self._ray.get(reference)
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, EnvError) and slot is not None and slot.location is not None:
-                raise EnvError(f"worker {slot.index} on {slot.location.host}: {error.cause}") from None
+                host = slot.location.host
+                located = EnvError(f"worker {slot.index} on {host}: {error.cause}")
+                located.incidents = [replace(incident, host=host) for incident in error.cause.incidents]
+                raise located from None
             if isinstance(error.cause, ShoalError):
                 raise error.cause from None
             raise ShoalError(f"a worker failed: {error.cause!r}\n{error}") from error

@@ -144,7 +144,12 @@ class Trainer(metaclass=TrainerType):
         exploration = self._set_stddev()
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
-            step = self.learner.training_step(self.workers, self.timesteps_total)
+            try:
+                step = self.learner.training_step(self.workers, self.timesteps_total)
+            except EnvError as error:
+                self._keep_incidents(error.incidents)
+                raise
+        self._keep_incidents(step.incidents)
         self.iteration += 1
         self.timesteps_total += step.timesteps
         self._report(step.incidents)
@@ -434,6 +439,18 @@ class Trainer(metaclass=TrainerType):
             "staleness": step.staleness,
             "parallel_efficiency": busy / (elapsed * (workers + learners)),
         }
+
+    def _keep_incidents(self, incidents: Sequence[Incident]) -> None:
+        """Keep incidents in the run's folder, if there is one, for `shoal incidents` and `shoal replay`."""
+        if self.folder is None or not incidents:
+            return
+        from shoal.runs.incidents import append_incidents
+
+        where = {"training_iteration": self.iteration + 1, "timesteps_total": self.timesteps_total}
+        try:
+            append_incidents(self.folder, incidents, self.env_failures_total, **where)
+        except OSError as error:
+            log.warning("%s/incidents.jsonl cannot be written (%s); training goes on", self.folder, error.strerror)
 
     def _report(self, incidents: list[Incident]) -> None:
         for incident in incidents:
