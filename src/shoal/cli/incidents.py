@@ -15,7 +15,9 @@ from shoal.cli.paths import short_path
 
 @click.command(cls=Command)
 @click.argument("path", metavar="RUN|NAME", shell_complete=runs)
-@click.option("--last", type=click.IntRange(min=1), default=50, show_default=True, help="How many to list.")
+@click.option(
+    "--last", type=click.IntRange(min=1), default=50, show_default=True, help="Number of newest incidents to list."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all of them as JSON lines.")
 @where_option()
 def incidents(path: str, last: int, as_json: bool, results_dir: str | None) -> None:
