@@ -28,6 +28,7 @@ NO_NAMES = {
     "config.a2c": "is what the recipe for an algorithm makes",
     "schedulers": "is a group of entry points",
     "progress": "is a logger",
+    "f90": "is a file in Fortran",
 }
 """What documents write after `shoal.` that nobody can import."""
 

@@ -15,7 +15,9 @@ from shoal.cli.paths import short_path
 
 @click.command(cls=Command)
 @click.argument("path", metavar="RUN|NAME", shell_complete=runs)
-@click.option("--last", type=click.IntRange(min=1), default=50, show_default=True, help="How many to list.")
+@click.option(
+    "--last", type=click.IntRange(min=1), default=50, show_default=True, help="Number of newest incidents to list."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all of them as JSON lines.")
 @where_option()
 def incidents(path: str, last: int, as_json: bool, results_dir: str | None) -> None:
@@ -53,12 +55,12 @@ def replay(path: str, number: int, debug: bool, render: bool, results_dir: str |
     0 if the environment fails again at the same step, and 1 if it does not.
     """
     from shoal.runs.incidents import exit_text, incident_of
-    from shoal.runs.replaying import Replay
+    from shoal.runs.replaying import IncidentReplay
 
     folder = _folder(path, results_dir)
     entry = incident_of(folder, number)
     click.echo(f"incident {number}: {_place(entry)}: {entry['cause']}")
-    again = Replay(folder, entry)
+    again = IncidentReplay(folder, entry)
     found = again.run_here(render, _debug if debug else None) if debug or render else again.run()
     incident = found.incident
     if incident is None:

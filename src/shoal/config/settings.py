@@ -96,7 +96,7 @@ class AlgorithmConfig(Algorithm):
     env_reset_timeout_s: Positive | None = None
     """Longest time of a reset, or of making an environment, in seconds; null: no limit."""
     env_memory_limit_mb: Size | None = None
-    """Most memory of an environment's process and all that it starts, in megabytes, at least 100; null: no limit."""
+    """Maximum memory of an environment's process and all that it starts, in megabytes, at least 100; null: no limit."""
     env_restart_delay_s: NonNegative = 0
     """Seconds before a failed environment starts again, doubled with each further failure in a row, up to 64 times.
 

@@ -49,7 +49,7 @@ from shoal.envs.env_process import (
     EnvPlan,
     FirstLook,
     Report,
-    Start,
+    RowSetup,
     received,
 )
 from shoal.envs.env_processes import Death, EnvProcesses
@@ -351,7 +351,7 @@ class IsolatedVector:
             self._answering, self.rows.descriptor, self._group, self._limits.memory
         )
         slot.connection.settimeout(MESSAGE_S)
-        start = Start(
+        start = RowSetup(
             self._plan,
             self._obs_spec,
             self._action_spec,
