@@ -54,7 +54,7 @@ def test_config_show_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("key", ["lr", "config.lr"])
 def test_config_show_one_key(key: str) -> None:
     done = shoal("config", "show", key)
-    assert done.stdout.startswith("lr  number > 0  0.001  Learning rate")
+    assert done.stdout.startswith("lr  number > 0  0.0005  Learning rate")
     assert len(done.stdout.splitlines()) == 1
 
 
@@ -64,7 +64,7 @@ def test_config_show_a_key_with_keys_inside() -> None:
 
 
 def test_config_show_is_grouped_and_fits_80_columns() -> None:
-    for run in ("PPO", "trpo", "DQN"):
+    for run, lr in (("PPO", "0.0005"), ("trpo", "0.001"), ("DQN", "0.001")):
         lines = shoal("config", "show", "--run", run).stdout.splitlines()
         assert max(map(len, lines)) <= 80
         titles = [line for line in lines if line and not line.startswith(" ")]
@@ -72,7 +72,7 @@ def test_config_show_is_grouped_and_fits_80_columns() -> None:
         assert f"config: {run.upper()} itself" in titles
         keys = {line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")}
         assert {row.key for row in config_rows(run.upper())} <= keys
-        at = lines.index("  lr = 0.001  (number > 0)")
+        at = lines.index(f"  lr = {lr}  (number > 0)")
         assert "config: Learning" in lines[:at]
         assert lines[at + 1].startswith("      Learning rate")
 

@@ -112,7 +112,9 @@ class DQNConfig(AlgorithmConfig):
     rollout_fragment_length: FragmentLength = "auto"
     """Steps of each environment between updates; auto: 4, with n_step above 1 four times that (classic RLlib: 4)."""
     timesteps_per_iteration: Size = 1000
-    """Minimum number of environment steps per iteration, over all environments; whole fragments are sampled."""
+    """Minimum number of environment steps per iteration, over all environments; whole fragments are sampled.
+
+    An iteration is shorter where stop.timesteps_total ends the run: it ends with the fragment that reaches it."""
     training_intensity: Positive = 8.0
     """Transitions learned from per environment step: 8 is one update of 32 every 4 steps; null: the default."""
     learning_starts: Count = 1000
@@ -173,6 +175,8 @@ class DQNConfig(AlgorithmConfig):
         if self.batch_mode != "truncate_episodes":
             found.append("config.batch_mode: DQN learns from single transitions; leave it at truncate_episodes")
         found += self._unread("squash_actions", True, "DQN acts only in discrete spaces")
+        if self.model.log_std_init != ModelConfig.model_fields["log_std_init"].default:
+            found.append("config.model.log_std_init: it has no effect, because DQN acts by values; leave it out")
         if self.model.custom_action_dist is not None:
             found.append("config.model.custom_action_dist: it has no effect, because DQN acts by values; leave it out")
         replay = self.replay_buffer_config

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from shoal.config.fields import STRICT, ConvLayers, Flag, FreeMapping, ModelSource, NoneOrOne, Size, Sizes
+from shoal.config.fields import STRICT, ConvLayers, Flag, FreeMapping, ModelSource, NoneOrOne, Number, Size, Sizes
 
 Activation = Literal["linear", "tanh", "relu", "elu", "silu", "sigmoid", "leaky_relu", "gelu", "softplus"]
 
@@ -48,6 +48,10 @@ class ModelConfig(BaseModel):
     """Whether the spread of continuous actions is a parameter of its own, not an output of the network.
 
     Classic RLlib: false; a free spread explores more steadily."""
+    log_std_init: Number = 0.0
+    """Natural logarithm of the spread of continuous actions at the start, where free_log_std is on; 0 is a spread of 1.
+
+    With normalize_actions the bounds are -1 and 1, so -1 begins with small actions and 1 with mostly the bounds."""
     vf_share_layers: Flag = False
     """Whether the value function shares the policy's hidden layers, and its memory."""
     use_lstm: Flag = False
@@ -131,6 +135,8 @@ class ModelConfig(BaseModel):
             ]
         if self.custom_model_config and "custom_model" not in self.model_fields_set:
             found.append("config.model.custom_model_config: it has no effect; set custom_model, or leave it out")
+        if not self.free_log_std and self.log_std_init != type(self).model_fields["log_std_init"].default:
+            found.append("config.model.log_std_init: it has no effect; set free_log_std: true, or leave it out")
         said = [key for key in MEMORIES if key in self.model_fields_set]  # on, or off explicitly
         read = {key for memory in said for key in MEMORIES[memory]} | ({"max_seq_len"} if said else set())
         owners = {key: memory for memory, keys in reversed(MEMORIES.items()) for key in keys}

@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from shoal.config.changing import changed
 from shoal.config.fields import Flag, Fraction, Size
+from shoal.config.model import ModelConfig
 from shoal.config.schedules import levels
 from shoal.config.sections import NoiseConfig
 from shoal.config.settings import AlgorithmConfig
@@ -101,6 +102,8 @@ class OnPolicyConfig(AlgorithmConfig):
             found.append(f"{path}.type: it has no effect, because custom_action_dist samples; leave it out")
         if noise.type != "GaussianNoise":
             return found
+        if self.model.log_std_init != ModelConfig.model_fields["log_std_init"].default:
+            found.append("config.model.log_std_init: GaussianNoise sets the spread to stddev; leave one of them out")
         if noise.stddev_schedule is not None:
             start = levels(noise.stddev_schedule)
             if noise.stddev not in (start[0], NoiseConfig.model_fields["stddev"].default):

@@ -150,6 +150,11 @@ class AlgorithmConfig(Algorithm):
     """Number of steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
     clip_rewards: RewardClipping = None
     """How rewards are clipped for learning: null: not at all, true: to their sign, a number: to this magnitude."""
+    normalize_rewards: Flag = True
+    """Whether rewards are divided by the running standard deviation of the discounted return for learning.
+
+    So their unit does not matter. It follows clip_rewards; evaluation and reported returns have the environment's own
+    rewards. Classic RLlib: no such key."""
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
     """MeanStdFilter scales observations by their running mean and standard deviation."""
     normalize_actions: Flag = True
@@ -162,7 +167,7 @@ class AlgorithmConfig(Algorithm):
     gamma: Fraction = 0.99
     """Discount factor."""
     lr: Positive = 1e-3
-    """Learning rate (classic RLlib's PPO: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
+    """Learning rate (classic RLlib: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
     lr_schedule: Schedule = None
     """Learning rate over timesteps_total, which replaces lr: [[timestep, value], ...] is linear between these points.
 
@@ -171,7 +176,9 @@ class AlgorithmConfig(Algorithm):
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimiser's own settings."""
     grad_clip: Positive | None = 0.5
-    """Largest norm of a gradient; null: no limit (classic RLlib: null)."""
+    """Largest norm of a gradient; null: no limit (classic RLlib: null).
+
+    The policy's part and the value function's are clipped apart; layers that they share count with the policy's."""
     model: ModelConfig = ModelConfig()
     """The network."""
     framework: Framework = "auto"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from shoal.config.fields import NonNegative, Positive, Size
+from shoal.config.fields import KLLimit, NonNegative, Size
 from shoal.config.on_policy import OnPolicyConfig
+
+MAX_KL_PER_NUMBER = 0.01
+"""What `max_kl: auto` allows for each number of an action."""
 
 
 class TRPOConfig(OnPolicyConfig):
@@ -14,11 +17,15 @@ class TRPOConfig(OnPolicyConfig):
         **OnPolicyConfig.results,
         "step_fraction": "share of the full step that the line search took; 0: the policy stayed as it was",
         "refused_steps": "1 where the policy's step was left out because it was not finite, else 0",
+        "max_kl": "largest KL divergence that a step may have (TRPO)",
     }
     mutable = (*OnPolicyConfig.mutable, "num_sgd_iter", "max_kl", "cg_iters", "cg_damping", "line_search_steps")
 
-    max_kl: Positive = 0.01
-    """Largest mean KL divergence of a new policy from the one before it: the size of the trust region."""
+    max_kl: KLLimit = "auto"
+    """Largest mean KL divergence of a new policy from the one before it: the size of the trust region.
+
+    The divergence adds up over the numbers of an action; auto: 0.01 for each number, choice and bit of it. So it is for
+    sb3-contrib, whose target_kl is their mean: multiply that by how many there are (Spinning Up: 0.01 for all)."""
     cg_iters: Size = 10
     """Number of iterations of conjugate gradient, each with one Fisher-vector product."""
     cg_damping: NonNegative = 0.1

@@ -87,7 +87,6 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "vf_coef": "config.vf_loss_coeff",
         "clip_range": "config.clip_param",
         "clip_range_vf": "config.vf_clip_param",
-        "target_kl": "use max_kl in TRPO, kl_target in PPO",
         "max_grad_norm": "config.grad_clip",
         "total_timesteps": "stop.timesteps_total",
         "policy_kwargs": "config.model",
@@ -96,6 +95,11 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "optimizer_class": "config.optimizer",
         "normalize_advantage": "advantages are always normalised; leave it out",
         "normalize_obs": "write observation_filter: MeanStdFilter in config",
+        "normalize_reward": "config.normalize_rewards",
+        "norm_reward": "config.normalize_rewards",
+        "norm_obs": "write observation_filter: MeanStdFilter in config",
+        "reward_scaling": "config.normalize_rewards",
+        "clip_reward": "config.clip_rewards",
         "device": "write num_gpus: 1 in config for a GPU, or leave it out",
         "cuda": "write num_gpus: 1 in config for a GPU, or leave it out",
         "gpu": "write num_gpus: 1 in config for a GPU, or leave it out",
@@ -211,6 +215,10 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "batch_size": "config.train_batch_size",
         "minibatch_size": "config.train_batch_size",
         "sgd_minibatch_size": "config.train_batch_size",
+        "target_kl": (
+            "TRPO's word is max_kl, the KL divergence itself; sb3-contrib takes its mean over the action dimensions, "
+            "so multiply its target_kl by their number"
+        ),
     }
 )
 """What a word means to the algorithms that do not have the key it stands for in FOREIGN."""

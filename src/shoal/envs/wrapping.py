@@ -28,8 +28,8 @@ REFUSED = {
         "set observation_filter: MeanStdFilter instead"
     ),
     "NormalizeReward": (
-        "every environment would have statistics of its own, which no checkpoint keeps; scale rewards with "
-        "TransformReward, or limit them with clip_rewards"
+        "every environment would have statistics of its own, which no checkpoint keeps; normalize_rewards, which is "
+        "on by default, has one for all"
     ),
     "NumpyToTorch": "shoal takes NumPy arrays, whatever computes the network",
     "JaxToTorch": "shoal takes NumPy arrays; JaxToNumpy gives them",

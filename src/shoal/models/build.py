@@ -85,6 +85,7 @@ def build_policy(
         network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec), place)
     recurrence = _recurrence(network, config, previous)
     policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed, recurrence)
+    _set_log_std(policy, config.model)
     if isinstance(exploration, NoiseConfig):
         _set_noise(policy, exploration)
     return policy
@@ -178,6 +179,18 @@ def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: 
             f"{obs_spec.mask.size} values of {MASK}; leave one of them out"
         )
     return distribution
+
+
+def _set_log_std(policy: Policy, model: ModelConfig) -> None:
+    """Begin with the spread of continuous actions that was asked for; a custom model reads the key itself."""
+    if model.log_std_init == type(model).model_fields["log_std_init"].default or model.custom_model is not None:
+        return
+    if "log_std" not in policy.network.named_params():
+        raise ConfigError(
+            f"config.model.log_std_init: is the spread of continuous actions, and this action_space has none: "
+            f"{policy.action_spec.space}; leave it out"
+        )
+    policy.set_stddev(float(np.exp(model.log_std_init)))
 
 
 def _set_noise(policy: Policy, noise: NoiseConfig) -> None:

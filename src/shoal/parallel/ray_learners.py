@@ -82,7 +82,7 @@ class RemoteLearner:
         self._listener = listen(host())
         self._member: MemberLearner | None = None
 
-    def place(self) -> tuple[str, Address]:
+    def location(self) -> tuple[str, Address]:
         """The node this is on, and where the others can call."""
         import ray
 

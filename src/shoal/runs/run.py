@@ -233,7 +233,8 @@ class Run:
 
     def _train(self, trainer: Trainer, reporters: Reporters, interrupts: Interrupts) -> Iterator[Result]:
         """The loop, and the save at its end."""
-        hints = Hints(self.experiment.run, trainer.config.num_envs)
+        hints = Hints(self.experiment.run, trainer.config.num_envs, trainer.config)
+        trainer.stop_at(self.experiment.stop.get("timesteps_total"))
         try:
             while self.outcome is None:
                 result = self._iterate(trainer, interrupts)

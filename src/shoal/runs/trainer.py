@@ -126,6 +126,11 @@ class Trainer(metaclass=TrainerType):
             result["evaluation"] = self.evaluate_iteration()
         return result
 
+    def stop_at(self, timesteps: float | None) -> None:
+        """Let an iteration of many short fragments end with the one that reaches so many steps in all; null: none."""
+        if hasattr(self.learner, "timesteps_limit"):  # those of other algorithms are one fragment long
+            self.learner.timesteps_limit = timesteps
+
     def train_iteration(self) -> dict[str, Any]:
         """One iteration without the evaluation, though with `evaluation_parallel_to_training` that begins here."""
         self._check_going()

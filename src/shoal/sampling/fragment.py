@@ -51,7 +51,7 @@ class Fragment:
         self.seeded_at: dict[int, int] = {}  # the step at which a row last began an episode with a seed
         self.num_incidents = 0  # failures that have the actions which led to them
         self._policy = policy
-        self._finals: list[tuple[int, int, Parts]] = []  # step, row and last observation of truncated episodes
+        self.finals: list[tuple[int, int, Parts]] = []  # step, row and last observation of truncated episodes
         for part, current in zip(buffers.obs, first, strict=True):
             part[0] = current
         buffers.valid[:] = True
@@ -60,7 +60,7 @@ class Fragment:
         """How many actions an environment was given, that of an unfinished step included."""
         return self.taken + 1
 
-    def next_row(self) -> Steps:
+    def next_step(self) -> Steps:
         """The rows that the next step is written to."""
         b, t = self.buffers, self.taken
         obs = tuple([part[t + 1] for part in b.obs])
@@ -71,9 +71,9 @@ class Fragment:
         t = self.taken
         self.taken = t + 1
         for row, last in steps.finals:
-            self._finals.append((t, row, last))
+            self.finals.append((t, row, last))
         for row in steps.failed:
-            self._cut_before_failure(t, row)
+            self.cut_before_failure(t, row)
         for row in steps.seeded:
             self.seeded_at[row] = t + 1
         if self.active is not None:
@@ -100,7 +100,7 @@ class Fragment:
         """All steps, with the observations that follow where an episode was cut off or the fragment ends."""
         b, steps = self.buffers, self.taken
         going = np.flatnonzero(~(b.terminated[steps - 1] | b.truncated[steps - 1]))
-        cut_at = np.array([(t, row) for t, row, _ in self._finals], np.int64).reshape(-1, 2)
+        cut_at = np.array([(t, row) for t, row, _ in self.finals], np.int64).reshape(-1, 2)
         going_at = np.stack([np.full(len(going), steps - 1), going], axis=1)
         final_at = np.concatenate([cut_at, going_at])
         order = np.lexsort(final_at.T[::-1])
@@ -121,21 +121,21 @@ class Fragment:
             carried=None if recurrent is None else recurrent.record(final_at),
         )
 
-    def _cut_before_failure(self, t: int, row: int) -> None:
+    def cut_before_failure(self, t: int, row: int) -> None:
         """The failed step is no transition; the one before it becomes the last of a truncated episode."""
         b = self.buffers
         b.rewards[t, row] = 0.0
         if t and b.valid[t - 1, row] and not (b.terminated[t - 1, row] or b.truncated[t - 1, row]):
             b.truncated[t - 1, row] = True
-            self._finals.append((t - 1, row, tuple(part[t, row].copy() for part in b.obs)))
+            self.finals.append((t - 1, row, tuple(part[t, row].copy() for part in b.obs)))
 
     def _final_obs(self, going: NDArray[np.int64]) -> list[NDArray[np.generic]]:
         """The last observations of truncated episodes, and after them those of the rows that go on."""
         parts = []
         for k, part in enumerate(self.buffers.obs):
             after_last = part[self.taken][going]
-            if self._finals:
-                after_last = np.concatenate([np.stack([last[k] for _, _, last in self._finals]), after_last])
+            if self.finals:
+                after_last = np.concatenate([np.stack([last[k] for _, _, last in self.finals]), after_last])
             parts.append(after_last)
         return parts
 

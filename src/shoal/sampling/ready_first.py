@@ -31,20 +31,18 @@ class ReadyFirstSampler(Sampler):
     """A sampler of environments in processes of their own, which waits for no more of them than it must."""
 
     vector: IsolatedVector
-    _recurrent: OwnPaceActor | None
+    recurrent: OwnPaceActor | None
 
     def __init__(self, policy: Policy, vector: IsolatedVector, seed: int, first_index: int = 0) -> None:
         super().__init__(policy, vector, seed, first_index)
         if policy.recurrence is not None:
-            self._recurrent = OwnPaceActor(policy.recurrence, self.num_envs)
+            self.recurrent = OwnPaceActor(policy.recurrence, self.num_envs)
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """See `Sampler`."""
         start = perf_counter()
         self.vector.begin_fragment()
-        noise = self._draw(steps) if explore else None
-        fragment = OwnPaceFragment(self.policy, self._begin(steps), self._current, noise)
-        self._fragment = fragment
+        fragment = self.begin_fragment(OwnPaceFragment, steps, explore)
         env_time_s = 0.0
         ready = np.arange(self.num_envs)
         while fragment.is_stepping.any():
@@ -62,16 +60,16 @@ class ReadyFirstSampler(Sampler):
             if complete_episodes:
                 self._go_on(ready, fragment, steps)
         fragment.fill_up()
-        return self._finish(fragment, env_time_s, start)
+        return self.finish_fragment(fragment, env_time_s, perf_counter() - start)
 
     def _act_for(self, rows: NDArray[np.int64], fragment: OwnPaceFragment) -> NDArray[Any]:
         """The actions `[N, A]` of which those of `rows` are meant, written down with the network's outputs."""
         policy, buffers = self.policy, fragment.buffers
         encoded = policy.encoder(fragment.current)
-        if self._recurrent is None:
+        if self.recurrent is None:
             outputs = policy.network.act(encoded)
         else:
-            outputs = self._recurrent.act_for(encoded, rows, fragment.times[rows])
+            outputs = self.recurrent.act_for(encoded, rows, fragment.times[rows])
         if fragment.noise is None:
             actions = policy.distribution.mode(outputs)
         else:
@@ -85,12 +83,12 @@ class ReadyFirstSampler(Sampler):
     def _take_in(self, rows: NDArray[np.int64], fragment: OwnPaceFragment) -> None:
         """Write down what came of the steps of these rows."""
         times = fragment.times[rows]
-        if self._recurrent is not None:
+        if self.recurrent is not None:
             actions = np.zeros_like(fragment.buffers.actions[0])
             actions[rows] = fragment.buffers.actions[times, rows]
-            self._recurrent.follow_for(actions, self.vector.rows, rows, times)
+            self.recurrent.follow_for(actions, self.vector.rows, rows, times)
         if self.vector.incidents:
-            self._add_actions_to_incidents(fragment)
+            self.add_actions_to_incidents(fragment)
         fragment.add_rows(rows, self.vector)
         self.steps_sampled += len(rows)
 
@@ -101,7 +99,7 @@ class ReadyFirstSampler(Sampler):
             for row in rows[(times >= steps) & (times % steps == 0)].tolist():
                 alone = np.zeros(self.num_envs, bool)
                 alone[row] = True
-                fragment.noise[:, row] = self._draw(steps, alone)[:, row]
+                fragment.noise[:, row] = self.draw_noise(steps, alone)[:, row]
         fragment.grow_for(rows)
 
 
@@ -148,9 +146,9 @@ class OwnPaceFragment(Fragment):
         buffers.truncated[at] = shared.truncated[chosen]
         buffers.valid[at] = shared.valid[chosen]
         for row in rows[shared.truncated[rows]].tolist():
-            self._finals.append((int(self.times[row]), row, vector.final(row)))
+            self.finals.append((int(self.times[row]), row, vector.final(row)))
         for row in rows[shared.failed[rows]].tolist():
-            self._cut_before_failure(int(self.times[row]), row)
+            self.cut_before_failure(int(self.times[row]), row)
         for row in rows[shared.seeded[rows]].tolist():
             self.seeded_at[row] = int(self.times[row]) + 1
         self.times[rows] += 1

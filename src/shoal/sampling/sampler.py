@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from shoal.envs.vector import Vector
 from shoal.models.policy import Policy
 from shoal.sampling.fragment import Buffers, Fragment
 from shoal.sampling.recurrent_state import RecurrentActor
+
+AnyFragment = TypeVar("AnyFragment", bound=Fragment)
 
 MOST_REPLAYED_STEPS = 20_000
 
@@ -37,7 +39,7 @@ class Sampler:
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
         self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
         self._history_steps = [0] * self.num_envs
-        self._recurrent = None if policy.recurrence is None else RecurrentActor(policy.recurrence, self.num_envs)
+        self.recurrent = None if policy.recurrence is None else RecurrentActor(policy.recurrence, self.num_envs)
         self._buffers: Buffers | None = None
         self._fragment: Fragment | None = None
         self._started = False
@@ -45,28 +47,58 @@ class Sampler:
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
-        noise = self._draw(steps) if explore else None
-        fragment = self._fragment = Fragment(self.policy, self._begin(steps), self._current, noise)
+        fragment = self.begin_fragment(Fragment, steps, explore)
         env_time_s = 0.0
         start = perf_counter()
         while fragment.taken < steps or (complete_episodes and self._episodes_go_on(fragment, steps)):
             actions = self._act(fragment)
-            row = fragment.next_row()
+            step = fragment.next_step()
             before = perf_counter()
-            self.vector.step(actions, fragment.active, row)
+            self.vector.step(actions, fragment.active, step)
             env_time_s += perf_counter() - before
-            if self._recurrent is not None:
-                self._recurrent.follow(actions, row)
+            if self.recurrent is not None:
+                self.recurrent.follow(actions, step)
             if self.vector.incidents:
-                self._add_actions_to_incidents(fragment)
-            fragment.add(row)
+                self.add_actions_to_incidents(fragment)
+            fragment.add(step)
             self.steps_sampled += self.num_envs
-        return self._finish(fragment, env_time_s, start)
+        return self.finish_fragment(fragment, env_time_s, perf_counter() - start)
+
+    def begin_fragment(self, kind: type[AnyFragment], steps: int, explore: bool) -> AnyFragment:
+        """A fragment from where the environments stand, in the buffers of the one before if it was as long."""
+        if not self._started:
+            self.vector.reset(self._current)
+            self._started = True
+        if self._buffers is None or self._buffers.steps != steps:
+            self._buffers = Buffers(self.policy, steps, self.num_envs)
+        if self.recurrent is not None:
+            self.recurrent.begin_fragment()
+        noise = self.draw_noise(steps) if explore else None
+        fragment = kind(self.policy, self._buffers, self._current, noise)
+        self._fragment = fragment
+        return fragment
+
+    def finish_fragment(self, fragment: Fragment, env_time_s: float, time_s: float) -> Sample:
+        """What a fragment gives, after it is remembered where each environment stands."""
+        batch = fragment.batch(self.recurrent)
+        self._remember(batch, fragment)
+        self._fragment = None
+        episodes, incidents = self.vector.episodes[:], self.vector.incidents[:]
+        self.vector.episodes.clear()
+        self.vector.incidents.clear()
+        return Sample(
+            batch=batch,
+            num_steps=batch.num_steps,
+            episodes=episodes,
+            incidents=incidents,
+            env_time_s=env_time_s,
+            policy_time_s=time_s - env_time_s,
+        )
 
     def incidents_so_far(self) -> list[Incident]:
         """The failures of a fragment that could not be finished, with the actions that led to them."""
         if self._fragment is not None:
-            self._add_actions_to_incidents(self._fragment)
+            self.add_actions_to_incidents(self._fragment)
         return self.vector.incidents[:]
 
     def get_state(self) -> State:
@@ -88,8 +120,8 @@ class Sampler:
             arrays["last_noise"] = self._last_noise.copy()
         for k, part in enumerate(self._current):
             arrays[f"current{k}"] = part.copy()
-        if self._recurrent is not None:
-            arrays |= self._recurrent.get_state().arrays
+        if self.recurrent is not None:
+            arrays |= self.recurrent.get_state().arrays
         return State(values, arrays)
 
     def set_state(self, state: State, replay: bool = True) -> int:
@@ -102,14 +134,14 @@ class Sampler:
         self.vector.set_state(state.values["vector"])
         self._histories = self._no_histories()
         self._history_steps = [0] * self.num_envs
-        if self._recurrent is not None:
-            self._recurrent.set_state(state)
+        if self.recurrent is not None:
+            self.recurrent.set_state(state)
         if not self._started:
             return 0
         histories = _saved_histories(state) if replay else [None] * self.num_envs
         brought_back = self.vector.replay(histories, self._current)
-        if self._recurrent is not None:
-            self._recurrent.begin(np.flatnonzero(~np.array(brought_back)))
+        if self.recurrent is not None:
+            self.recurrent.begin(np.flatnonzero(~np.array(brought_back)))
         lost = 0
         for row, history in enumerate(histories):
             is_back = brought_back[row]
@@ -123,39 +155,10 @@ class Sampler:
         """Close the environments."""
         self.vector.close()
 
-    def _begin(self, steps: int) -> Buffers:
-        """The buffers of a new fragment, those of the one before if it was as long; environments have begun."""
-        if not self._started:
-            self.vector.reset(self._current)
-            self._started = True
-        if self._buffers is None or self._buffers.steps != steps:
-            self._buffers = Buffers(self.policy, steps, self.num_envs)
-        if self._recurrent is not None:
-            self._recurrent.begin_fragment()
-        return self._buffers
-
-    def _finish(self, fragment: Fragment, env_time_s: float, start: float) -> Sample:
-        """What a fragment gives, after it is remembered where each environment stands."""
-        batch = fragment.batch(self._recurrent)
-        self._remember(batch, fragment)
-        self._fragment = None
-        policy_time_s = perf_counter() - start - env_time_s
-        episodes, incidents = self.vector.episodes[:], self.vector.incidents[:]
-        self.vector.episodes.clear()
-        self.vector.incidents.clear()
-        return Sample(
-            batch=batch,
-            num_steps=batch.num_steps,
-            episodes=episodes,
-            incidents=incidents,
-            env_time_s=env_time_s,
-            policy_time_s=policy_time_s,
-        )
-
     def _act(self, fragment: Fragment) -> NDArray[Any]:
         """The actions of the fragment's next step, written down with the network's outputs."""
         policy, buffers, t = self.policy, fragment.buffers, fragment.taken
-        actor = policy.network if self._recurrent is None else self._recurrent
+        actor = policy.network if self.recurrent is None else self.recurrent
         obs = tuple([part[t] for part in buffers.obs])
         outputs = actor.act(policy.encoder(obs))
         if policy.is_stochastic:
@@ -172,7 +175,7 @@ class Sampler:
         if not fragment.rest_where_ended():
             return False
         if fragment.noise is not None and fragment.taken % steps == 0:
-            fragment.noise = self._draw(steps, fragment.active)
+            fragment.noise = self.draw_noise(steps, fragment.active)
         return True
 
     def _no_histories(self) -> list[list[NDArray[Any]] | None]:
@@ -188,7 +191,7 @@ class Sampler:
                 return False
         return True
 
-    def _draw(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+    def draw_noise(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Noise for `steps` steps, `[steps, N, M]`.
 
         Who has ended draws none: how far a stream has come must not depend on how long the others take.
@@ -212,7 +215,7 @@ class Sampler:
             return np.zeros((self.num_envs, 0), np.float32)
         return np.stack([policy.noise(rng, 1)[0, policy.ou.columns] for rng in self._noise])
 
-    def _add_actions_to_incidents(self, fragment: Fragment) -> None:
+    def add_actions_to_incidents(self, fragment: Fragment) -> None:
         """Put the actions since the seed into the incidents that do not have them yet.
 
         It is called before the episodes that follow the failures count as begun with a seed.

@@ -277,7 +277,7 @@ def test_the_kl_after_an_iteration_is_within_the_trust_region(action_space, chan
         stats = learner.update(now, 0)
         after = learner.policy.network.act(inputs).copy()
         kl = kl_between(learner, now, before, after)
-        assert kl <= learner.config.max_kl * (1 + 1e-4) + 1e-7
+        assert kl <= learner.max_kl * (1 + 1e-4) + 1e-7
         assert stats["kl"] == pytest.approx(kl, rel=1e-3, abs=1e-6)
         assert (stats["step_fraction"] > 0) == (not np.array_equal(before, after))
         assert not np.array_equal(values, learner.policy.network.values(inputs))
@@ -375,7 +375,7 @@ def test_invalid_rows_have_no_influence(changes) -> None:
 
 
 def test_a_step_that_is_not_finite_is_refused_and_the_policy_stays(caplog) -> None:
-    learner, batch = learner_and_batch()
+    learner, batch = learner_and_batch(normalize_rewards=False)
     before = learner.policy.network.params.copy()
     wild = replace(batch, rewards=np.full_like(batch.rewards, 3e38))
     with caplog.at_level(logging.WARNING, "shoal"):
@@ -549,3 +549,14 @@ def test_a_saved_learner_goes_on_the_same(framework) -> None:
         theirs.set_state(State(json.loads(json.dumps(state.values)), state.arrays))
     assert first.update(batch, 64) == second.update(batch, 64)
     np.testing.assert_array_equal(first.policy.network.params, second.policy.network.params)
+
+
+@pytest.mark.parametrize(("kind", "numbers"), [("discrete", 1), ("multi_discrete", 3), ("multi_binary", 3)])
+def test_the_trust_region_grows_with_the_numbers_of_an_action(kind, numbers) -> None:
+    learner, batch = learner_and_batch(ACTIONS[kind])
+    assert learner.update(batch, 0)["max_kl"] == pytest.approx(0.01 * numbers)
+    learner, _ = learner_and_batch(ACTIONS[kind], max_kl=0.02)
+    assert learner.max_kl == 0.02
+    for wrong in (0, -0.1, True, "small"):
+        with pytest.raises(ConfigError, match=r"config.max_kl: must be a number above 0, or auto"):
+            config_of(max_kl=wrong)

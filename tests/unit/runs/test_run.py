@@ -572,3 +572,10 @@ def test_the_second_signal_ends_at_once_and_loses_nothing(tmp_path: Path) -> Non
     assert iterations(again.results()) == [4, 5, 6, 7]
     assert rows(folder) == list(range(1, 8))
     assert not list(folder.glob(".tmp-*"))
+
+
+def test_an_iteration_of_many_fragments_ends_with_the_one_that_reaches_the_limit(tmp_path: Path) -> None:
+    config = {"num_envs_per_worker": 2, "rollout_fragment_length": 5, "learning_starts": 20}
+    tree = {"env": "CartPole-v1", "run": "DQN", "results_dir": str(tmp_path), "config": config}
+    (result,) = Run.open(experiment_from({**tree, "stop": {"timesteps_total": 75}})).results()
+    assert result["timesteps_total"] == 80
