@@ -18,7 +18,8 @@ from shoal.data.batch import Incident
 from shoal.data.streams import reset_seed
 from shoal.envs.env_process import EnvPlan
 from shoal.envs.env_processes import env_processes
-from shoal.envs.isolated import IsolatedVector, Limits, first_look
+from shoal.envs.first_look import first_look
+from shoal.envs.isolated import IsolatedVector, Limits
 from shoal.envs.making import env_maker, strip
 from shoal.envs.observations import ObsSpec
 from shoal.envs.randomizing import EpisodeValues, Randomizer
