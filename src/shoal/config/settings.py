@@ -178,7 +178,7 @@ class AlgorithmConfig(Algorithm):
     grad_clip: Positive | None = 0.5
     """Largest norm of a gradient; null: no limit (classic RLlib: null).
 
-    The policy's part and the value function's are clipped apart; layers that they share count with the policy's."""
+    The policy's part and the value function's are clipped separately; shared layers count with the policy's."""
     model: ModelConfig = ModelConfig()
     """The network."""
     framework: Framework = "auto"

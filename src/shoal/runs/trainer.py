@@ -36,7 +36,7 @@ from shoal.parallel.start import start_evaluators, start_learner, start_workers,
 from shoal.parallel.workers import Workers
 from shoal.runs.checkpoints import write_checkpoint
 from shoal.runs.curriculum import Curriculum
-from shoal.runs.evaluation import Evaluation, EvaluationSetup, check_environment, start_evaluation
+from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
 from shoal.runs.folders import make_run_folder, results_folder
 from shoal.runs.resuming import tree_of
 from shoal.runs.saved_states import read_state
@@ -107,7 +107,7 @@ class Trainer(metaclass=TrainerType):
         self.time_total_s = 0.0
         self.env_failures_total = 0
         self._window = EpisodeWindow()
-        self._evaluation: Evaluation | None = None  # beside training
+        self._evaluation: PendingEvaluation | None = None  # beside training
         policy = self.get_policy()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
 
@@ -396,7 +396,9 @@ class Trainer(metaclass=TrainerType):
         interval = self.config.evaluation_interval
         return interval is not None and iteration % interval == 0
 
-    def _start_evaluation(self, iteration: int, episodes: int | None = None, explore: bool | None = None) -> Evaluation:
+    def _start_evaluation(
+        self, iteration: int, episodes: int | None = None, explore: bool | None = None
+    ) -> PendingEvaluation:
         """Begin an evaluation with the policy as it is now, and with the video of this iteration if there are any."""
         recording = RecordingOptions(video=self._video(iteration))
         return start_evaluation(self._setup, episodes=episodes, explore=explore, recording=recording)

@@ -42,7 +42,9 @@ class ReadyFirstSampler(Sampler):
         """See `Sampler`."""
         start = perf_counter()
         self.vector.begin_fragment()
-        fragment = self.begin_fragment(OwnPaceFragment, steps, explore)
+        noise = self.draw_noise(steps) if explore else None
+        fragment = OwnPaceFragment(self.policy, self._begin(steps), self._current, noise)
+        self._fragment = fragment
         env_time_s = 0.0
         ready = np.arange(self.num_envs)
         while fragment.is_stepping.any():
@@ -60,7 +62,7 @@ class ReadyFirstSampler(Sampler):
             if complete_episodes:
                 self._go_on(ready, fragment, steps)
         fragment.fill_up()
-        return self.finish_fragment(fragment, env_time_s, perf_counter() - start)
+        return self._finish(fragment, env_time_s, start)
 
     def _act_for(self, rows: NDArray[np.int64], fragment: OwnPaceFragment) -> NDArray[Any]:
         """The actions `[N, A]` of which those of `rows` are meant, written down with the network's outputs."""
@@ -88,7 +90,7 @@ class ReadyFirstSampler(Sampler):
             actions[rows] = fragment.buffers.actions[times, rows]
             self.recurrent.follow_for(actions, self.vector.rows, rows, times)
         if self.vector.incidents:
-            self.add_actions_to_incidents(fragment)
+            self._add_actions_to_incidents(fragment)
         fragment.add_rows(rows, self.vector)
         self.steps_sampled += len(rows)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,6 @@ from shoal.envs.vector import Vector
 from shoal.models.policy import Policy
 from shoal.sampling.fragment import Buffers, Fragment
 from shoal.sampling.recurrent_state import RecurrentActor
-
-AnyFragment = TypeVar("AnyFragment", bound=Fragment)
 
 MOST_REPLAYED_STEPS = 20_000
 
@@ -47,7 +45,8 @@ class Sampler:
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
-        fragment = self.begin_fragment(Fragment, steps, explore)
+        noise = self.draw_noise(steps) if explore else None
+        fragment = self._fragment = Fragment(self.policy, self._begin(steps), self._current, noise)
         env_time_s = 0.0
         start = perf_counter()
         while fragment.taken < steps or (complete_episodes and self._episodes_go_on(fragment, steps)):
@@ -59,46 +58,15 @@ class Sampler:
             if self.recurrent is not None:
                 self.recurrent.follow(actions, step)
             if self.vector.incidents:
-                self.add_actions_to_incidents(fragment)
+                self._add_actions_to_incidents(fragment)
             fragment.add(step)
             self.steps_sampled += self.num_envs
-        return self.finish_fragment(fragment, env_time_s, perf_counter() - start)
-
-    def begin_fragment(self, kind: type[AnyFragment], steps: int, explore: bool) -> AnyFragment:
-        """A fragment from where the environments stand, in the buffers of the one before if it was as long."""
-        if not self._started:
-            self.vector.reset(self._current)
-            self._started = True
-        if self._buffers is None or self._buffers.steps != steps:
-            self._buffers = Buffers(self.policy, steps, self.num_envs)
-        if self.recurrent is not None:
-            self.recurrent.begin_fragment()
-        noise = self.draw_noise(steps) if explore else None
-        fragment = kind(self.policy, self._buffers, self._current, noise)
-        self._fragment = fragment
-        return fragment
-
-    def finish_fragment(self, fragment: Fragment, env_time_s: float, time_s: float) -> Sample:
-        """What a fragment gives, after it is remembered where each environment stands."""
-        batch = fragment.batch(self.recurrent)
-        self._remember(batch, fragment)
-        self._fragment = None
-        episodes, incidents = self.vector.episodes[:], self.vector.incidents[:]
-        self.vector.episodes.clear()
-        self.vector.incidents.clear()
-        return Sample(
-            batch=batch,
-            num_steps=batch.num_steps,
-            episodes=episodes,
-            incidents=incidents,
-            env_time_s=env_time_s,
-            policy_time_s=time_s - env_time_s,
-        )
+        return self._finish(fragment, env_time_s, start)
 
     def incidents_so_far(self) -> list[Incident]:
         """The failures of a fragment that could not be finished, with the actions that led to them."""
         if self._fragment is not None:
-            self.add_actions_to_incidents(self._fragment)
+            self._add_actions_to_incidents(self._fragment)
         return self.vector.incidents[:]
 
     def get_state(self) -> State:
@@ -154,6 +122,35 @@ class Sampler:
     def close(self) -> None:
         """Close the environments."""
         self.vector.close()
+
+    def _begin(self, steps: int) -> Buffers:
+        """The buffers of a new fragment, those of the one before if it was as long; environments have begun."""
+        if not self._started:
+            self.vector.reset(self._current)
+            self._started = True
+        if self._buffers is None or self._buffers.steps != steps:
+            self._buffers = Buffers(self.policy, steps, self.num_envs)
+        if self.recurrent is not None:
+            self.recurrent.begin_fragment()
+        return self._buffers
+
+    def _finish(self, fragment: Fragment, env_time_s: float, start: float) -> Sample:
+        """What a fragment gives, after it is remembered where each environment stands."""
+        batch = fragment.batch(self.recurrent)
+        self._remember(batch, fragment)
+        self._fragment = None
+        policy_time_s = perf_counter() - start - env_time_s
+        episodes, incidents = self.vector.episodes[:], self.vector.incidents[:]
+        self.vector.episodes.clear()
+        self.vector.incidents.clear()
+        return Sample(
+            batch=batch,
+            num_steps=batch.num_steps,
+            episodes=episodes,
+            incidents=incidents,
+            env_time_s=env_time_s,
+            policy_time_s=policy_time_s,
+        )
 
     def _act(self, fragment: Fragment) -> NDArray[Any]:
         """The actions of the fragment's next step, written down with the network's outputs."""
@@ -215,7 +212,7 @@ class Sampler:
             return np.zeros((self.num_envs, 0), np.float32)
         return np.stack([policy.noise(rng, 1)[0, policy.ou.columns] for rng in self._noise])
 
-    def add_actions_to_incidents(self, fragment: Fragment) -> None:
+    def _add_actions_to_incidents(self, fragment: Fragment) -> None:
         """Put the actions since the seed into the incidents that do not have them yet.
 
         It is called before the episodes that follow the failures count as begun with a seed.
