@@ -41,8 +41,8 @@ from shoal.envs.env_process import (
     LONGEST_DELAY,
     TOKEN,
     EnvPlan,
+    EnvStart,
     Report,
-    Start,
     received,
 )
 from shoal.envs.env_processes import Death, EnvProcesses
@@ -345,7 +345,7 @@ class IsolatedVector:
             self._answering, self.rows.descriptor, self._group, self._limits.memory
         )
         slot.connection.settimeout(MESSAGE_S)
-        start = Start(
+        start = EnvStart(
             self._plan,
             self._obs_spec,
             self._action_spec,

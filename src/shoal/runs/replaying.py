@@ -45,7 +45,7 @@ class Replayed:
         return found is not None and (found.steps_since_seed, found.step) == (entry["steps_since_seed"], entry["step"])
 
 
-class Replay:
+class EpisodeReplay:
     """The episode of one incident of a run, ready to run."""
 
     def __init__(self, folder: Path, entry: Mapping[str, Any]) -> None:
