@@ -19,7 +19,7 @@ import shoal
 from shoal.data.batch import Sample
 from shoal.envs.faults import KINDS, FaultEnv
 from shoal.runs.incidents import read_incidents
-from shoal.runs.replaying import IncidentReplay
+from shoal.runs.replaying import EpisodeReplay
 
 DEADLINE_S = 60
 SETTINGS: dict[str, Any] = {
@@ -225,7 +225,7 @@ def test_what_was_kept_of_every_kind_fails_again_at_the_same_step(tmp_path: Path
     kept = read_incidents(run)
     assert {entry["env_index"] for entry in kept} == set(range(len(KINDS))) - {list(KINDS).index("log_flood")}
     for entry in {entry["env_index"]: entry for entry in kept}.values():
-        again = IncidentReplay(run, entry).run()
+        again = EpisodeReplay(run, entry).run()
         assert again.is_same(entry), entry["cause"]
 
 
@@ -238,7 +238,7 @@ def test_an_incident_that_ends_the_run_is_kept_too(tmp_path: Path) -> None:
     (run,) = (tmp_path / "faults").iterdir()
     (entry,) = read_incidents(run)
     assert len(entry["actions"]) == entry["steps_since_seed"] > 0
-    assert IncidentReplay(run, entry).run().is_same(entry)
+    assert EpisodeReplay(run, entry).run().is_same(entry)
 
 
 PROGRAM = """

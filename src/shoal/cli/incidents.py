@@ -55,12 +55,12 @@ def replay(path: str, number: int, debug: bool, render: bool, results_dir: str |
     0 if the environment fails again at the same step, and 1 if it does not.
     """
     from shoal.runs.incidents import exit_text, incident_of
-    from shoal.runs.replaying import IncidentReplay
+    from shoal.runs.replaying import EpisodeReplay
 
     folder = _folder(path, results_dir)
     entry = incident_of(folder, number)
     click.echo(f"incident {number}: {_place(entry)}: {entry['cause']}")
-    again = IncidentReplay(folder, entry)
+    again = EpisodeReplay(folder, entry)
     found = again.run_here(render, _debug if debug else None) if debug or render else again.run()
     incident = found.incident
     if incident is None:

@@ -97,7 +97,7 @@ class FirstLook:
 
 
 @dataclass(frozen=True)
-class RowSetup:
+class EnvStart:
     """What a process needs to be the environment of a row."""
 
     plan: EnvPlan
@@ -124,7 +124,7 @@ class Report:
 class OneEnvVector(PythonVector):
     """The one environment of this process, which says what it is at before each call of the user's code."""
 
-    def __init__(self, start: RowSetup, rows: SharedRows) -> None:
+    def __init__(self, start: EnvStart, rows: SharedRows) -> None:
         self._plan, self._row, self._rows = start.plan, start.row, rows
         self._spaces = start.observation_space, start.action_space
         self._delay_s = start.restart_delay_s
@@ -296,7 +296,7 @@ class EnvProcess:
             return FirstLook(*spaces, env.num_envs, False, report.warnings)
         return FirstLook(env.observation_space, env.action_space, None, report.legacy, report.warnings)
 
-    def on_start(self, start: RowSetup) -> None:
+    def on_start(self, start: EnvStart) -> None:
         """Make the environment."""
         rows = self._rows = SharedRows(start.num_envs, start.obs_spec, start.action_spec, self._memory)
         own = slice(self._row, self._row + 1)

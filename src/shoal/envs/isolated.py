@@ -21,18 +21,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
-from math import ceil
 from shutil import rmtree
 from time import monotonic, time
-from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,16 +39,16 @@ from shoal.data.streams import reset_seed
 from shoal.envs.env_process import (
     LENGTH,
     LONGEST_DELAY,
-    OUT_OF_MEMORY,
     TOKEN,
     EnvPlan,
-    FirstLook,
+    EnvStart,
     Report,
-    RowSetup,
     received,
 )
 from shoal.envs.env_processes import Death, EnvProcesses
 from shoal.envs.observations import ObsSpec
+from shoal.envs.process_deaths import cause_of, last_line
+from shoal.envs.process_messages import message, owner_of, packed, readable
 from shoal.envs.randomizing import EpisodeValues
 from shoal.envs.shared_rows import Phase, SharedRows
 from shoal.envs.spaces import ActionSpec, Space
@@ -69,7 +64,6 @@ SHORTEST_TICK_S = 0.01
 UNLIMITED_S = 600.0  # of a first look, for what has no deadline while something else has one
 QUIET_S = 0.005  # that quick environments may take for a step, all of them together
 MOST_QUIET_MISSES = 3
-MOST_SELECTED = 1024  # the descriptors that `select` knows
 
 
 @dataclass(frozen=True)
@@ -309,7 +303,7 @@ class IsolatedVector:
             assert slot.connection is not None
             slot.connection.settimeout(0)
             with suppress(OSError):
-                slot.connection.send(_message("close", ()))
+                slot.connection.send(message("close", ()))
         # Those that hang get no more time than the others need to close.
         for grace_s, kills in ((CLOSE_S, False), (CLOSE_S, True)):
             if kills:
@@ -321,7 +315,7 @@ class IsolatedVector:
                     if self._processes.death(id) is not None:
                         del alive[id]
                 if alive:
-                    _readable([self._processes.control.fileno()], min(left, LONGEST_TICK_S))
+                    readable([self._processes.control.fileno()], min(left, LONGEST_TICK_S))
         for slot in self._slots:
             if slot.connection is not None:
                 slot.connection.close()
@@ -351,7 +345,7 @@ class IsolatedVector:
             self._answering, self.rows.descriptor, self._group, self._limits.memory
         )
         slot.connection.settimeout(MESSAGE_S)
-        start = RowSetup(
+        start = EnvStart(
             self._plan,
             self._obs_spec,
             self._action_spec,
@@ -384,7 +378,7 @@ class IsolatedVector:
             self._replace_lost(row, slot.death)
             return
         with suppress(OSError):
-            slot.connection.sendall(_message(name, arguments, *([_owner(self._plan)] if name == "start" else [])))
+            slot.connection.sendall(message(name, arguments, *([owner_of(self._plan)] if name == "start" else [])))
 
     def _wait_once(self, timeout_s: float) -> None:
         """Wait for answers, deaths and deadlines, whatever comes first, and deal with it."""
@@ -392,12 +386,12 @@ class IsolatedVector:
         starts = [slot.start_at for slot in self._slots if slot.start_at is not None]
         until = min([now + timeout_s, *starts])
         control = self._processes.control.fileno()
-        readable = _readable([self._ready, control], max(0.0, until - now))
-        if self._ready in readable:
+        heard = readable([self._ready, control], max(0.0, until - now))
+        if self._ready in heard:
             self._take_tokens()
         self._take_answers()
         now = monotonic()
-        if control in readable or starts or now >= self._next_check:
+        if control in heard or starts or now >= self._next_check:
             self._next_check = now + self._tick_s
             self._check_processes(now)
 
@@ -506,10 +500,10 @@ class IsolatedVector:
         ended = at_step and bool(rows.ended[row]) and rows.phase[row] != Phase.IDLE
         slot.step_happened = ended
         in_step = at_step and not ended
-        kind, cause = _cause(death, slot.missed_deadline, self._limits.memory, error)
+        kind, cause = cause_of(death, slot.missed_deadline, self._limits.memory, error)
         if self._is_starting:
             tail = (
-                f"; the last that it printed: {_last_line(death.output)}" if death is not None and death.output else ""
+                f"; the last that it printed: {last_line(death.output)}" if death is not None and death.output else ""
             )
             raise EnvStartError(f"env {self._plan.maker.name}: its process was lost while it started: {cause}{tail}")
         if not slot.is_dead:  # it could not make its environment, and is of no use
@@ -577,124 +571,3 @@ class IsolatedVector:
             options=drawn.options,
             env_config=drawn.env_config,
         )
-
-
-def first_look(plan: EnvPlan, drawn: EpisodeValues, limits: Limits) -> FirstLook:
-    """A first look at an environment, in a process that ends with it."""
-    processes = EnvProcesses.use()
-    ready, answering = os.pipe()
-    id, connection = processes.start(answering, answering, answering, limits.memory)
-    try:
-        for name, arguments in (("hello", (list(sys.path), 0, 0)), ("look", (plan, drawn))):
-            connection.sendall(_message(name, arguments, _owner(plan)))
-        report = Report()
-        for timeout_s in (None, limits.first_look_s):  # the first answer waits until the fork server is up
-            connection.settimeout(timeout_s)
-            length = LENGTH.unpack(received(connection, LENGTH.size))[0]
-            report = pickle.loads(received(connection, length))
-            if report.error is not None:
-                raise report.error
-        found: FirstLook = report.result
-        return found
-    except (EOFError, TimeoutError, ConnectionError) as error:
-        late = ""
-        if isinstance(error, TimeoutError):
-            late = "its first steps took longer than env_reset_timeout_s and env_step_timeout_s allow"
-            processes.end(id, stack=True)
-        death = _awaited_death(processes, id)
-        _, cause = _cause(death, late, limits.memory, "")
-        printed = (
-            f"; the last that it printed: {_last_line(death.output)}" if death is not None and death.output else ""
-        )
-        raise EnvStartError(f"env {plan.maker.name}: its first steps failed: {cause}{printed}") from None
-    finally:
-        connection.close()
-        processes.end(id)
-        _awaited_death(processes, id)
-        processes.release()
-        os.close(ready)
-        os.close(answering)
-
-
-def packed(value: Any, *owners: Any) -> bytes:
-    """Anything as bytes that another Python can read, also what the modules of `owners` define.
-
-    A function or class goes by its name where the other one can import that, else whole.
-    """
-    import cloudpickle
-
-    names = {getattr(owner, "__module__", None) for owner in owners}
-    strangers = [module for name in names if (module := sys.modules.get(str(name))) and not _is_importable(module)]
-    for module in strangers:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return bytes(cloudpickle.dumps(value))
-    finally:
-        for module in strangers:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_importable(module: ModuleType) -> bool:
-    """Whether another Python with the same path finds the module by its name."""
-    top, _, inner = module.__name__.partition(".")
-    if top == "__main__" or top in sys.builtin_module_names:
-        return True
-    spec = PathFinder.find_spec(top, sys.path)
-    file = getattr(module, "__file__", None)
-    return spec is not None and (bool(inner) or file is None or spec.origin == file)
-
-
-def _message(name: str, arguments: tuple[Any, ...], *owners: Any) -> bytes:
-    data = packed((name, arguments), *owners) if owners else pickle.dumps((name, arguments))
-    return b"c" + LENGTH.pack(len(data)) + data
-
-
-def _owner(plan: EnvPlan) -> Any:
-    """What makes a plan's environments, whose module another process may not find."""
-    target = getattr(plan.maker.create, "target", plan.maker.create)
-    return getattr(target, "func", target)
-
-
-def _readable(descriptors: Sequence[int], timeout_s: float) -> set[int]:
-    """Which of these can be read, within some seconds."""
-    if max(descriptors) < MOST_SELECTED:
-        return set(select.select(descriptors, [], [], timeout_s)[0])
-    polled = select.poll()
-    for descriptor in descriptors:
-        polled.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in polled.poll(ceil(timeout_s * 1000))}
-
-
-def _awaited_death(processes: EnvProcesses, id: int) -> Death | None:
-    until = monotonic() + CLOSE_S
-    while (left := until - monotonic()) > 0:
-        death = processes.death(id)
-        if death is not None or processes.is_broken:
-            return death
-        _readable([processes.control.fileno()], left)
-    return None
-
-
-def _cause(death: Death | None, late: str, memory_limit: int | None, error: str) -> tuple[str, str]:
-    """What kind of failure it was, and in one line why."""
-    if error:
-        return "error", error.splitlines()[0]
-    if late:
-        return "hang", f"TimeoutError: {late}"
-    if death is None:
-        return "exit", "ProcessError: its process was gone before it got its command"
-    if death.memory is not None and memory_limit is not None:
-        taken, limit = death.memory / 1e6, memory_limit / 1e6
-        return "memory", f"MemoryError: it took {taken:.0f} MB, and env_memory_limit_mb is {limit:.0f}"
-    if death.status == OUT_OF_MEMORY:
-        return "memory", f"MemoryError: {_last_line(death.output)}"
-    if death.status < 0:
-        with suppress(ValueError):
-            return "signal", f"ProcessError: its process was killed by {signal.Signals(-death.status).name}"
-        return "signal", f"ProcessError: its process was killed by signal {-death.status}"
-    return "exit", f"ProcessError: its process ended by itself with exit code {death.status}"
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""

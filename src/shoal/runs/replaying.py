@@ -18,7 +18,8 @@ from shoal.data.batch import Incident
 from shoal.data.streams import reset_seed
 from shoal.envs.env_process import EnvPlan
 from shoal.envs.env_processes import env_processes
-from shoal.envs.isolated import IsolatedVector, Limits, first_look
+from shoal.envs.first_look import first_look
+from shoal.envs.isolated import IsolatedVector, Limits
 from shoal.envs.making import env_maker, strip
 from shoal.envs.observations import ObsSpec
 from shoal.envs.randomizing import EpisodeValues, Randomizer
@@ -44,7 +45,7 @@ class Replayed:
         return found is not None and (found.steps_since_seed, found.step) == (entry["steps_since_seed"], entry["step"])
 
 
-class IncidentReplay:
+class EpisodeReplay:
     """The episode of one incident of a run, ready to run."""
 
     def __init__(self, folder: Path, entry: Mapping[str, Any]) -> None:

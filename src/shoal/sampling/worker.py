@@ -18,7 +18,8 @@ from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_process import EnvPlan
 from shoal.envs.env_processes import env_processes
-from shoal.envs.isolated import IsolatedVector, Limits, first_look
+from shoal.envs.first_look import first_look
+from shoal.envs.isolated import IsolatedVector, Limits
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
 from shoal.envs.randomizing import EpisodeValues, Randomizer

@@ -30,11 +30,11 @@ def test_a_limit_means_a_process(given: dict[str, Any], isolates: bool) -> None:
     [
         (
             {"env_isolation": "none", "env_step_timeout_s": 3},
-            "config.env_step_timeout_s: .* say env_isolation: process",
+            "config.env_step_timeout_s: .* set env_isolation: process",
         ),
         ({"env_isolation": "none", "env_memory_limit_mb": 300}, "config.env_memory_limit_mb"),
         ({"env_memory_limit_mb": 20}, "at least 100"),
-        ({"env_restart_delay_s": 1}, "config.env_restart_delay_s: .* say env_isolation: process"),
+        ({"env_restart_delay_s": 1}, "config.env_restart_delay_s: .* set env_isolation: process"),
         ({"env_step_timeout_s": 0}, "config.env_step_timeout_s"),
         ({"env_isolation": "thread"}, "config.env_isolation"),
     ],

@@ -1,0 +1,66 @@
+"""What goes to an environment's process: pickled commands, with what only this program defines."""
+
+from __future__ import annotations
+
+import pickle
+import select
+import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from math import ceil
+from types import ModuleType
+from typing import Any
+
+from shoal.envs.env_process import LENGTH, EnvPlan
+
+MOST_SELECTED = 1024  # the descriptors that `select` knows
+
+
+def packed(value: Any, *owners: Any) -> bytes:
+    """Anything as bytes that another Python can read, also what the modules of `owners` define.
+
+    A function or class goes by its name where the other one can import that, else whole.
+    """
+    import cloudpickle
+
+    names = {getattr(owner, "__module__", None) for owner in owners}
+    strangers = [module for name in names if (module := sys.modules.get(str(name))) and not _is_importable(module)]
+    for module in strangers:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(value))
+    finally:
+        for module in strangers:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_importable(module: ModuleType) -> bool:
+    """Whether another Python with the same path finds the module by its name."""
+    top, _, inner = module.__name__.partition(".")
+    if top == "__main__" or top in sys.builtin_module_names:
+        return True
+    spec = PathFinder.find_spec(top, sys.path)
+    file = getattr(module, "__file__", None)
+    return spec is not None and (bool(inner) or file is None or spec.origin == file)
+
+
+def message(name: str, arguments: tuple[Any, ...], *owners: Any) -> bytes:
+    """A command with its arguments, as an environment's process reads it."""
+    data = packed((name, arguments), *owners) if owners else pickle.dumps((name, arguments))
+    return b"c" + LENGTH.pack(len(data)) + data
+
+
+def owner_of(plan: EnvPlan) -> Any:
+    """What makes a plan's environments, whose module another process may not find."""
+    target = getattr(plan.maker.create, "target", plan.maker.create)
+    return getattr(target, "func", target)
+
+
+def readable(descriptors: Sequence[int], timeout_s: float) -> set[int]:
+    """Which of these can be read, within some seconds."""
+    if max(descriptors) < MOST_SELECTED:
+        return set(select.select(descriptors, [], [], timeout_s)[0])
+    polled = select.poll()
+    for descriptor in descriptors:
+        polled.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in polled.poll(ceil(timeout_s * 1000))}
