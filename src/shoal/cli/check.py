@@ -109,4 +109,3 @@ def _conclude(found: list[dict[str, str]], as_json: bool) -> None:
         click.echo("It can be trained.")
     if counts["problem"]:
         raise SystemExit(1)
-

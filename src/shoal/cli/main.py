@@ -30,6 +30,7 @@ COMMANDS = {
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "check": _Lazy("shoal.cli.check", "check", "Try everything on an environment that training will do to it."),
+    "diagnose": _Lazy("shoal.cli.diagnose", "diagnose", "Find out why a run does not learn, and what to set."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
     "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a Ray cluster of its own, on the hosts there are."),
     "submit": _Lazy("shoal.cli.submit", "submit", "Submit a command to the batch system of a cluster."),
