@@ -30,7 +30,7 @@ def of_trials(_: RunFacts, played: Played) -> Iterator[Finding]:
     yield from played.findings
 
 
-def constant_observations(_: RunFacts, played: Played) -> Iterator[Finding]:
+def constant_observations(facts: RunFacts, played: Played) -> Iterator[Finding]:
     """Numbers of the observation that never change."""
     if played.num_steps < ENOUGH_STEPS or not played.obs.shape[-1]:
         return
@@ -41,7 +41,7 @@ def constant_observations(_: RunFacts, played: Played) -> Iterator[Finding]:
         yield Finding(
             "same observation", "problem", text, "return what reset() and step() see, in a new array each time"
         )
-    elif len(constant):
+    elif len(constant) and not facts.is_learning:
         names = ", ".join(played.columns[column] for column in constant[:MOST_NAMES])
         text = f"{len(constant)} of {rows.shape[1]} numbers of the observation never changed in play: {names}"
         yield Finding(
@@ -82,8 +82,8 @@ def clipped_actions(facts: RunFacts, played: Played) -> Iterator[Finding]:
 
 def unused_actions(facts: RunFacts, played: Played) -> Iterator[Finding]:
     """Actions that the policy never takes."""
-    if facts.is_learning or played.num_steps < MANY_STEPS:
-        return
+    if facts.is_learning or played.num_steps < MANY_STEPS or played.masks is not None:
+        return  # a mask may well forbid an action for long
     unused = []
     rows = played.actions[played.valid]
     for number, (column, count) in enumerate(played.choices):
