@@ -1,7 +1,13 @@
-"""Final returns of shoal and Stable-Baselines3 with the same settings and steps, on four classic tasks, with curves.
+"""What shoal learns, with curves: held against bars, and beside Stable-Baselines3 and sb3-contrib at equal steps.
 
-The settings are the zoo's, without its observation normalisation, state-dependent noise and clip schedules, which the
-two do differently. shoal's actions are not rescaled (`normalize_actions: False`), as SB3's are not.
+Lessons stand in `lessons.py`, in three parts. A piece is one lesson with one library and one seed; each is kept in
+`results/learning-PART.jsonl` as soon as it ends. So a part can be measured over several nights: the same command goes
+on with the pieces that are missing. Pieces whose settings have changed since are measured again.
+
+    python benchmarks/learning.py bars                                    # about half an hour
+    python benchmarks/learning.py peers --run TRPO --env Hopper-v5        # some of it
+    python benchmarks/learning.py peers --minutes 480                     # begins no piece after eight hours
+    python benchmarks/learning.py peers --show                            # table and curves of what there is
 """
 
 from __future__ import annotations
@@ -9,192 +15,169 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable
+import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
+from learning_page import table_of, write_page
+from lessons import LESSONS, SEEDS, Lesson
 from peers import ask, python_of
-from record import RESULTS, Record, console
-from rich.table import Table
+from record import RESULTS, Bar, Record, commit, console, show_bars
 
-WHO = ("shoal", "sb3")
-SHARED = {
-    "clip_param": 0.2,
-    "entropy_coeff": 0.0,
-    "vf_loss_coeff": 0.5,
-    "vf_clip_param": None,
-    "kl_coeff": 0.0,
-    "grad_clip": 0.5,
-    "normalize_actions": False,
-    "clip_actions": True,
-}
+CURVE_POINTS = 40
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """One environment with its settings, in shoal's words."""
+class Piece:
+    """One lesson, learned by one library with one seed."""
 
-    env: str
-    iterations: int
-    config: dict[str, Any]
+    lesson: Lesson
+    who: str
+    seed: int
 
+    @property
+    def key(self) -> str:
+        """What tells it from all others."""
+        return f"{self.lesson.key}/{self.who}/{self.seed}"
 
-def lesson(env: str, num_envs: int, fragment: int, iterations: int, falling_lr: bool = False, **config: Any) -> Lesson:
-    """A lesson of `iterations` batches of `fragment` steps in each environment."""
-    batch = num_envs * fragment
-    whole = {**SHARED, "num_envs_per_worker": num_envs, "train_batch_size": batch, "lr": 3e-4, **config}
-    if falling_lr:
-        whole["lr_schedule"] = [[0, whole["lr"]], [batch * iterations, 0.0]]
-    return Lesson(env, iterations, whole)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that its result depends on, beside the library."""
+        lesson = asdict(self.lesson)
+        taught = ("run", "env", "steps", "kind", "config", "env_config", "reward_unit", "normalize")
+        return {name: lesson[name] for name in taught}
 
-
-LESSONS = (
-    lesson(
-        "CartPole-v1", 8, 32, 390, falling_lr=True,
-        sgd_minibatch_size=256, num_sgd_iter=20, lr=1e-3, gamma=0.98, lambda_=0.8,
-    ),
-    lesson("Acrobot-v1", 16, 256, 49, sgd_minibatch_size=64, num_sgd_iter=4, gamma=0.99, lambda_=0.94),
-    lesson("Pendulum-v1", 4, 1024, 49, sgd_minibatch_size=64, num_sgd_iter=10, lr=1e-3, gamma=0.9, lambda_=0.95),
-    lesson(
-        "LunarLander-v3", 16, 1024, 31,
-        sgd_minibatch_size=64, num_sgd_iter=4, gamma=0.999, lambda_=0.98, entropy_coeff=0.01,
-    ),
-)  # fmt: skip
-
-Curve = list[tuple[int, float | None]]
-
-
-def learn(lessons: list[Lesson], who: list[str], seeds: range, jobs: int) -> dict[str, dict[str, list[Curve]]]:
-    """The curve of each environment, library and seed; `jobs` processes at once, for only returns count here."""
-
-    def one(task: tuple[Lesson, str, int]) -> Curve:
-        taught, name, seed = task
-        ended = ask(name, "learn", env=taught.env, seed=seed, iterations=taught.iterations, config=taught.config)
-        curve: Curve = ended.answer["curve"]
-        console.print(f"  {taught.env} {name} seed {seed}: {curve[-1][1]}", style="dim")
-        return curve
-
-    tasks = [(taught, name, seed) for taught in lessons for seed in seeds for name in who]
-    for name in who:
-        python_of(name)
-    with ThreadPoolExecutor(jobs) as pool:
-        curves = list(pool.map(one, tasks))
-    grouped: dict[str, dict[str, list[Curve]]] = {taught.env: {name: [] for name in who} for taught in lessons}
-    for (taught, name, _), curve in zip(tasks, curves, strict=True):
-        grouped[taught.env][name].append(curve)
-    return grouped
-
-
-WINDOWS: dict[str, Callable[[Curve], float | None]] = {
-    "last 100 episodes": lambda curve: curve[-1][1],
-    # A hundred episodes alone are noisy (on Pendulum a run's mean moves by 50 from one hundred to the next).
-    "second half of training": lambda curve: _mean_from(curve, curve[-1][0] / 2),
-}
-
-
-def summary(curves: dict[str, list[Curve]], of: Callable[[Curve], float | None]) -> dict[str, Any]:
-    """Mean returns over the seeds where all have enough episodes, and where shoal's mean lies in SB3's spread."""
-    finals = {name: [of(curve) for curve in runs] for name, runs in curves.items()}
-    known = {name: [value for value in values if value is not None] for name, values in finals.items()}
-    whole: dict[str, Any] = {
-        name: {
-            "each": finals[name],
-            "mean": statistics.fmean(values),
-            "stdev": statistics.stdev(values) if len(values) > 1 else 0.0,
-            "low": min(values),
-            "high": max(values),
+    def learn(self) -> dict[str, Any]:
+        """Its curve and what that took."""
+        started = time.monotonic()
+        answer = ask(self.who, "learn", seed=self.seed, **self.settings).answer
+        return {
+            "key": self.key,
+            "final": answer["final"],
+            "wall_s": time.monotonic() - started,
+            "cpu_s": answer["cpu_s"],
+            "curve": thinned(answer["curve"]),
+            "commit": commit(),
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "settings": self.settings,
         }
-        for name, values in known.items()
-        if len(values) == len(finals[name])
-    }
-    if set(WHO) <= whole.keys():
-        ours, theirs = whole["shoal"]["mean"], whole["sb3"]
-        whole["verdict"] = "below" if ours < theirs["low"] else "above" if ours > theirs["high"] else "inside"
-    return whole
 
 
-def kept_curves(settings: dict[str, Any]) -> dict[str, list[Curve]]:
-    """SB3's curves of the last whole run, which our changes do not touch; its settings must be the same."""
-    kept = json.loads((RESULTS / "learning.json").read_text())
-    if kept["settings"] != json.loads(json.dumps(settings)):
-        raise SystemExit("the kept curves are of other settings: run without --again")
-    return {env: found["sb3"] for env, found in kept["results"]["curves"].items()}
+class Store:
+    """The pieces of one part that are there already, in a file of one line each; of two of a kind the last counts."""
+
+    def __init__(self, part: str) -> None:
+        self.path = RESULTS / f"learning-{part}.jsonl"
+        self.pieces: dict[str, dict[str, Any]] = {}
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
+                piece = json.loads(line)
+                self.pieces[piece["key"]] = piece
+
+    def has(self, piece: Piece) -> bool:
+        """Whether the piece was measured with the settings that it has now."""
+        kept = self.pieces.get(piece.key)
+        return kept is not None and kept["settings"] == json.loads(json.dumps(piece.settings))
+
+    def add(self, found: dict[str, Any]) -> None:
+        """Keep one."""
+        self.pieces[found["key"]] = found
+        RESULTS.mkdir(exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+
+    def tidy(self) -> None:
+        """Write each piece once, in order."""
+        lines = [json.dumps(self.pieces[key]) for key in sorted(self.pieces)]
+        self.path.write_text("\n".join(lines) + "\n")
 
 
-def show(results: dict[str, Any], window: str) -> None:
-    """Print one row for each environment."""
-    table = Table("environment", "shoal (low..high)", "SB3 (low..high)", "shoal is", title=f"Mean return, {window}")
-    for env, found in results.items():
-        cells = ("{mean:.1f} ({low:.1f}..{high:.1f})".format(**found[name]) if name in found else "-" for name in WHO)
-        table.add_row(env, *cells, found.get("verdict", "-"))
-    console.print(table)
+def thinned(curve: list[list[float]]) -> list[list[float]]:
+    """At most `CURVE_POINTS` points of a curve, the last one among them."""
+    stride = -(-len(curve) // CURVE_POINTS)
+    return [[steps, float(f"{mean:.5g}")] for steps, mean in curve[::-stride][::-1]]
 
 
-def plot(curves: dict[str, dict[str, list[Curve]]], name: str) -> None:
-    """Draw the mean over the seeds and the band from lowest to highest."""
-    import matplotlib
+def learn(pieces: list[Piece], store: Store, jobs: int, minutes: float) -> None:
+    """Measure pieces, `jobs` at once, and keep each as it ends; begin none after so many minutes."""
+    deadline = time.monotonic() + 60 * minutes
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def one(piece: Piece) -> dict[str, Any] | None:
+        return piece.learn() if time.monotonic() < deadline else None
 
-    figure, axes = pyplot.subplots(1, len(curves), figsize=(4 * len(curves), 3), squeeze=False, layout="constrained")
-    for axis, (env, by_who) in zip(axes[0], curves.items(), strict=True):
-        for who, colour in zip(WHO, ("tab:blue", "tab:orange"), strict=True):
-            rows = list(zip(*by_who.get(who, []), strict=True))
-            known = [(row[0][0], [mean for _, mean in row if mean is not None]) for row in rows]
-            known = [(steps, means) for steps, means in known if means]
-            steps = [each for each, _ in known]
-            axis.plot(steps, [statistics.fmean(means) for _, means in known], color=colour, label=who)
-            lowest, highest = [min(means) for _, means in known], [max(means) for _, means in known]
-            axis.fill_between(steps, lowest, highest, color=colour, alpha=0.2, linewidth=0)
-        axis.set(title=env, xlabel="environment steps")
-    axes[0][0].set_ylabel("return, last 100 episodes")
-    axes[0][0].legend()
-    RESULTS.mkdir(exist_ok=True)
-    figure.savefig(RESULTS / f"{name}.png", dpi=70)
-    pyplot.close(figure)
+    for who in {piece.who for piece in pieces}:
+        python_of(who)
+    with ThreadPoolExecutor(jobs) as pool:
+        for found in pool.map(one, pieces):
+            if found is not None:
+                store.add(found)
+                console.print(f"  {found['key']}: {found['final']:.1f} in {found['cpu_s']:.0f} s of CPU", style="dim")
 
 
-def _mean_from(curve: Curve, steps: float) -> float | None:
-    known = [mean for at, mean in curve if at > steps and mean is not None]
-    return statistics.fmean(known) if known else None
-
-
-def _thinned(curve: Curve, points: int = 40) -> Curve:
-    stride = -(-len(curve) // points)
-    return curve[::-stride][::-1]
+def bars_of(finals: dict[str, list[float]], lessons: list[Lesson]) -> list[Bar]:
+    """The worst seed against the least that it has to reach, and every unit of reward against the unit of 1."""
+    bars: list[Bar] = []
+    for lesson in lessons:
+        found = finals.get(f"{lesson.key}/shoal")
+        if found and lesson.least is not None:
+            bars.append(Bar(f"{lesson.run} {lesson.name}, worst of {len(found)} seeds", min(found), lesson.least, True))
+        plain = finals.get(f"{lesson.part}/{lesson.run}/{lesson.env} x1/{lesson.kind}/shoal")
+        if found and plain and lesson.reward_unit != 1:
+            share = statistics.fmean(found) / statistics.fmean(plain)
+            bars.append(Bar(f"{lesson.run} {lesson.name}, share of x1", share, 0.85, True))
+    return bars
 
 
 def main() -> None:
-    """Measure, print, draw and keep."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the steps, one seed; nothing is kept")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2, help="processes at once")
-    parser.add_argument(
-        "--env", nargs="+", choices=[each.env for each in LESSONS], default=[each.env for each in LESSONS]
-    )
-    parser.add_argument("--who", nargs="+", choices=WHO, default=list(WHO))
-    parser.add_argument("--again", action="store_true", help="shoal alone, beside the SB3 curves that are kept already")
+    """Measure what is missing, print, draw and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=sorted({each.part for each in LESSONS}))
+    parser.add_argument("--run", nargs="+", choices=("PPO", "TRPO", "DQN"))
+    parser.add_argument("--env", nargs="+", help="environments, by their ids")
+    parser.add_argument("--who", nargs="+", choices=("shoal", "sb3"))
+    parser.add_argument("--kind", nargs="+", choices=("defaults", "same"))
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no piece after so many")
+    parser.add_argument("--again", action="store_true", help="measure also what is there already")
+    parser.add_argument("--show", action="store_true", help="measure nothing")
     options = parser.parse_args()
-    lessons = [each for each in LESSONS if each.env in options.env]
-    seeds = range(options.seeds)
-    if options.quick:
-        lessons, seeds = [Lesson(each.env, each.iterations // 10, each.config) for each in lessons], range(1)
-    settings = {each.env: {"iterations": each.iterations, **each.config} for each in lessons}
-    record = Record("learning", options.who, {"seeds": list(seeds), **settings})
-    curves = learn(lessons, ["shoal"] if options.again else options.who, seeds, options.jobs)
-    if options.again:
-        for env, found in kept_curves(record.head["settings"]).items():
-            curves[env]["sb3"] = found
-    thin = {env: {who: [_thinned(c) for c in runs] for who, runs in found.items()} for env, found in curves.items()}
-    results = {window: {env: summary(by_who, of) for env, by_who in thin.items()} for window, of in WINDOWS.items()}
-    for window, found in results.items():
-        show(found, window)
-    if not options.quick:
-        plot(curves, "learning")
-        record.keep({**results, "curves": thin}, [])
+    lessons = [
+        each
+        for each in LESSONS
+        if each.part == options.part
+        and (options.run is None or each.run in options.run)
+        and (options.env is None or each.env in options.env)
+        and (options.kind is None or each.kind in options.kind)
+    ]
+    pieces = [
+        Piece(lesson, who, seed)
+        for seed in range(options.seeds)
+        for lesson in lessons
+        for who in lesson.who
+        if options.who is None or who in options.who
+    ]
+    store = Store(options.part)
+    record = Record(f"learning-{options.part}", sorted({piece.who for piece in pieces}), {"seeds": options.seeds})
+    if not options.show:
+        missing = [piece for piece in pieces if options.again or not store.has(piece)]
+        console.print(f"{len(missing)} of {len(pieces)} pieces are to be measured")
+        learn(missing, store, options.jobs, options.minutes)
+    if not store.pieces:
+        raise SystemExit("nothing is measured yet")
+    store.tidy()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for key, piece in sorted(store.pieces.items()):
+        found.setdefault(key.rpartition("/")[0], []).append(piece)
+    finals = {key: [piece["final"] for piece in each] for key, each in found.items()}
+    every = [each for each in LESSONS if each.part == options.part]
+    rows = table_of(found, every)
+    bars = bars_of(finals, every)
+    show_bars(bars)
+    write_page(options.part, rows, found, every)
+    record.keep({"table": rows}, bars)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "PPO, LSTM": ("PPO", {"env": "CartPole-v1", "model": {"use_lstm": True, "max_seq_len": 8}, **SHORT}),
     "TRPO": ("TRPO", {"env": "CartPole-v1", "fisher_subsample": 2, **SHORT}),
+    "TRPO, LSTM": ("TRPO", {"env": "CartPole-v1", "model": {"use_lstm": True, "max_seq_len": 8}, **SHORT}),
     "TRPO, torch": ("TRPO", {"env": "Pendulum-v1", "framework": "torch", **SHORT}),
     "DQN": (
         "DQN",
@@ -101,8 +102,10 @@ def main() -> None:
             case = f"{name}, {num_workers} workers"
             hashes[case] = trained_hash(algorithm, config, num_workers)
             verdict = ""
-            if before is not None:
-                verdict = "same" if before["hashes"].get(case) == hashes[case] else "CHANGED"
+            if before is not None and case not in before["hashes"]:
+                verdict = "new"
+            elif before is not None:
+                verdict = "same" if before["hashes"][case] == hashes[case] else "CHANGED"
                 changed += [case] * (verdict == "CHANGED")
             print(f"{case:<28} {hashes[case][:16]} {verdict}", flush=True)
     if options.save:

@@ -1,6 +1,12 @@
 """What every test stands on."""
 
 import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import shoal
 
 # A script's background job ignores Ctrl-C, and what runs under nohup a closed terminal; so would everything that these
 # tests start and interrupt.
@@ -8,3 +14,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="module")
+def ray_session(request):
+    """One Ray for the module, which trainers find running, with its NUM_CPUS or four."""
+    ray = pytest.importorskip("ray")
+    ray.init(
+        address="local",
+        num_cpus=getattr(request.module, "NUM_CPUS", 4),
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def start_trainer() -> Iterator[Callable[..., shoal.Trainer]]:
+    """Makes trainers, `start_trainer("PPO", env=..., config=...)`, which stop when the test ends."""
+    started: list[shoal.Trainer] = []
+
+    def start(algorithm: str, env: Any, config: dict[str, Any]) -> shoal.Trainer:
+        started.append(getattr(shoal, algorithm)(env=env, config=config))
+        return started[-1]
+
+    yield start
+    for trainer in started:
+        trainer.stop()

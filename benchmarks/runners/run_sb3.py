@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import fmean
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import gymnasium as gym
 import task
+from reward_unit import made
 from sb3_contrib import TRPO
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 Schedule = Callable[[float], float]
 
@@ -199,33 +200,101 @@ def solve_trpo(seed: int, goal: float, most_steps: int) -> task.Answer:
     return solved
 
 
-def learn(env: str, seed: int, iterations: int, config: dict[str, Any]) -> task.Answer:
-    """The curve of mean returns with shoal's settings said in SB3's words."""
-    num_envs, batch = config["num_envs_per_worker"], config["train_batch_size"]
-    curve: list[tuple[int, float | None]] = []
+WORDS = {
+    "PPO": {
+        "sgd_minibatch_size": "batch_size",
+        "num_sgd_iter": "n_epochs",
+        "lr": "learning_rate",
+        "gamma": "gamma",
+        "lambda_": "gae_lambda",
+        "clip_param": "clip_range",
+        "entropy_coeff": "ent_coef",
+        "vf_loss_coeff": "vf_coef",
+        "grad_clip": "max_grad_norm",
+    },
+    "TRPO": {
+        "sgd_minibatch_size": "batch_size",
+        "num_sgd_iter": "n_critic_updates",
+        "lr": "learning_rate",
+        "gamma": "gamma",
+        "lambda_": "gae_lambda",
+        "cg_iters": "cg_max_steps",
+        "cg_damping": "cg_damping",
+    },
+    "DQN": {
+        "train_batch_size": "batch_size",
+        "lr": "learning_rate",
+        "gamma": "gamma",
+        "learning_starts": "learning_starts",
+        "target_network_update_freq": "target_update_interval",
+        "grad_clip": "max_grad_norm",
+    },
+}
+"""SB3's word for each of shoal's."""
 
-    def see(steps: int, mean: float | None) -> bool:
-        curve.append((steps, mean))
+
+def in_words_of_sb3(run: str, config: dict[str, Any], steps: int) -> dict[str, Any]:
+    """shoal's settings as SB3's; its TRPO keeps its own `target_kl`, which shoal's `max_kl` was made from."""
+    own = {word: config[key] for key, word in WORDS[run].items()}
+    if "lr_schedule" in config:
+        own["learning_rate"] = linear(config["lr"])
+    if run != "DQN":
+        return {**own, "n_steps": config["train_batch_size"] // config["num_envs_per_worker"]}
+    fragment, exploration = config["rollout_fragment_length"], config["exploration_config"]
+    new = fragment * config["num_envs_per_worker"]
+    return {
+        **own,
+        "train_freq": fragment,
+        "gradient_steps": int(new * config["training_intensity"] / config["train_batch_size"]),
+        "buffer_size": config["replay_buffer_config"]["capacity"],
+        "exploration_fraction": exploration["epsilon_timesteps"] / steps,
+        "exploration_final_eps": exploration["final_epsilon"],
+    }
+
+
+def learn(
+    run: str,
+    env: str,
+    seed: int,
+    steps: int,
+    kind: str,
+    config: dict[str, Any],
+    env_config: dict[str, Any],
+    reward_unit: float,
+    normalize: bool,
+) -> task.Answer:
+    """The curve of mean returns over the last 100 episodes, and the last of them, in the environment's own unit."""
+    curve: list[tuple[int, float]] = []
+    started = process_time()
+    num_envs = config["num_envs_per_worker"] if kind == "same" else 1
+    envs = make_vec_env(lambda: made(env, reward_unit, env_config), n_envs=num_envs, seed=seed)
+    if normalize:
+        envs = VecNormalize(envs)
+    own = in_words_of_sb3(run, config, steps) if kind == "same" else {}
+    model = {"PPO": PPO, "TRPO": TRPO, "DQN": DQN}[run]("MlpPolicy", envs, device="cpu", seed=seed, **own)
+
+    def see(at: int) -> None:
+        returns = [episode["r"] / reward_unit for episode in model.ep_info_buffer]
+        if returns:
+            curve.append((at, fmean(returns)))
+
+    model.learn(steps, callback=Every(max(steps // 100, 1), see))
+    see(model.num_timesteps)
+    return {"curve": curve, "final": curve[-1][1], "cpu_s": process_time() - started}
+
+
+class Every(BaseCallback):  # type: ignore[misc]
+    """Calls `see(steps)` after every so many steps."""
+
+    def __init__(self, stride: int, see: Callable[[int], None]) -> None:
+        super().__init__()
+        self.stride, self.see, self.due = stride, see, stride
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= self.due:
+            self.due += self.stride
+            self.see(self.num_timesteps)
         return True
-
-    model = PPO(
-        "MlpPolicy",
-        make_vec_env(env, n_envs=num_envs, seed=seed),
-        n_steps=batch // num_envs,
-        batch_size=config["sgd_minibatch_size"],
-        n_epochs=config["num_sgd_iter"],
-        learning_rate=linear(config["lr"]) if "lr_schedule" in config else config["lr"],
-        gamma=config["gamma"],
-        gae_lambda=config["lambda_"],
-        clip_range=config["clip_param"],
-        ent_coef=config["entropy_coeff"],
-        vf_coef=config["vf_loss_coeff"],
-        max_grad_norm=config["grad_clip"],
-        device="cpu",
-        seed=seed,
-    )
-    model.learn(iterations * batch, callback=EachRollout(see))
-    return {"curve": curve}
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 import time
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import gymnasium as gym
 import task
+from reward_unit import made
 
 import shoal
 
@@ -193,15 +195,28 @@ def action(calls: int) -> task.Answer:
         return {"us": task.median_us(lambda: trainer.compute_single_action(obs, explore=False), calls)}
 
 
-def learn(env: str, seed: int, iterations: int, config: dict[str, Any]) -> task.Answer:
-    """The curve of mean returns."""
-    curve: list[tuple[int, float | None]] = []
-    with shoal.PPO(env=env, config={**config, "seed": seed, "num_workers": 0, "model": MODEL}) as trainer:
-        for _ in range(iterations):
+def learn(
+    run: str,
+    env: str,
+    seed: int,
+    steps: int,
+    kind: str,
+    config: dict[str, Any],
+    env_config: dict[str, Any],
+    reward_unit: float,
+    normalize: bool,
+) -> task.Answer:
+    """The curve of mean returns over the last 100 episodes, and the last of them, in the environment's own unit."""
+    del kind, normalize  # all that they stand for is in the config already, or the default
+    curve: list[tuple[int, float]] = []
+    started = process_time()
+    make = functools.partial(made, env, reward_unit, env_config)
+    with getattr(shoal, run)(env=lambda _: make(), config={**config, "seed": seed, "num_workers": 0}) as trainer:
+        while trainer.timesteps_total < steps:
             result = trainer.train()
-            whole = result["episodes_total"] >= 100
-            curve.append((result["timesteps_total"], result["episode_reward_mean"] if whole else None))
-    return {"curve": curve}
+            if result["episodes_total"]:
+                curve.append((result["timesteps_total"], result["episode_reward_mean"] / reward_unit))
+    return {"curve": curve, "final": curve[-1][1], "cpu_s": process_time() - started}
 
 
 def images(batch: int, minibatch: int, num_envs: int) -> task.Answer:

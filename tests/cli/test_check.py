@@ -39,7 +39,7 @@ def test_a_problem_ends_with_1_and_programs_can_read_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "There is nothing to check"),
+        ([], "There is no environment to check"),
         (["CartPole"], "which version?"),
         ([SICK], "shoal check"),
         (["CartPole-v1", "--set", "config.lrr=1"], "did you mean config.lr?"),

@@ -89,7 +89,7 @@ def test_aws_can_be_checked_by_ray(desk: Any, wheel: Path) -> None:
     done = desk.shoal(*AWS, "--image", "ami-0123456789abcdef0", "--wheel", str(wheel), "--check")
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("Ray 2.")
-    assert "takes it." in done.stderr
+    assert "accepts the file." in done.stderr
     assert done.stdout.startswith("# 3 machines on AWS")
 
 
@@ -104,16 +104,16 @@ def test_aws_tells_all_that_is_missing_at_once_and_makes_nothing(desk: Any) -> N
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "what shall run?"),
-        (("--timeout", "5", "--", "true"), "--timeout: must say its unit"),
+        ((), "there is no command to run"),
+        (("--timeout", "5", "--", "true"), "--timeout: must have a unit"),
         (("--ports", "1-2", "--", "true"), "--ports: must be a range"),
-        (("--hosts", "a", "--hostfile", "b", "--", "true"), "say --hosts or --hostfile, not both"),
+        (("--hosts", "a", "--hostfile", "b", "--", "true"), "use --hosts or --hostfile, not both"),
         (("--hostfile", "nowhere", "--", "true"), "--hostfile: nowhere cannot be read"),
         (("--variable", "1X", "--", "true"), "--variable: must be NAME or NAME=VALUE"),
         (("--variable", "NOT_SET_ANYWHERE", "--", "true"), "--variable: NOT_SET_ANYWHERE is not set here"),
-        (("--scheduler", "slrum", "--", "true"), "there is no scheduler 'slrum'; there are slurm, lsf"),
-        (("--env", "X=1", "--", "true"), "There is no --env here; the word is --variable X=1."),
-        (("--join", "x", "--", "true"), "--join adds hosts to a job"),
+        (("--scheduler", "slrum", "--", "true"), "there is no scheduler 'slrum'; use slurm, lsf"),
+        (("--env", "X=1", "--", "true"), "There is no option --env here; use --variable X=1."),
+        (("--join", "x", "--", "true"), "--join adds hosts to a running job"),
         (("--scheduler", "none", "--", "no-such-program"), "no-such-program: there is no such program on PATH"),
     ],
 )
@@ -143,10 +143,10 @@ def test_a_dashboard_that_is_not_installed_is_named(desk: Any) -> None:
 def test_launch_inside_of_a_launch_is_refused(desk: Any) -> None:
     done = desk.shoal("launch", "--", "true", SHOAL_CLUSTER_EVENTS="x")
     assert done.returncode == 2
-    assert "leave out the inner one" in done.stderr
+    assert "leave out the inner" in done.stderr
 
 
 def test_joining_what_does_not_run_is_refused(desk: Any) -> None:
     done = desk.shoal("launch", "--join", "nothing")
     assert done.returncode == 1
-    assert "is not the folder of a job that runs" in done.stderr
+    assert "is not the folder of a running job" in done.stderr

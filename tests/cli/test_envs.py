@@ -34,7 +34,7 @@ def test_ids_with_their_spaces() -> None:
     head, first, *_, last = result.output.splitlines()
     assert head.split() == ["id", "observations", "actions", "needs"]
     assert first.split() == ["CartPole-v1", "Box(4)", "Discrete(2)"]
-    assert "older versions are hidden, --all shows them" in last
+    assert "; --all also shows 2 older versions" in last
     assert max(len(line) for line in result.output.splitlines()) <= 80
     assert "\nCartPole-v0 " in shoal("envs", "cartpole", "--all").output
     assert shoal("envs", "CartPole-v0").output.splitlines()[1].startswith("CartPole-v0")
@@ -57,4 +57,4 @@ def test_the_classes_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "Text" in told
     assert last == "2 environments"
     (tmp_path / "empty.py").write_text("")
-    assert "there is no environment in it" in shoal("envs", "empty.py").output
+    assert "defines no environment" in shoal("envs", "empty.py").output

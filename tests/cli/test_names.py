@@ -95,7 +95,7 @@ def test_a_newest_run_without_a_checkpoint_hides_no_other(
         result = shoal(command, "pole", "--results-dir", str(results), *more)
         assert result.exit_code == 0, result.output
         assert f"pole is results/pole/{good.name}" in result.output
-    assert f"The newest run, {bare}, has no checkpoint; {good.name} is taken." in caplog.text
+    assert f"The newest run, {bare}, has no checkpoint; using {good.name}." in caplog.text
     assert Policy.load(good.parent).compute_single_action(np.zeros(4)) is not None
     restored = shoal("train", "CartPole-v1", *FILTER, "--restore", str(good.parent), "--dry-run")
     assert f"{good}/checkpoint_000002" in restored.output
@@ -141,7 +141,7 @@ def test_a_name_in_another_results_folder(home: Path, tmp_path: Path) -> None:
     [
         ("Cartpole", "and none of that name in ~/shoal_results; did you mean CartPole-v1?"),
         ("xyz", "and none of that name in ~/shoal_results; there are CartPole-v1, "),
-        ("~/shoal_results", "holds several experiments: CartPole-v1, "),
+        ("~/shoal_results", "contains several experiments: CartPole-v1, "),
         ("./xyz", "there is no run at "),
     ],
 )
@@ -177,7 +177,8 @@ def test_a_new_run_begins_with_weights_and_filter_of_another(home: Path) -> None
     same = ["CartPole-v1", "--name", "tuned", *SMALL, *FILTER, "--restore", "CartPole-v1", "--set", "lr=1e-12"]
     result = shoal("train", *same, "--stop", "training_iteration=1")
     assert result.exit_code == 0, result.output
-    assert f"It begins with weights and observation filter of {source}; optimiser, counters, " in result.output
+    taken = f"It starts with the weights, observation filter and reward scale of {source}; optimiser, counters, "
+    assert taken in result.output
     run = newest(home, "tuned")
     before, after = read_checkpoint(source).state, read_checkpoint(run).state
     # With a learning rate of nothing the weights stay what they were, and the filter has seen one batch more.
@@ -189,8 +190,8 @@ def test_a_new_run_begins_with_weights_and_filter_of_another(home: Path) -> None
     assert restored((run / "config.yaml").read_text()) == str(source)
     # The same command goes on with it; nothing is taken a second time.
     again = shoal("train", *same, "--stop", "training_iteration=2")
-    assert f"goes on from ~/{run.relative_to(home)}/checkpoint_000001" in again.output
-    assert "It begins with" not in again.output
+    assert f"continues from ~/{run.relative_to(home)}/checkpoint_000001" in again.output
+    assert "It starts with" not in again.output
     assert read_checkpoint(run).state.values["policy"]["filter"]["count"] == counts[1] + 128
     assert shoal("resume", "tuned", "--stop", "training_iteration=3", "--quiet").exit_code == 0
     assert read_checkpoint(run).state.values["policy"]["filter"]["count"] == counts[1] + 256
@@ -223,9 +224,9 @@ def test_a_policy_is_taken_in_a_file_and_by_another_algorithm_of_its_kind(home: 
             "NoFilter here; add --set 'config.model.fcnet_hiddens=[64, 64]' "
             "--set config.observation_filter=MeanStdFilter",
         ),
-        (["CartPole-v1", "--run", "DQN"], "is of PPO, whose network DQN cannot use; say --run PPO"),
+        (["CartPole-v1", "--run", "DQN"], "is of PPO, whose network DQN cannot use; set --run PPO"),
         (["Acrobot-v1", *FILTER], "has other observations: Box(4) there, Box(6) here"),
-        (["CartPole-v1", *FILTER, "--set", "framework=torch"], "(MLP there, TorchNetwork here: say the same"),
+        (["CartPole-v1", *FILTER, "--set", "framework=torch"], "(MLP there, TorchNetwork here: use the same"),
         (["CartPole-v1", "--restore", "nowhere"], "there is no run at "),
     ],
 )
@@ -257,7 +258,7 @@ def test_what_cannot_change_in_a_run_is_refused_with_the_line_to_type(home: Path
     result = shoal("resume", str(run), "--set", "fcnet_hiddens=[8]", "--set", "seed=3", "--set", "lr=1")
     assert result.exit_code == 2
     assert result.output.startswith(
-        "Error: config.model.fcnet_hiddens, config.seed: cannot change in a run that goes on"
+        "Error: config.model.fcnet_hiddens, config.seed: cannot change in a run that continues"
     )
     assert (
         f"shoal train -f {run}/config.yaml --restore {run} --set 'config.model.fcnet_hiddens=[8]' --set config.seed=3\n"

@@ -20,7 +20,7 @@ INSTEAD = {
     "--hid_sizes 64": "write --set config.model.fcnet_hiddens='[64]'",
     "--n_rollouts 40": "write --num-workers 40",
     "--filter 1": "write --set config.observation_filter=MeanStdFilter",
-    "--filter 0": "leave it out, for 0 is what happens without it",
+    "--filter 0": "leave it out, because 0 is the default",
     "--agent modular_rl.agentzoo.TrpoAgent": "write --run TRPO",
     "--video 0": "leave it out",
     "--video 1": "write --set config.record_env=true --set config.evaluation_interval=10",
@@ -33,7 +33,7 @@ INSTEAD = {
     "--total-timesteps 1e6": "write --stop timesteps_total=1e6",
     "--algo ppo": "write --run PPO",
     "--device cuda": "write --num-gpus 1",
-    "--device cpu": "leave it out, for cpu is what happens without it",
+    "--device cpu": "leave it out, because cpu is the default",
     "--verbose": "write --set config.log_level=DEBUG",
     "--gpus 1": "write --num-gpus 1",
     "--cuda": "write --num-gpus 1",
@@ -49,9 +49,9 @@ INSTEAD = {
     "--fcnet-hiddens [32,32]": "write --set config.model.fcnet_hiddens='[32,32]'",
     "--keep-checkpoints-num 3": "write --set keep_checkpoints_num=3",
     "--num-samples 3": "type shoal tune FILE.yml",
-    "--type adam": "type shoal train --help",
+    "--type adam": "shoal train --help lists the options",
     "--stpo x=1": "did you mean --stop?",
-    "--zzz": "type shoal train --help",
+    "--zzz": "shoal train --help lists the options",
 }
 
 
@@ -163,9 +163,9 @@ def test_num_cpus_counts_learners_and_evaluation(monkeypatch: pytest.MonkeyPatch
     many = ["--set", "num_learners=2", "--set", "evaluation_num_workers=1", "--set", "evaluation_interval=1"]
     assert resolved("CartPole-v1", "--num-cpus", "8", "--num-workers", "auto", *many)["num_workers"] == 4
     more = shoal("train", "CartPole-v1", "--num-cpus", "8", "--num-workers", "5", *many, "--dry-run")
-    assert "cores, 1 for evaluation and 2 learners need 9 (got 8); give more, or --num-workers 4" in more.output
+    assert "cores, 1 for evaluation and 2 learners need 9 (got 8); allow more, or --num-workers 4" in more.output
     few = shoal("train", "CartPole-v1", "--num-cpus", "2", "--num-workers", "2", "--set", "num_learners=2")
-    assert few.output.endswith("and 2 learners need 5 (got 2); give more, or use fewer learners\n")
+    assert few.output.endswith("and 2 learners need 5 (got 2); allow more, or use fewer learners\n")
 
 
 def test_workers_that_follow_from_the_cores_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

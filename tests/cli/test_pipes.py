@@ -35,7 +35,7 @@ def test_one_plain_line_per_iteration(trained: tuple[Any, Any, Path]) -> None:
     assert folder == f"  run       {shown}"
     assert saved == "  saved     checkpoint_000003"
     assert evaluate == f"  evaluate  shoal evaluate {shown}"
-    assert further == f"  go on     shoal resume {shown} --stop timesteps_total=1536"
+    assert further == f"  continue  shoal resume {shown} --stop timesteps_total=1536"
     assert curves.startswith(f"  curves    tensorboard --logdir {shown}")
     assert done.stderr == ""
 
@@ -98,7 +98,7 @@ def test_output_that_cannot_be_written_ends_the_view_and_not_the_run(
     assert done.returncode == 0, done.stderr
     (run,) = desk.runs()
     assert (run / "checkpoint_000005").is_dir()
-    told = f"stdout cannot be written ({why}): nothing more is printed there, but training goes on"
+    told = f"stdout cannot be written ({why}): nothing more is printed there, but training continues"
     for text in (done.stderr, (run / "log.txt").read_text()):
         assert text.count("cannot be written") == (why is not None)
         assert why is None or told in text

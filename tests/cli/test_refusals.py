@@ -43,7 +43,7 @@ FILES = {
 }
 
 REFUSED = {
-    "train": "There is nothing to train on",
+    "train": "There is no environment to train on",
     "train Cartpole-v1": "CartPole-v1",
     "train CartPole-v7": "there is no such version",
     "train no_such_id": "no_such_id",
@@ -57,8 +57,8 @@ REFUSED = {
     "train leaving.py:Mine --num-workers 1": "its first reset() failed: SystemExit:",
     "train texts.py:Mine": "Text",
     "train plain": "did you mean plain.py?",
-    "train notes.txt": "a file is Python with an environment in it (my_env.py:MyEnv), or YAML with experiments",
-    "train CartPole-v1 Pendulum-v1": "One environment is trained at a time (got Pendulum-v1 too)",
+    "train notes.txt": "a file is Python with an environment in it (my_env.py:MyEnv), YAML with experiments",
+    "train CartPole-v1 Pendulum-v1": "Only one environment is trained at a time (got Pendulum-v1 too)",
     "train CartPole-v1 --num-workers two": "must be a number, 0 or more, or auto (got 'two')",
     "train CartPole-v1 --stop timesteps_total 1000": "write --stop timesteps_total=1000",
     "train CartPole-v1 --stop timesteps_total=0": "stop.timesteps_total: must be more than 0 (got 0)",
@@ -66,16 +66,16 @@ REFUSED = {
     "train CartPole-v1 --set lrr=3": "lrr: unknown key; did you mean config.lr?",
     "train CartPole-v1 --wrap TimeLimit:5": "write --wrap TimeLimit:max_episode_steps=5",
     "run CartPole-v1": "did you mean train?",
-    "config check queue.yml": "queue.yml: describes a job and no experiment; it is for shoal submit -f queue.yml",
+    "config check queue.yml": "queue.yml: describes a job, not an experiment; use it with shoal submit -f queue.yml",
     "train CartPole-v1 --env CartPole-v1": "The environment is given twice",
     "train CartPole-v1 --set config.lr": "write KEY=VALUE",
     "train CartPole-v1 --set type=adam": "several keys have that name; write config.optimizer.type or ",
     "train CartPole-v1 --lr 1e-3": "There is no option --lr; write --set config.lr=1e-3",
-    "train plain.py": "there is no environment in it",
+    "train plain.py": "it defines no environment",
     "train several.py": "type shoal train several.py:First or shoal train several.py:Second",
     "train list.yml -f empty.yml": "Two files are given",
-    "tune CartPole-v1": "A sweep stands in a YAML file",
-    "envs no_such_environment": "no environment here is called like 'no_such_environment'",
+    "tune CartPole-v1": "A sweep needs a YAML file",
+    "envs no_such_environment": "no environment here matches 'no_such_environment'",
     "help tarin": "did you mean train?",
     "train CartPole-v1 --set config.lr=fast": "config.lr: must be a number (got 'fast')",
     "train CartPole-v1 --set config.learning_rate=1": "did you mean config.lr?",
@@ -86,8 +86,8 @@ REFUSED = {
     "train CartPole-v1 --stop timesteps_total=.nan": "stop.timesteps_total",
     "train CartPole-v1 --num-workers -1": "--num-workers",
     "train CartPole-v1 --num-cpus 100000": "or --num-workers 99999 if workers may share cores",
-    "train CartPole-v1 --run A3C": "run: there are PPO, TRPO and DQN (got 'A3C')",
-    "train Pendulum-v1 --run DQN": "say run: PPO",
+    "train CartPole-v1 --run A3C": "run: must be PPO, TRPO or DQN (got 'A3C')",
+    "train Pendulum-v1 --run DQN": "set run: PPO",
     "train CartPole-v1 --results-dir $NO_SUCH_VARIABLE/x": "is not set",
     "train CartPole-v1 --results-dir plain.py": "cannot be written",
     "train CartPole-v1 --name a/b": "name",
@@ -105,14 +105,14 @@ REFUSED = {
     "config check .": "is a folder",
     "config check no_such_file.yml": "there is no such file",
     "evaluate nothing": "there is no run at",
-    "evaluate .": "is no run and holds none",
+    "evaluate .": "is not a run and contains none",
     "evaluate plain.py": "plain.py",
     "resume nothing": "there is no run at",
-    "resume .": "is no run and holds none",
+    "resume .": "is not a run and contains none",
     "resume plain.py": "plain.py",
     "submit --walltime 20m": "command: is missing; write it after --",
-    "submit --walltime 20 -- true": "--walltime: must say its unit",
-    "submit --walltime 20m --queue debug -- true": "There is no --queue; the word is --partition.",
+    "submit --walltime 20 -- true": "--walltime: must have a unit",
+    "submit --walltime 20m --queue debug -- true": "There is no option --queue; use --partition.",
     "submit --walltime 20m --dry-run --script job.sh -- true": "--dry-run writes no file",
     "submit -f queue.yml -- true": "queue.yml:2: queue: unknown key; did you mean partition?",
     "submit -f list.yml -- true": "must be a mapping of keys",
@@ -161,5 +161,5 @@ def test_evaluate_checks_what_it_is_told(trained: tuple[Any, Any, Path], flag: l
     done = desk.shoal("evaluate", str(run), *flag)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith(f"Error: {flag[0]}: the checkpoint is of ")
+    assert done.stderr.startswith(f"Error: {flag[0]}: the checkpoint has ")
     assert f"(got {flag[1]})" in done.stderr

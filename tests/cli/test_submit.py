@@ -48,7 +48,7 @@ def test_a_flag_goes_before_the_jobs_file_and_that_before_the_sites(desk: Any) -
     site.write_text("account: water\npartition: debug\nnodes: 5\n")
     (desk.work / "job.yml").write_text("partition: standard\nnodes: 7\ncommand: shoal train CartPole-v1\n")
     done = desk.shoal("submit", *SLURM, "-f", "job.yml", "--nodes", "3", "--dry-run")
-    assert done.stderr == f"With the keys of {site}.\n"
+    assert done.stderr == f"Using the keys of {site}.\n"
     directives = [line.partition("--")[2] for line in done.stdout.splitlines() if line.startswith("#SBATCH")]
     assert {"account=water", "partition=standard", "nodes=3"} <= set(directives)
 
@@ -56,7 +56,7 @@ def test_a_flag_goes_before_the_jobs_file_and_that_before_the_sites(desk: Any) -
 def test_where_there_is_no_scheduler_it_is_said_what_was_looked_for(desk: Any) -> None:
     done = desk.shoal("submit", "--walltime", "20m", "--", "true", PATH=str(desk.work))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: no scheduler is here: neither sbatch (Slurm) nor bsub (LSF) nor qsub")
+    assert done.stderr.startswith("Error: there is no scheduler here: neither sbatch (Slurm) nor bsub (LSF) nor qsub")
     assert "--scheduler" in done.stderr
     done = desk.shoal("submit", *SLURM, "--", "true", PATH=str(desk.work))
     assert done.stderr.startswith("Error: there is no sbatch on PATH")
@@ -67,5 +67,5 @@ def test_a_file_that_is_not_ours_is_not_replaced(desk: Any) -> None:
     (desk.work / "mine.sh").write_text("echo precious\n")
     done = desk.shoal("submit", *SLURM, "--script", "mine.sh", "--", "true")
     assert done.returncode == 1
-    assert "mine.sh is there already, and not one of ours" in done.stderr
+    assert "mine.sh exists already, and shoal did not write it" in done.stderr
     assert (desk.work / "mine.sh").read_text() == "echo precious\n"

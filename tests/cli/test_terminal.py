@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 @dataclass(frozen=True)

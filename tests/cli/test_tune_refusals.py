@@ -64,9 +64,9 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "asha without an end": (
         searching(LR, flags="--scheduler asha --stop episode_reward_mean=100"),
-        "asha must know how far a trial goes at most; say stop: {timesteps_total: 100000}",
+        "asha needs a limit on the length of a trial; set stop: {timesteps_total: 100000}",
     ),
-    "hyperband without an end": (searching(LR, flags="--scheduler hyperband"), "say stop: {training_iteration: 81}"),
+    "hyperband without an end": (searching(LR, flags="--scheduler hyperband"), "set stop: {training_iteration: 81}"),
     "trials that may never end": (searching(LR, flags="--stop episode_reward_mean=100"), "stop: has no limit"),
     "a stop at what is bad": (
         searching(
@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a stop that no result has": (searching(LR, flags="--stop timestep_total=9"), "did you mean timesteps_total?"),
     "a population without changes": (
         searching(flags="--scheduler pbt --num-samples 4"),
-        "scheduler.hyperparam_mutations: pbt has nothing to change on the way",
+        "scheduler.hyperparam_mutations: pbt has nothing to change during training",
     ),
     "a population of one": (searching(LR, flags="--scheduler pbt"), "num_samples: pbt is a population"),
     "a change of what cannot change": (
@@ -92,22 +92,22 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "seeds that are stopped early": (searching(LR, flags="--scheduler asha --seeds 3"), "seeds: asha stops"),
     "bohb's scheduler alone": (
         searching(LR, flags="--scheduler bohb --stop training_iteration=9"),
-        "scheduler: bohb works with search_alg: bohb alone",
+        "scheduler: bohb works only with search_alg: bohb",
     ),
-    "bohb's search alone": (searching(LR, flags="--search bohb"), "search_alg: bohb works with scheduler: bohb alone"),
+    "bohb's search alone": (searching(LR, flags="--search bohb"), "search_alg: bohb works only with scheduler: bohb"),
     "a grid for a searcher": (
         searching("config.lr={grid_search: [1e-3, 1e-4]}", flags="--search optuna"),
-        "config.lr: optuna cannot search grid_search; say choice",
+        "config.lr: optuna cannot search grid_search; use choice",
     ),
     "choices for bayesopt": (
         searching("config.lr={choice: [1e-3, 1e-4]}", flags="--search bayesopt"),
         "config.lr: bayesopt cannot search choice",
     ),
     "a searcher that Ray cannot use": (searching(LR, flags="--search hebo"), "HEBO needs a NumPy older"),
-    "a searcher that is no more": (searching(LR, flags="--search sigopt"), "SigOpt is no more"),
-    "grids of seeds": (searching("config.seed={grid_search: [1, 2]}"), "say seeds: 3 beside stop"),
+    "a searcher that is no more": (searching(LR, flags="--search sigopt"), "SigOpt no longer exists"),
+    "grids of seeds": (searching("config.seed={grid_search: [1, 2]}"), "set seeds: 3 beside stop"),
     "a search of the stop": (searching("stop={timesteps_total: {choice: [1, 2]}}"), "is the same for all trials"),
-    "too many trials": (searching(LR, flags="--num-samples 200000"), "100000 is the most"),
+    "too many trials": (searching(LR, flags="--num-samples 200000"), "at most 100000 are allowed"),
     "no samples": (searching(LR, flags="--num-samples 0"), "--num-samples"),
     "more cores than there are": (searching(LR, flags="--num-cpus 100000"), ", or leave it out"),
     "cores of a cluster": (searching(LR, flags="--num-cpus 1 --ray-address 1.2.3.4:5"), "leave it out"),

@@ -110,14 +110,14 @@ class Running:
     @property
     def process(self) -> psutil.Process:
         """The command itself, by the machine's process table; nsenter only waits for it."""
-        children = wait_until(lambda: psutil.Process(self.outside.pid).children(), 10, f"{self.words} has started")
+        children = wait_until(lambda: psutil.Process(self.outside.pid).children(), 60, f"{self.words} has started")
         return children[0]
 
     def send_signal(self, number: int) -> None:
         """Signal the command itself."""
         self.process.send_signal(number)
 
-    def wait(self, within_s: float = 60) -> int:
+    def wait(self, within_s: float = 120) -> int:
         """The exit code, or minus the signal's number."""
         try:
             return self.outside.wait(within_s)
@@ -167,10 +167,10 @@ class Node:
     def halt(self) -> None:
         """End the first process, and with it all others."""
         if self._unshare is not None:
-            self._unshare.communicate(timeout=20)
+            self._unshare.communicate(timeout=60)
             self._unshare = None
         for service in self.services:
-            service.wait(20)
+            service.wait(60)
         self.services.clear()
 
     def popen(
@@ -184,7 +184,7 @@ class Node:
         moved = ["env", "-C", str(cwd or self.bed.home), *words]
         return Running([*enter, *moved], log, env={**self.bed.environment, **variables})
 
-    def run(self, words: Sequence[str], *, within_s: float = 60, check: bool = True, **how: Any) -> Running:
+    def run(self, words: Sequence[str], *, within_s: float = 120, check: bool = True, **how: Any) -> Running:
         """Run a command to its end; unless `check` is off it must succeed."""
         running = self.popen(words, **how)
         try:
@@ -229,7 +229,7 @@ class Node:
                     process.kill()
             return not left
 
-        wait_until(none_runs, 20, f"everything on {self.name} has ended")
+        wait_until(none_runs, 60, f"everything on {self.name} has ended")
         for path in reversed(self.files()):  # what is in a folder before the folder itself
             outside = Path(f"/proc/{self.pid}/root{path}")
             outside.rmdir() if outside.is_dir() and not outside.is_symlink() else outside.unlink()
@@ -342,7 +342,7 @@ class Bed:
         for name in self.nodes:
             knock = ["bash", "-c", f"exec 3<>/dev/tcp/{name}/22"]
             wait_until(
-                lambda knock=knock: self.login.run(knock, check=False).wait() == 0, 20, f"sshd listens on {name}"
+                lambda knock=knock: self.login.run(knock, check=False).wait() == 0, 60, f"sshd listens on {name}"
             )
 
     def _ip(self, node: Node, *commands: str) -> None:

@@ -57,7 +57,7 @@ def start_slurm(bed: Bed) -> None:
     places |= {"log-file": "munged.log", "seed-file": "munged.seed"}
     words = ["munged", "--foreground", "--force", *(f"--{name}={folder / place}" for name, place in places.items())]
     bed.login.services.append(bed.login.popen(words))
-    wait_until((folder / "munge.socket").exists, 20, "munged listens")
+    wait_until((folder / "munge.socket").exists, 60, "munged listens")
     bed.login.services.append(bed.login.popen(["slurmctld", "-D"]))
     bed.start_everywhere(["slurmd", "-D"])
     wait_until_idle(bed, list(bed.nodes))

@@ -13,7 +13,7 @@ from bed import Bed, Running, wait_until
 PROBE = ("python", str(Path(__file__).with_name("probe.py")))
 INTRUDER = ("python", str(Path(__file__).with_name("intruder.py")))
 READY_S = 90  # on two cores, with another bed beside
-LEFT_S = 15
+LEFT_S = 60
 
 
 def launch(*words: str, command: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ def test_nodes_are_apart(bed: Bed, here: Path) -> None:
     n1, n2, n3 = bed.nodes.values()
     assert [node.run(["hostname"]).out for node in (n1, n2, n3)] == ["n1\n", "n2\n", "n3\n"]
     sleeper = n1.popen(["sh", "-c", "touch /tmp/mine; mkdir /dev/shm/too; echo all >shared; exec sleep 1000"], cwd=here)
-    wait_until((here / "shared").exists, 10, "the folder is shared")
+    wait_until((here / "shared").exists, 60, "the folder is shared")
     assert n1.processes() == [sleeper.process]
     assert n1.files() == ["/dev/shm/too", "/tmp/mine"]
     assert set(bed.left()) == {"n1"}
@@ -91,4 +91,4 @@ def test_a_killed_program_leaves_no_node(bed: Bed, tmp_path: Path) -> None:  # `
         processes = [psutil.Process(int(pid)) for pid in program.stdout.readline().split()]
         program.kill()
     assert len(processes) == 3
-    wait_until(lambda: not any(process.is_running() for process in processes), 20, "the second bed is gone")
+    wait_until(lambda: not any(process.is_running() for process in processes), 60, "the second bed is gone")

@@ -25,11 +25,12 @@ custom:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mpirun",
     [
         pytest.param(["mpirun.openmpi", "-np", "4"], id="openmpi"),
-        pytest.param(["mpiexec.hydra", "-n", "4"], id="hydra", marks=pytest.mark.slow),
+        pytest.param(["mpiexec.hydra", "-n", "4"], id="hydra"),
     ],
 )
 def test_ranks_of_mpi_on_one_node(bed: Bed, need: Callable[..., None], mpirun: list[str]) -> None:
@@ -119,7 +120,7 @@ def test_a_warning_to_a_whole_step_reaches_the_command_and_not_ray(slurm: Bed, h
     wait_until(lambda: "job" in running.out, READY_S, "the command has begun")
     job = running.out.split()[1]
     slurm.login.run(["scancel", "--signal=USR1", f"{job}.0"])
-    wait_until(lambda: "warned" in running.out, 30, "the command is warned")
+    wait_until(lambda: "warned" in running.out, 60, "the command is warned")
     go.touch()
     assert running.wait() == 3, running.told()
     places, told = seen(running.out)
@@ -170,7 +171,7 @@ def test_this_machine_alone_and_signals(bed: Bed) -> None:
     running = n1.popen(launch(command=["sh", "-c", saving]))
     wait_until(lambda: "on" in running.out, 90, "the command runs")
     running.send_signal(signal.SIGUSR1)
-    wait_until(lambda: "late" in running.out, 10, "the signal is passed on")
+    wait_until(lambda: "late" in running.out, 60, "the signal is passed on")
     running.send_signal(signal.SIGTERM)
     assert running.wait() == 85, running.told()
     assert "saving" in running.out

@@ -57,7 +57,7 @@ def test_hosts_that_cannot_be_reached_or_do_not_show_up_are_named(bed: Bed, need
         check=False,
     )
     assert late.wait() == 83, late.told()
-    assert "rank 1 of 2 has not shown up" in late.err
+    assert "rank 1 of 2 has not appeared" in late.err
     wait_until_clean(bed)
 
 
@@ -140,7 +140,7 @@ def test_hosts_join_and_leave_again(bed: Bed, here: Path) -> None:
     assert running.wait() == 0, running.told()
     assert again.wait() == 0, again.told()
     wait_until_clean(bed)
-    assert "not the folder of a job that runs" in n3.run(["shoal", "launch", "--join", folder.name], check=False).err
+    assert "not the folder of a running job" in n3.run(["shoal", "launch", "--join", folder.name], check=False).err
 
 
 @pytest.mark.slow

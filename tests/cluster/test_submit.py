@@ -44,15 +44,15 @@ def test_a_job_is_requeued_when_it_has_saved_and_cancelled(slurm: Bed, here: Pat
 
     job = begin()
     slurm.login.run(["scancel", "--batch", "--signal=USR1", job])  # as Slurm does before the walltime ends
-    wait_until(lambda: "PENDING" in _shown(slurm, job) and "Restarts=1" in _shown(slurm, job), 30, "it is queued again")
+    wait_until(lambda: "PENDING" in _shown(slurm, job) and "Restarts=1" in _shown(slurm, job), 60, "it is queued again")
     assert "saving" in log.read_text()
     slurm.login.run(["shoal", "cancel", job])
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 30, "it is cancelled while it waits")
+    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 60, "it is cancelled while it waits")
 
     job = begin()
     slurm.login.run(["shoal", "cancel", job])
-    wait_until(lambda: "saving" in log.read_text(), 30, "the command is told to save")
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 30, "it is cancelled while it runs")
+    wait_until(lambda: "saving" in log.read_text(), 60, "the command is told to save")
+    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 60, "it is cancelled while it runs")
     wait_until_clean(slurm)
 
 

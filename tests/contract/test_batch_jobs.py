@@ -203,7 +203,7 @@ def test_simulated_submit_ask_follow_and_cancel(desk: Desk) -> None:
     assert row.split()[1:3] == [desk.read("state").strip(), "ppo"]
     missing = CliRunner().invoke(main, ["logs", "41"])
     assert missing.exit_code == 1
-    assert "is not there yet" in missing.output
+    assert "does not exist yet" in missing.output
 
     Path(job["log"]).write_bytes(b"iter 1\n\xff\n")
     shown = desk.shoal("logs", "41")
@@ -211,7 +211,7 @@ def test_simulated_submit_ask_follow_and_cancel(desk: Desk) -> None:
     assert f"{record.parent}-41" in shown.stderr
     desk.shoal("cancel", "41")
     assert desk.shoal("logs", "41", "-f").stdout_bytes == b"iter 1\n\xff\n"
-    assert desk.shoal("jobs").output == "No job waits or runs; --all lists past ones.\n"
+    assert desk.shoal("jobs").output == "No job is waiting or running; --all lists past ones.\n"
     assert "ppo-41.log" in desk.shoal("jobs", "--all").output
 
 

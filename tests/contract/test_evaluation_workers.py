@@ -13,7 +13,7 @@ from shoal.cli.main import main
 from shoal.errors import WorkerError
 from shoal.parallel.evaluators import LocalEvaluators
 
-ENVS = Path(__file__).with_name("evaluation_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "evaluation_env.py"
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -24,16 +24,11 @@ def typed(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(name: str = "Falling", **changes: Any) -> shoal.PPO:
-        started.append(shoal.PPO(env=f"{ENVS}:{name}", config={**SMALL, "num_cpus_per_worker": 0.5, **changes}))
-        return started[-1]
+        return start_trainer("PPO", f"{ENVS}:{name}", {**SMALL, "num_cpus_per_worker": 0.5, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
+    return make
 
 
 def test_workers_of_their_own_give_the_same_evaluation(trainer_of) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import shoal
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 NUM_ENVS = 8
 ALGORITHMS = ["PPO", "TRPO"]
 

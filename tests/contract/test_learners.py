@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 NUM_ENVS = 4
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -68,7 +68,7 @@ def test_a_killed_learner_costs_nothing_but_time(caplog) -> None:
         trainer.train()
         trainer.train()
         np.testing.assert_array_equal(trainer.get_policy().network.params, calm)
-    assert caplog.text.count("all start anew") == 2
+    assert caplog.text.count("all are restarted") == 2
 
 
 def test_a_learner_without_experience_keeps_in_step() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, TuneMethod
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+NUM_CPUS = 2
 
 NUM_SAMPLES = {"ax": 7, "bayesopt": 14, "nevergrad": 12, "hyperopt": 24, "optuna": 16}
 """Enough for each to go past its random beginning; Ax needs many seconds for every suggestion after its fifth."""

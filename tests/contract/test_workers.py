@@ -22,7 +22,7 @@ from shoal.parallel.group import Alone
 from shoal.parallel.start import start_workers
 from shoal.runs.trainer import make_learner
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 NUM_ENVS = 4
 
 

@@ -83,7 +83,7 @@ def test_the_files_of_the_page_are_right(block: str, tmp_path: Path) -> None:
     [
         (["./nothing", "--protocol", "lines"], "there is no program './nothing'"),
         (["false", "--protocol", "lines"], "env false: the program ended with code 1"),
-        (["--protocol", "lines"], "There is nothing to train on"),
+        (["--protocol", "lines"], "There is no environment to train on"),
         (["./thermostat.sh"], "add --protocol lines"),
     ],
 )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import shlex
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from desks import Desk
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -39,39 +37,9 @@ ENVIRONMENT, PROGRAM = fenced("python")
 (YAML,) = fenced("yaml")
 
 
-@dataclass(frozen=True)
-class Desk:
-    """A new user's home and working folder, with what README tells them to write."""
-
-    home: Path
-    work: Path
-
-    def run(self, command: list[str]) -> str:
-        """What a command prints; it must end well."""
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            command,
-            cwd=self.work,
-            env={**os.environ, "HOME": str(self.home), "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        assert done.stderr == "", f"{command}\n{done.stderr}"
-        return done.stdout
-
-    def runs(self, name: str) -> list[Path]:
-        """The runs of an experiment."""
-        return sorted((self.home / "shoal_results" / name).iterdir())
-
-
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    made = Desk(tmp_path / "home", tmp_path / "work")
-    made.home.mkdir()
-    made.work.mkdir()
+    made = Desk.new(tmp_path)
     name = re.match(r"# (\S+)\n", ENVIRONMENT)
     assert name is not None
     (made.work / name[1]).write_text(ENVIRONMENT)

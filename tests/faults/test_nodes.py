@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ray")
-PROBES = Path(__file__).parents[1] / "contract" / "probe_env.py"
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 
 PROGRAM = """
     import sys, time

@@ -15,19 +15,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from desks import DEADLINE_S, WatchedDesk
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from shoal.errors import Interrupted
 from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
 
 FAULT_ENV = Path(__file__).with_name("fault_env.py")
-DEADLINE_S = 100
 ITERATIONS = 30
 ENDLESS = [
     *("train", "CartPole-v1", "--seed", "3", "--checkpoint-freq", "1"),
@@ -39,73 +37,9 @@ TIMES = re.compile(r"time_.*|timers.*|timesteps_per_s")
 """Results that no two runs share."""
 
 
-@dataclass(frozen=True)
-class Desk:
-    """A person's machine: one home, whose processes can all be found again by a mark in their environment."""
-
-    home: Path
-
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        """A command in a session of its own, so that a signal reaches it alone."""
-        variables = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        with open(self.home / "stderr", "w") as stderr:
-            return subprocess.Popen(
-                [sys.executable, "-m", "shoal", *arguments],
-                cwd=self.home,
-                env={**variables, "HOME": str(self.home), "SHOAL_TEST_DESK": str(self.home), **environment},
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                start_new_session=True,
-            )
-
-    def run(self, *arguments: str) -> str:
-        """What a command prints that ends well."""
-        printed, code = self.end(self.start(*arguments))
-        assert code == 0, printed + self.complaints()
-        return printed
-
-    def end(self, child: subprocess.Popen[str], number: signal.Signals | None = None) -> tuple[str, int]:
-        """Signal a process if asked to, and hear it out; its exit code as a shell has it. Nothing of it may stay."""
-        if number is not None:
-            child.send_signal(number)
-        with child:
-            printed = child.stdout.read() if child.stdout is not None else ""
-            code = child.wait(DEADLINE_S)
-        _, alive = psutil.wait_procs(self.processes(), timeout=10)
-        assert not alive
-        assert "Traceback" not in printed + self.complaints()
-        return printed, 128 - code if code < 0 else code
-
-    def complaints(self) -> str:
-        """What the last command wrote to stderr."""
-        return (self.home / "stderr").read_text()
-
-    def processes(self) -> list[psutil.Process]:
-        """Every living process that a command of this desk started, at whatever remove."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                mine = process.environ().get("SHOAL_TEST_DESK") == str(self.home)
-                if mine and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
-
-    def shown(self, path: Path) -> str:
-        """A path as the commands of this desk print it: they are typed in its home."""
-        return str(path.relative_to(self.home))
-
-    def run_folder(self) -> Path:
-        """The one run that has results."""
-        (file,) = (self.home / "shoal_results").glob("*/*/result.json")
-        return file.parent
-
-
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> WatchedDesk:
+    return WatchedDesk(tmp_path)
 
 
 def await_iteration(child: subprocess.Popen[str], least: int) -> int:
@@ -134,7 +68,7 @@ def numbers_of(folder: Path) -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    desk = Desk(tmp_path_factory.mktemp("uninterrupted"))
+    desk = WatchedDesk(tmp_path_factory.mktemp("uninterrupted"))
     desk.run(*TRAIN)
     numbers = numbers_of(desk.run_folder())
     assert [row["training_iteration"] for row in numbers[0]] == list(range(1, ITERATIONS + 1))
@@ -143,21 +77,27 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     return numbers
 
 
-def test_the_same_command_goes_on_after_kill_9(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
+def test_the_same_command_goes_on_after_kill_9(desk: WatchedDesk, uninterrupted: tuple[Any, ...]) -> None:
     for least in (3, 12, 13):
         child = desk.start(*TRAIN)
         await_iteration(child, least)
         assert desk.end(child, signal.SIGKILL)[1] == 137
     printed = desk.run(*TRAIN)
-    assert f"goes on from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
+    assert f"continues from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
     assert numbers_of(desk.run_folder()) == uninterrupted
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 85), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        (signal.SIGINT, 130),
+        (signal.SIGUSR1, 85),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_saves_and_ends_without_a_traceback(
-    desk: Desk, uninterrupted: tuple[Any, ...], number: signal.Signals, code: int
+    desk: WatchedDesk, uninterrupted: tuple[Any, ...], number: signal.Signals, code: int
 ) -> None:
     child = desk.start(*TRAIN)
     reached = await_iteration(child, 4)
@@ -174,7 +114,7 @@ def test_a_signal_saves_and_ends_without_a_traceback(
     assert numbers_of(folder) == uninterrupted
 
 
-def test_a_key_that_bounces_is_one_ctrl_c(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
+def test_a_key_that_bounces_is_one_ctrl_c(desk: WatchedDesk, uninterrupted: tuple[Any, ...]) -> None:
     child = desk.start(*TRAIN)
     reached = await_iteration(child, 4)
     child.send_signal(signal.SIGINT)
@@ -216,13 +156,12 @@ class Taking(CartPoleEnv):
 """
 
 
-def test_a_second_ctrl_c_ends_at_once_and_says_what_is_saved(desk: Desk) -> None:
+def test_a_second_ctrl_c_ends_at_once_and_says_what_is_saved(desk: WatchedDesk) -> None:
     (desk.home / "wilful.py").write_text(WILFUL)
     child = desk.start("train", "wilful.py:Wilful", *ENDLESS[2:])
     await_iteration(child, 2)
     (desk.home / "now").touch()
-    while not (desk.home / "deaf").exists():
-        assert child.poll() is None
+    desk.wait_for(child, (desk.home / "deaf").exists)
     while child.poll() is None:  # the first few are one key
         child.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -233,7 +172,7 @@ def test_a_second_ctrl_c_ends_at_once_and_says_what_is_saved(desk: Desk) -> None
     read_checkpoint(newest)
 
 
-def test_handlers_that_an_environment_takes_are_taken_back(desk: Desk) -> None:
+def test_handlers_that_an_environment_takes_are_taken_back(desk: WatchedDesk) -> None:
     (desk.home / "wilful.py").write_text(WILFUL)
     child = desk.start("train", "wilful.py:Taking", *ENDLESS[2:])
     reached = await_iteration(child, 2)
@@ -241,7 +180,7 @@ def test_handlers_that_an_environment_takes_are_taken_back(desk: Desk) -> None:
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
 
 
-def test_under_nohup_a_closed_terminal_changes_nothing(desk: Desk) -> None:
+def test_under_nohup_a_closed_terminal_changes_nothing(desk: WatchedDesk) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which a child inherits
     try:
         child = desk.start(*ENDLESS)
@@ -254,14 +193,14 @@ def test_under_nohup_a_closed_terminal_changes_nothing(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 85)])
-def test_a_signal_while_python_imports_is_no_traceback(desk: Desk, number: signal.Signals, code: int) -> None:
+def test_a_signal_while_python_imports_is_no_traceback(desk: WatchedDesk, number: signal.Signals, code: int) -> None:
     (desk.home / "click").mkdir()
     (desk.home / "click" / "__init__.py").write_text(f"import os\nos.kill(os.getpid(), {number:d})\n")
     assert desk.end(desk.start("train", "CartPole-v1", PYTHONPATH=str(desk.home))) == ("", code)
     assert desk.complaints() == ""
 
 
-def test_sigterm_at_any_moment_loses_nothing(desk: Desk, uninterrupted: tuple[Any, ...]) -> None:
+def test_sigterm_at_any_moment_loses_nothing(desk: WatchedDesk, uninterrupted: tuple[Any, ...]) -> None:
     choose = random.Random(11)
     for _ in range(10):
         child = desk.start(*TRAIN)
@@ -280,7 +219,7 @@ def test_sigterm_at_any_moment_loses_nothing(desk: Desk, uninterrupted: tuple[An
     assert not list(desk.run_folder().glob(".tmp-*"))
 
 
-def test_of_two_processes_on_one_run_one_proceeds(desk: Desk) -> None:
+def test_of_two_processes_on_one_run_one_proceeds(desk: WatchedDesk) -> None:
     child = desk.start(*TRAIN)
     await_iteration(child, 1)
     desk.end(child, signal.SIGTERM)
@@ -301,12 +240,9 @@ def test_of_two_processes_on_one_run_one_proceeds(desk: Desk) -> None:
     read_checkpoint(folder)
 
 
-def test_the_second_process_says_who_has_the_run(desk: Desk) -> None:
+def test_the_second_process_says_who_has_the_run(desk: WatchedDesk) -> None:
     child = desk.start(*ENDLESS, "--quiet")
-    lease = None
-    while lease is None:
-        lease = next((desk.home / "shoal_results").glob("*/*/.lease"), None)
-        assert child.poll() is None
+    lease = desk.wait_for(child, lambda: next((desk.home / "shoal_results").glob("*/*/.lease"), None))
     second = subprocess.run(
         [sys.executable, "-m", "shoal", "resume", str(lease.parent)], capture_output=True, text=True, check=False
     )
@@ -315,10 +251,10 @@ def test_the_second_process_says_who_has_the_run(desk: Desk) -> None:
     sentence = f"Error: {lease.parent} is being written by process {child.pid} on "
     assert second.stderr.startswith(sentence)
     assert len(second.stderr.splitlines()) == 1
-    # The very same command means this run too; another one says who is at it, and starts a run of its own.
+    # The very same command means this run too; another one says who is running it, and starts a run of its own.
     for words, code, told in (
         (ENDLESS, 1, f"{lease.parent} is being written by process {child.pid} on .* --new"),
-        ([*ENDLESS, "--set", "config.lr=1e-4"], 143, f"other settings .*, and process {child.pid} on .* is at it"),
+        ([*ENDLESS, "--set", "config.lr=1e-4"], 143, f"other settings .*, and process {child.pid} on .* is running it"),
     ):
         another = desk.start(*words)
         assert another.stdout is not None
@@ -333,7 +269,7 @@ def test_the_second_process_says_who_has_the_run(desk: Desk) -> None:
     assert desk.end(child, signal.SIGTERM)[1] == 143
 
 
-def test_an_environment_that_fails_for_good_ends_the_run_saved_and_with_its_cause(desk: Desk) -> None:
+def test_an_environment_that_fails_for_good_ends_the_run_saved_and_with_its_cause(desk: WatchedDesk) -> None:
     settings = {"config.train_batch_size": "400", "config.num_envs_per_worker": "4", "config.max_env_failures": "4"}
     settings |= {"config.env_config": "{mode: nan_reward}"}
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -379,7 +315,7 @@ def short_folder() -> Iterator[str]:
 RAY = [*ENDLESS, "--num-workers", "2"]
 
 
-def test_a_run_with_workers_leaves_no_process_and_no_folder(desk: Desk, short_folder: str) -> None:
+def test_a_run_with_workers_leaves_no_process_and_no_folder(desk: WatchedDesk, short_folder: str) -> None:
     child = desk.start(*RAY, TMPDIR=short_folder)
     reached = await_iteration(child, 2)
     assert len(desk.processes()) > 3
@@ -392,10 +328,9 @@ def test_a_run_with_workers_leaves_no_process_and_no_folder(desk: Desk, short_fo
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(6, marks=pytest.mark.slow)])
-def test_workers_that_are_being_started_end_with_the_run(desk: Desk, short_folder: str, processes: int) -> None:
+def test_workers_that_are_being_started_end_with_the_run(desk: WatchedDesk, short_folder: str, processes: int) -> None:
     child = desk.start(*RAY, TMPDIR=short_folder)
-    while len(desk.processes()) < processes:
-        assert child.poll() is None
+    desk.wait_for(child, lambda: len(desk.processes()) >= processes)
     printed, code = desk.end(child, signal.SIGTERM)
     assert code == 143, printed + desk.complaints()
     assert "Stopped: interrupted by SIGTERM" in printed
@@ -419,14 +354,13 @@ class Slow(CartPoleEnv):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_what_a_terminal_or_a_batch_system_sends_to_all_processes_at_once_saves(
-    desk: Desk, short_folder: str, number: signal.Signals, code: int
+    desk: WatchedDesk, short_folder: str, number: signal.Signals, code: int
 ) -> None:
     (desk.home / "slow.py").write_text(SLOW)
     child = desk.start("train", "slow.py:Slow", *ENDLESS[2:], "--num-workers", "2", TMPDIR=short_folder)
     reached = await_iteration(child, 2)
     (desk.home / "now").touch()  # from here on, a fragment takes a minute
-    while not (desk.home / "slow").exists():
-        assert child.poll() is None
+    desk.wait_for(child, (desk.home / "slow").exists)
     os.killpg(child.pid, number)
     printed, ended = desk.end(child)
     assert ended == code, printed + desk.complaints()
@@ -464,8 +398,17 @@ class Deaf(CartPoleEnv):
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 85)])
-def test_an_environment_that_takes_the_signals_does_not_get_them(desk: Desk, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow),
+    ],
+)
+def test_an_environment_that_takes_the_signals_does_not_get_them(
+    desk: WatchedDesk, number: signal.Signals, code: int
+) -> None:
     (desk.home / "deaf.py").write_text(DEAF)
     child = desk.start("train", "deaf.py:Deaf", *ENDLESS[2:-4], "--checkpoint-freq", "0", *ENDLESS[-2:])
     reached = await_iteration(child, 2)
@@ -475,7 +418,7 @@ def test_an_environment_that_takes_the_signals_does_not_get_them(desk: Desk, num
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
 
 
-def test_workers_that_die_again_and_again_leave_a_saved_run_and_the_cause(desk: Desk, short_folder: str) -> None:
+def test_workers_that_die_again_and_again_leave_a_saved_run_and_the_cause(desk: WatchedDesk, short_folder: str) -> None:
     (desk.home / "deadly.py").write_text(DEADLY)
     words = ["train", "deadly.py:Deadly", *ENDLESS[2:], "--num-workers", "2"]
     child = desk.start(*words, TMPDIR=short_folder)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from desks import WatchedDesk
 
 from shoal.reports.records import TrialRecord, read_results, read_trials
 from shoal.runs.checkpoints import read_checkpoint
 
-DEADLINE_S = 200
-ITERATIONS = 25
+ITERATIONS = 15
 
 ALGORITHM = f"""
 import sys
@@ -50,49 +47,8 @@ shoal.tune.run(slow, name="sweep", config={"x": {"grid_search": list(range(12))}
 """
 
 
-class Desk:
-    """A person's machine: one home, whose processes can all be found again by a mark in their environment."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-
-    def start(self, program: str) -> subprocess.Popen[str]:
-        variables = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TUNE_"))}
-        with open(self.home / "stderr", "w") as stderr:
-            return subprocess.Popen(
-                [sys.executable, "-c", program],
-                cwd=self.home,
-                env={**variables, "HOME": str(self.home), "SHOAL_TEST_DESK": str(self.home)},
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                start_new_session=True,
-            )
-
-    def end(self, child: subprocess.Popen[str], number: signal.Signals | None = None) -> tuple[str, int]:
-        """Signal the driver if asked to, and hear it out; nothing of it may stay."""
-        if number is not None:
-            child.send_signal(number)
-        with child:
-            printed = child.stdout.read() if child.stdout is not None else ""
-            code = child.wait(DEADLINE_S)
-        _, alive = psutil.wait_procs(self.processes(), timeout=20)
-        assert not alive
-        complaints = (self.home / "stderr").read_text()
-        assert "Traceback" not in printed + complaints, complaints
-        return printed, 128 - code if code < 0 else code
-
-    def processes(self) -> list[psutil.Process]:
-        """Every living process that a program of this desk started, at whatever remove."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                mine = process.environ().get("SHOAL_TEST_DESK") == str(self.home)
-                if mine and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+class SweepDesk(WatchedDesk):
+    """A desk with one sweep."""
 
     @property
     def sweep(self) -> Path:
@@ -107,8 +63,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> SweepDesk:
+    return SweepDesk(tmp_path)
 
 
 def await_line(child: subprocess.Popen[str], *words: str) -> None:
@@ -132,8 +88,8 @@ def await_line(child: subprocess.Popen[str], *words: str) -> None:
         pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow),
     ],
 )
-def test_a_sweep_goes_on_after_a_signal(desk: Desk, number: signal.Signals, code: int) -> None:
-    child = desk.start(ALGORITHM)
+def test_a_sweep_goes_on_after_a_signal(desk: SweepDesk, number: signal.Signals, code: int) -> None:
+    child = desk.start_program(ALGORITHM)
     await_line(child, "finished", "starts", "episode_reward_mean")
     printed, ended = desk.end(child, number)
     assert ended == code
@@ -150,7 +106,7 @@ def test_a_sweep_goes_on_after_a_signal(desk: Desk, number: signal.Signals, code
                 assert saved >= record.last_result["training_iteration"]
                 assert saved == told_by(desk, record)[-1]
 
-    printed, ended = desk.end(desk.start(ALGORITHM))
+    printed, ended = desk.end(desk.start_program(ALGORITHM))
     assert ended == 0
     assert [record.index for record in desk.records()] == [0, 1, 2, 3]
     assert [record.settings["config.lr"] for record in desk.records()] == [1e-3, 1e-4, 1e-5, 1e-6]
@@ -163,16 +119,16 @@ def test_a_sweep_goes_on_after_a_signal(desk: Desk, number: signal.Signals, code
             assert f"trial {record.index} finished" not in printed
 
     if number == signal.SIGTERM:
-        assert desk.end(desk.start(ALGORITHM)) == ("", 0), "a sweep that has ended is only looked at"
+        assert desk.end(desk.start_program(ALGORITHM)) == ("", 0), "a sweep that has ended is only looked at"
 
 
-def told_by(desk: Desk, record: TrialRecord) -> list[int]:
+def told_by(desk: SweepDesk, record: TrialRecord) -> list[int]:
     return [result["training_iteration"] for result in desk.results(record)]
 
 
 @pytest.mark.slow
-def test_functions_that_have_ended_are_not_called_again_after_kill_9(desk: Desk) -> None:
-    child = desk.start(FUNCTION)
+def test_functions_that_have_ended_are_not_called_again_after_kill_9(desk: SweepDesk) -> None:
+    child = desk.start_program(FUNCTION)
     await_line(child, "finished", "finished", "finished")
     desk.end(child, signal.SIGKILL)
     ended = {
@@ -181,7 +137,7 @@ def test_functions_that_have_ended_are_not_called_again_after_kill_9(desk: Desk)
         if (desk.sweep / record.folder / ".done").exists()
     }
     assert len(ended) >= 3
-    assert desk.end(desk.start(FUNCTION))[1] == 0
+    assert desk.end(desk.start_program(FUNCTION))[1] == 0
     begun = [int(line) for line in (desk.home / "begun").read_text().split()]
     assert set(begun) == set(range(12))
     assert all(begun.count(x) == 1 for x in ended)

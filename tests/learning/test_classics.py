@@ -70,3 +70,11 @@ def test_pong_plays_from_its_memory(env: str, env_config: dict[str, Any], algori
         assert trainer.get_policy().obs_spec.vector_size == 128
     assert results[-1]["timesteps_total"] == 256
     assert results[-1]["env_failures_total"] == 0
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+def test_cartpole_learns_in_any_unit_of_reward(algorithm: str) -> None:
+    def thousandfold(_: Any) -> gym.Env[Any, Any]:
+        return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 1000 * float(reward))
+
+    assert reaches(thousandfold, 150_000, 40_000, algorithm)

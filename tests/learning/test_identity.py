@@ -181,3 +181,31 @@ def test_every_kind_of_action_is_taken(kind: str, algorithm: str) -> None:
 def test_a_number_between_its_bounds_is_found() -> None:
     # Clipping makes the bounds the best answer for as long as the spread is wide: there the mean would be 0.5.
     assert best_mean(lambda: Told(box(1), (-0.5, 0.5), 1), 40) > 0.7
+
+
+class AllBits(gym.Env[Any, Any]):
+    """Stable-Baselines3's identity environment of four bits: 1 where all of them are repeated, else 0."""
+
+    observation_space = action_space = spaces.MultiBinary(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.draw(), {}
+
+    def step(self, action: Any) -> Any:
+        reward = float(np.all(self.obs == action))
+        self.time += 1
+        return self.draw(), reward, False, self.time == 100, {}
+
+    def draw(self) -> Any:
+        self.obs = self.np_random.integers(0, 2, 4).astype(np.int8)
+        return self.obs
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_bits_are_repeated_within_the_steps_that_sb3_gives_itself(seed: int) -> None:
+    with shoal.PPO(env=AllBits, config={"seed": seed, "gamma": 0.4}) as trainer:
+        while trainer.timesteps_total < 3000:  # which, in whole batches of 2048, are 4096 for either of them
+            trainer.train()
+        assert trainer.evaluate(episodes=20)["episode_reward_mean"] >= 90

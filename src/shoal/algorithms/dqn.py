@@ -14,8 +14,8 @@ from time import perf_counter
 
 import numpy as np
 
-from shoal.algorithms.on_policy import clipped_rewards
 from shoal.algorithms.optimizer import Optimizer
+from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.dqn import DQNConfig
 from shoal.data.batch import Batch, SampleSummary, Step
 from shoal.data.replay import DrawnTransitions, Priorities, Replay, bytes_per_transition, transitions_of
@@ -45,11 +45,13 @@ class DQNLearner:
         self.config, self.policy = config, policy
         self.masked = policy.obs_spec.mask is not None
         self.exploration = policy.distribution if isinstance(policy.distribution, EpsilonGreedy) else None
-        self.optimizer = Optimizer(policy.network, config)
+        self.optimizer = Optimizer(policy.network, config, clips_apart=False)  # one loss moves all of the network
+        self.rewards = LearnedRewards(config)
         self.replay = _replay(config, policy)
         self.target = policy.network.params.copy()
         self.target_timestep = 0  # of the last copy into `target`
         self.num_target_updates = 0
+        self.timesteps_limit: float | None = None  # environment steps in all, at which an iteration ends early
         self.owed = 0.0  # transitions that are still to be learned from, of those that `training_intensity` asks for
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
@@ -72,13 +74,16 @@ class DQNLearner:
                         self.learn(self._updates_for(new), timesteps, totals)
                 samples.append(sample.summary)
                 learn_time += perf_counter() - start
+                if self.timesteps_limit is not None and timesteps >= self.timesteps_limit:
+                    break
             check_usable(*samples)
         stats = {
             "num_updates": float(totals.updates),
             "refused_minibatches": float(self.optimizer.refused),
-            **totals.means(),
+            **totals.means(self.rewards.divisor),
             "cur_lr": scheduled(c.lr, c.lr_schedule, timesteps),
             "num_target_updates": float(self.num_target_updates),
+            "reward_scale": self.rewards.divisor,
             "replay_size": float(len(self.replay)),
         }
         if self.exploration is not None:
@@ -103,9 +108,10 @@ class DQNLearner:
         c, network = self.config, self.policy.network
         size, scale = c.train_batch_size, np.float32(1 / c.train_batch_size)
         old = drawn.transitions
+        returns = old.returns / np.float32(self.rewards.divisor)
         inputs, next_inputs = self.policy.encoder(old.obs), self.policy.encoder(old.next_obs)
         next_q = self._target_q(next_inputs)
-        targets = old.returns + old.discounts * next_q.max(axis=1)
+        targets = returns + old.discounts * next_q.max(axis=1)
         errors: Array = np.empty_like(targets)
         chosen_q: Array = np.empty_like(targets)
         rows = np.arange(size)
@@ -115,7 +121,7 @@ class DQNLearner:
             part = slice(begin, begin + size)
             if c.double_q:
                 best = network.act(tuple(x[part] for x in next_inputs)).argmax(axis=1)
-                targets[part] = old.returns[part] + old.discounts[part] * next_q[part][rows, best]
+                targets[part] = returns[part] + old.discounts[part] * next_q[part][rows, best]
             outputs, values, tape = network.forward(tuple(x[part] for x in inputs))
             taken = rows, old.actions[part]
             q = outputs[taken]
@@ -159,6 +165,7 @@ class DQNLearner:
             owed=self.owed,
             target=self.target.copy(),
             optimizer=self.optimizer.get_state(),
+            rewards=self.rewards.get_state(),
             replay=self.replay.get_state(),
         )
 
@@ -169,12 +176,13 @@ class DQNLearner:
         self.owed = float(state.values["owed"])
         self.target[:] = state.arrays["target"]
         self.optimizer.set_state(state.part("optimizer"))
+        self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
         self.replay.set_state(state.part("replay"))
 
     def _remember(self, batch: Batch) -> int:
         """Put a fragment into replay, and let the filter see it; returns the number of its transitions."""
         c = self.config
-        new = transitions_of(batch, clipped_rewards(batch.rewards, c.clip_rewards), c.gamma, c.n_step)
+        new = transitions_of(batch, self.rewards.unscaled(batch), c.gamma, c.n_step)
         self.replay.add(new)
         self.policy.learn_filter(batch)
         return len(new.actions)
@@ -246,14 +254,17 @@ class UpdateStatistics:
         self.q += float(q.sum()) / size
         self.error += float(magnitudes.sum()) / size
 
-    def means(self) -> dict[str, float]:
-        """The mean of each statistic over the updates; what no update has said is left out."""
+    def means(self, unit: float = 1.0) -> dict[str, float]:
+        """The mean of each statistic over the updates; what no update has said is left out.
+
+        Values are told in the environment's rewards, of which `unit` is one of those that were learned from.
+        """
         if not self.updates:
             return {}
         return {
             "total_loss": self.loss / self.updates,
-            "mean_q": self.q / self.updates,
-            "mean_td_error": self.error / self.updates,
+            "mean_q": self.q * unit / self.updates,
+            "mean_td_error": self.error * unit / self.updates,
             "grad_gnorm": self.grad_gnorm / self.updates,
         }
 
@@ -269,7 +280,7 @@ def _replay(config: DQNConfig, policy: Policy) -> Replay:
     if needed > there:
         raise ConfigError(
             f"config.replay_buffer_config.capacity: {arithmetic}, and {bytes_text(there)} are available; "
-            f"say at most {max(there // each - slack, 1)}"
+            f"use at most {max(there // each - slack, 1)}"
         )
     priorities = None
     if asked.prioritized_replay:

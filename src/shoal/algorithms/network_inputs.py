@@ -57,7 +57,7 @@ class StepInputs:
 class SequenceInputs:
     """What a network with memory takes: the steps of whole sequences, each from the state in which it began.
 
-    A sequence begins with each episode, and wherever a state was recorded (see `Carried`).
+    A sequence begins with each episode, and wherever a state was recorded (see `RecurrentRecord`).
     """
 
     def __init__(self, parts: Inputs, states: Inputs, state_at: Integers, starts: Integers, order: Integers) -> None:

@@ -17,10 +17,12 @@ from shoal.parallel.group import Group
 
 
 def values_and_advantages(
-    policy: Policy, batch: Batch, inputs: BatchInputs, config: OnPolicyConfig
+    policy: Policy, batch: Batch, rewards: Array, inputs: BatchInputs, config: OnPolicyConfig
 ) -> tuple[Array, Array]:
-    """Values and advantages `[T, N]`, from one pass of the value net over the batch and its final observations."""
-    rewards = clipped_rewards(batch.rewards, config.clip_rewards)
+    """Values and advantages `[T, N]`, from one pass of the value net over the batch and its final observations.
+
+    `rewards` `[T, N]` are those to learn from (`LearnedRewards`).
+    """
     values = np.zeros(rewards.shape, np.float32)
     final_values = np.zeros(len(batch.final_at), np.float32)
     if config.use_critic:
@@ -54,15 +56,6 @@ def outputs_of(policy: Policy, passes: Iterable[Inputs]) -> Array:
     for inputs in passes:
         outputs.append(policy.network.act(inputs).copy())
     return np.concatenate(outputs)
-
-
-def clipped_rewards(rewards: Array, clip: bool | float | None) -> Array:
-    """Rewards as the learner sees them: as they are, their signs (True), or cut at +-clip."""
-    if clip is True:
-        return np.sign(rewards)
-    if not clip:
-        return rewards
-    return np.clip(rewards, -clip, clip)
 
 
 def explained_variance(predicted: Array, actual: Array, group: Group) -> float:

@@ -20,11 +20,18 @@ log = logging.getLogger("shoal")
 class Optimizer:
     """Steps a network's parameters by the gradients of all learners: clipped, and by none that is not finite.
 
+    The gradient of the parameters that only values depend on has a norm of its own: large errors of the values must not
+    shrink the policy's part. Layers that policy and values share count with the policy's.
     What no single refusal can save, because earlier steps were too long, is taken back as a whole (see `guarded`).
     """
 
-    def __init__(self, network: Network, config: AlgorithmConfig, group: Group | None = None) -> None:
+    def __init__(
+        self, network: Network, config: AlgorithmConfig, group: Group | None = None, *, clips_apart: bool = True
+    ) -> None:
         self.network, self.group = network, group or Alone()
+        self._of_values: Array | None = None  # [P], 1 for the parameters that only values depend on, else 0
+        if clips_apart and network.value_params.any() and not network.value_params.all():
+            self._of_values = network.value_params.astype(np.float32)
         self.grad_clip = config.grad_clip
         self.adam = Adam(len(network.params), config.optimizer.betas, config.optimizer.eps)
         self.refused = 0  # gradients that were not finite, since `guarded` was last entered
@@ -47,7 +54,7 @@ class Optimizer:
                 array[:] = kept
             self.network.sync()
             self.adam.set_state(adam)
-            log.warning("%s went out of bounds (lr %g): the weights from before it are kept", what, self._lr)
+            log.warning("%s diverged (lr %g): the weights from before it are kept", what, self._lr)
 
     def step(self, gradient: Array, lr: float) -> float | None:
         """Sum the learners' gradients `[P]` and step; returns the norm before clipping, or None if it was refused."""
@@ -58,10 +65,23 @@ class Optimizer:
             self.refused += 1
             return None
         if self.grad_clip is not None and norm > self.grad_clip:
-            gradient *= self.grad_clip / (norm + 1e-6)
+            self._clip(gradient, norm, self.grad_clip)
         self.adam.step(self.network.params, gradient, lr)
         self.network.sync()
         return norm
+
+    def _clip(self, gradient: Array, norm: float, longest: float) -> None:
+        """Shorten in place what is longer: the whole, or the policy's and the values' part each by itself."""
+        if self._of_values is None:
+            gradient *= longest / (norm + 1e-6)
+            return
+        of_values = gradient * self._of_values
+        gradient -= of_values
+        for part in (gradient, of_values):
+            length = sqrt(np.dot(part, part))
+            if length > longest:
+                part *= longest / (length + 1e-6)
+        gradient += of_values
 
     def get_state(self) -> State:
         """Adam's moments and step count."""

@@ -21,6 +21,7 @@ from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
 from shoal.algorithms.on_policy import explained_variance, is_sound, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
+from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
@@ -38,6 +39,7 @@ class PPOLearner:
     def __init__(self, config: PPOConfig, policy: Policy, group: Group | None = None) -> None:
         self.config, self.policy, self.group = config, policy, group or Alone()
         self.optimizer = Optimizer(policy.network, config, self.group)
+        self.rewards = LearnedRewards(config, self.group)
         self.kl_coeff = config.kl_coeff
         self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, config.shuffle_sequences, policy.window)
 
@@ -54,15 +56,20 @@ class PPOLearner:
         policy, group = self.policy, self.group
         now = self._coefficients(timesteps_total)
         inputs = batch_inputs(policy, batch)
-        values, advantages = values_and_advantages(policy, batch, inputs, self.config)
+        values, advantages = values_and_advantages(policy, batch, self.rewards.of(batch), inputs, self.config)
         steps = Steps.from_batch(batch, advantages, values)
-        totals = EpochStatistics()
+        stats: dict[str, float] = {}
         epochs = self.minibatches.epochs(batch.valid, group, batch.columns, inputs.starts)
         with self.optimizer.guarded(lambda: is_sound(policy, inputs, group)):
             for count, epoch in enumerate(islice(epochs, self.config.num_sgd_iter), start=1):
                 is_last = count == self.config.num_sgd_iter
-                self._learn_once(epoch, inputs, steps, now, totals if is_last else None)
-        stats = totals.means(group) | {"refused_minibatches": float(self.optimizer.refused)}
+                totals = EpochStatistics() if is_last or self.config.target_kl is not None else None
+                self._learn_once(epoch, inputs, steps, now, totals)
+                if totals is not None:
+                    stats = totals.means(group) | {"num_passes": float(count)}
+                    if self._is_far_enough(stats["kl"]):
+                        break
+        stats["refused_minibatches"] = float(self.optimizer.refused)
         stats["total_loss"] = (
             stats["policy_loss"]
             + self.config.vf_loss_coeff * stats["vf_loss"]
@@ -73,20 +80,22 @@ class PPOLearner:
         stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], steps.targets[valid], group)
         stats |= {"cur_lr": now.lr, "cur_kl_coeff": now.kl_coeff}
         stats |= {"entropy_coeff": now.entropy_coeff, "clip_param": now.clip_param}
+        stats["reward_scale"] = self.rewards.divisor
         self._adapt_kl_coeff(stats["kl"])
         policy.learn_filter(batch, group.sum)
         return stats
 
     def get_state(self) -> State:
-        """Optimiser, KL coefficient and the count of passes, from which minibatches follow."""
-        optimizer = self.optimizer.get_state()
-        return State.of(kl_coeff=self.kl_coeff, passes=self.minibatches.passes, optimizer=optimizer)
+        """Optimiser, the rewards' scale, KL coefficient and the count of passes, from which minibatches follow."""
+        optimizer, rewards = self.optimizer.get_state(), self.rewards.get_state()
+        return State.of(kl_coeff=self.kl_coeff, passes=self.minibatches.passes, optimizer=optimizer, rewards=rewards)
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""
         self.kl_coeff = float(state.values["kl_coeff"])
         self.minibatches.passes = int(state.values["passes"])
         self.optimizer.set_state(state.part("optimizer"))
+        self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
 
     def _learn_once(
         self, epoch: Epoch, inputs: BatchInputs, steps: Steps, now: Coefficients, totals: EpochStatistics | None
@@ -135,6 +144,10 @@ class PPOLearner:
             clip_param=scheduled(c.clip_param, c.clip_param_schedule, timesteps_total),
             kl_coeff=self.kl_coeff,
         )
+
+    def _is_far_enough(self, kl: float) -> bool:
+        """Whether `target_kl` ends the passes over this batch."""
+        return self.config.target_kl is not None and kl > 1.5 * self.config.target_kl
 
     def _adapt_kl_coeff(self, kl: float) -> None:
         if kl > 2 * self.config.kl_target:

@@ -25,7 +25,8 @@ from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
 from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
-from shoal.config.trpo import TRPOConfig
+from shoal.algorithms.rewards import LearnedRewards
+from shoal.config.trpo import MAX_KL_PER_NUMBER, TRPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
 from shoal.data.state import State
@@ -52,10 +53,18 @@ class TRPOLearner:
         if config.use_critic and not policy.network.value_params.any():
             raise ConfigError(
                 "config.model: TRPO fits the values without moving the policy, and this model has no parameters that "
-                "the values alone depend on; give it a value layer of its own, or say use_critic: false, use_gae: false"
+                "the values alone depend on; give it a value layer of its own, or set use_critic: false, use_gae: false"
             )
         self.optimizer = Optimizer(policy.network, config, self.group)
+        self.rewards = LearnedRewards(config, self.group)
         self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, window=policy.window)
+
+    @property
+    def max_kl(self) -> float:
+        """The size of the trust region, with auto resolved."""
+        if self.config.max_kl == "auto":
+            return MAX_KL_PER_NUMBER * self.policy.action_spec.size
+        return self.config.max_kl
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample, then learn."""
@@ -71,43 +80,45 @@ class TRPOLearner:
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
         inputs = batch_inputs(policy, batch)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
-            values, advantages = values_and_advantages(policy, batch, inputs, c)
+            values, advantages = values_and_advantages(policy, batch, self.rewards.of(batch), inputs, c)
             targets = (advantages + values).reshape(-1)
             stats = self._step_policy(TrustRegion(policy, self.group, batch, inputs, advantages, c.fisher_subsample))
             stats |= self._fit_values(batch, inputs, targets, lr)
         valid = batch.valid.reshape(-1)
         stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], targets[valid], self.group)
-        stats["cur_lr"] = lr
+        stats |= {"cur_lr": lr, "reward_scale": self.rewards.divisor}
         policy.learn_filter(batch, self.group.sum)
         return stats
 
     def get_state(self) -> State:
-        """The value fit's optimiser and the count of its passes, from which minibatches follow."""
-        return State.of(passes=self.minibatches.passes, optimizer=self.optimizer.get_state())
+        """The value fit's optimiser, the rewards' scale and the count of passes, from which minibatches follow."""
+        optimizer, rewards = self.optimizer.get_state(), self.rewards.get_state()
+        return State.of(passes=self.minibatches.passes, optimizer=optimizer, rewards=rewards)
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""
         self.minibatches.passes = int(state.values["passes"])
         self.optimizer.set_state(state.part("optimizer"))
+        self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
 
     def _step_policy(self, region: TrustRegion) -> dict[str, float]:
         """The natural gradient step, as long as the trust region allows; none if it is not finite."""
         c, network = self.config, self.policy.network
-        before = network.params.copy()
+        max_kl, before = self.max_kl, network.params.copy()
         start, gradient = region.gradient()
         direction, curvature = conjugate_gradient(region.fisher_product, gradient, c.cg_iters, c.cg_damping)
         norm = sqrt(gradient @ gradient)
         refused = not (isfinite(norm) and isfinite(curvature) and isfinite(direction @ direction))
         reached, taken = start, 0.0
         if refused:
-            log.warning("the policy's step is not finite: it is left out, and the policy stays as it was")
+            log.warning("the policy's step is not finite: it is skipped, and the policy stays as it was")
         elif curvature > 0:
-            step = sqrt(2 * c.max_kl / curvature) * direction
+            step = sqrt(2 * max_kl / curvature) * direction
             for fraction in BACKTRACK ** np.arange(c.line_search_steps):
                 network.params[:] = before + fraction * step
                 network.sync()
                 now = region.measured()
-                if now.kl <= c.max_kl and now.surrogate > start.surrogate:
+                if now.kl <= max_kl and now.surrogate > start.surrogate:
                     reached, taken = now, float(fraction)
                     break
             else:
@@ -119,6 +130,7 @@ class TRPOLearner:
             "entropy": reached.entropy,
             "grad_gnorm": norm,
             "step_fraction": taken,
+            "max_kl": max_kl,
             "refused_steps": float(refused),
         }
 

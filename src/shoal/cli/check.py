@@ -18,11 +18,23 @@ from shoal.cli.options import Command, set_option
 @click.argument("env", metavar="[ENV|FILE]", required=False, shell_complete=environments)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
 @click.option("--protocol", type=click.Choice(["lines"]), help="ENV is a program that speaks this protocol.")
-@click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
-@set_option("Any key, e.g. env_config.size=5; repeatable.")
-@click.option("--episodes", type=click.IntRange(1), default=10, show_default=True, help="Episodes that a check plays.")
 @click.option(
-    "--max-steps", type=click.IntRange(1), default=10_000, show_default=True, help="Steps after which one is cut off."
+    "--wrap",
+    "wraps",
+    multiple=True,
+    metavar="NAME[:KEY=VALUE,...]",
+    help="Wrap the environment; repeatable, applied in order.",
+)
+@set_option("Set any key, e.g. env_config.size=5; repeatable.")
+@click.option(
+    "--episodes", type=click.IntRange(1), default=10, show_default=True, help="Number of episodes that a check plays."
+)
+@click.option(
+    "--max-steps",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="Number of steps after which an episode is cut off.",
 )
 @click.option(
     "--budget",
@@ -53,7 +65,7 @@ def check(
 ) -> None:
     """Check ENV (or the environments of a YAML FILE) as training will use it, and say what to do about each finding.
 
-    Tried are: spaces and first steps, random and extreme actions, seeding, two environments at once, closing, making
+    It tries spaces and first steps, random and extreme actions, seeding, two environments at once, closing, making
     it in another process, leaks, and how long its calls take. All of it runs in a process of its own. The exit code is
     1 if a run would break.
     """
@@ -66,7 +78,7 @@ def check(
 
     env, file = argument_or_file(env, file)
     if env is None and file is None:
-        raise click.UsageError("There is nothing to check; type e.g. `shoal check CartPole-v1`, or `-f FILE`.")
+        raise click.UsageError("There is no environment to check; type e.g. `shoal check CartPole-v1`, or `-f FILE`.")
     flags: dict[str, Any] = {
         "env": env_of(env, protocol, "shoal check"),
         "config.wrappers": [parse_wrap(text) for text in wraps] or None,

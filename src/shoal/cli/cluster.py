@@ -20,26 +20,48 @@ def cluster() -> None:
 @click.option(
     "--instance-type", metavar="TYPE", required=True, help="Type of the worker machines, such as m6i.4xlarge."
 )
-@click.option("--head-instance-type", metavar="TYPE", help="Type of the head machine; default: that of the workers.")
-@click.option("--image", metavar="AMI", help="An Ubuntu of the region, such as ami-0123456789abcdef0.")
+@click.option(
+    "--head-instance-type", metavar="TYPE", help="Type of the head machine; default: the same as the workers."
+)
+@click.option("--image", metavar="AMI", help="Id of an Ubuntu image in the region, such as ami-0123456789abcdef0.")
 @click.option(
     "--name", default="shoal", show_default=True, help="Name of the cluster; each running cluster needs its own."
 )
-@click.option("--region", default="us-west-2", show_default=True, help="Where the machines are.")
-@click.option("--spot", is_flag=True, help="Spot machines as workers: cheaper, and AWS may take them back.")
-@click.option("--spot-price", type=float, metavar="DOLLARS", help="The most that a spot machine may cost in an hour.")
+@click.option("--region", default="us-west-2", show_default=True, help="AWS region of the machines.")
 @click.option(
-    "--disk-gb", type=click.IntRange(30, 16000), default=100, show_default=True, help="Size of each machine's disk."
+    "--spot", is_flag=True, help="Use spot machines as workers: they are cheaper, but AWS may take them back."
 )
-@click.option("--key-name", metavar="NAME", help="An EC2 key pair with ~/.ssh/NAME.pem; made if it is new.")
-@click.option("--ssh-from", metavar="CIDR", help="Who may ssh in, such as 203.0.113.7/32; this machine unless given.")
-@click.option("--security-group", metavar="ID", help="One that is there already, instead of one made for the cluster.")
+@click.option("--spot-price", type=float, metavar="DOLLARS", help="Highest price of a spot machine per hour.")
+@click.option(
+    "--disk-gb", type=click.IntRange(30, 16000), default=100, show_default=True, help="Disk size of each machine."
+)
+@click.option(
+    "--key-name",
+    metavar="NAME",
+    help="EC2 key pair, with its private key in ~/.ssh/NAME.pem; created if it is missing.",
+)
+@click.option(
+    "--ssh-from",
+    metavar="CIDR",
+    help="Addresses that may connect by ssh, such as 203.0.113.7/32; default: this machine.",
+)
+@click.option(
+    "--security-group", metavar="ID", help="An existing security group; default: one is created for the cluster."
+)
 @click.option(
     "--python", default=THIS_PYTHON, show_default=True, metavar="VERSION", help="Python version on the machines."
 )
-@click.option("--wheel", type=click.Path(path_type=Path), help="This shoal as a wheel, if it is from no package index.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Brought to every machine: your environment's files.")
-@click.option("--check", is_flag=True, help="Have Ray itself check the file; takes some seconds.")
+@click.option(
+    "--wheel",
+    type=click.Path(path_type=Path),
+    help="Wheel of shoal to install, if its version is not on a package index.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Folder to copy to every machine, such as your environment's files.",
+)
+@click.option("--check", is_flag=True, help="Check the file with Ray itself; this takes a few seconds.")
 def aws(
     nodes: int,
     instance_type: str,
@@ -58,9 +80,9 @@ def aws(
     folder: Path | None,
     check: bool,
 ) -> None:
-    """Print the file that Ray's own `ray up` makes a cluster from, and make the token that it names.
+    """Print a cluster file for Ray's own `ray up`, and create the token that the file names.
 
-    Type shoal cluster aws ... > cluster.yaml; the file begins with the commands that come next.
+    Type shoal cluster aws ... > cluster.yaml; the file begins with the commands to run next.
     """
     from shoal.cluster.aws import AwsCluster, check_with_ray, cluster_file, make_folder
 
@@ -83,6 +105,6 @@ def aws(
     )
     text = cluster_file(wanted)
     if check:
-        click.echo(f"Ray {check_with_ray(text)} takes it.", err=True)
+        click.echo(f"Ray {check_with_ray(text)} accepts the file.", err=True)
     click.echo(f"The cluster's token is in {make_folder(wanted)}.", err=True)
     click.echo(text, nl=False)

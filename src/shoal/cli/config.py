@@ -27,7 +27,7 @@ INDENT = " " * 6
 
 @click.group()
 def config() -> None:
-    """Show every key there is, or check a file."""
+    """Show every configuration key, or check a file."""
 
 
 @config.command(cls=Command)
@@ -38,7 +38,7 @@ def config() -> None:
     show_default=True,
     metavar="ALGORITHM",
     shell_complete=algorithms,
-    help="Whose keys to show.",
+    help="Algorithm whose keys are shown.",
 )
 @click.option("--json-schema", is_flag=True, help="Print the JSON Schema of experiment files, for editors.")
 def show(key: str | None, run: str, json_schema: bool) -> None:

@@ -21,17 +21,19 @@ STYLES: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "bad": "bold red"
 
 
 @click.command()
-@click.option("--hosts", metavar="N1,N2", help="Hosts to look at, over ssh; n[1-32] is understood.")
+@click.option("--hosts", metavar="N1,N2", help="Hosts to check over ssh; ranges such as n[1-32] are expanded.")
 @click.option("--hostfile", type=click.Path(path_type=Path), help="A file with a host on each line.")
 @click.option(
-    "--scheduler", type=SchedulerName(), help="Whose job this is, if it is not detected; none: this machine alone."
+    "--scheduler",
+    type=SchedulerName(),
+    help="Scheduler of this job, if it is not detected; none: check this machine alone.",
 )
 @click.option("--timeout", default="60s", show_default=True, help="How long hosts may take to answer, e.g. 90s.")
 @click.option("--json", "as_json", is_flag=True, help="Print every fact and finding as JSON.")
 def doctor(hosts: str | None, hostfile: Path | None, scheduler: str | None, timeout: str, as_json: bool) -> None:
-    """Check what would break a cluster: on this machine, or on every host of the job that it is part of.
+    """Check for what would break a cluster, on this machine or on every host of the current job.
 
-    Ends with exit code 1 if something would break.
+    The exit code is 1 if something would break.
     """
     from shoal.cluster.doctor import rows
     from shoal.cluster.remote_facts import facts_of_hosts
@@ -51,9 +53,9 @@ def doctor(hosts: str | None, hostfile: Path | None, scheduler: str | None, time
 def summary(made: Sequence[CheckRow], num_hosts: int) -> str:
     """The verdict in one line."""
     bad, warned = ([row.check for row in made if row.verdict == verdict] for verdict in ("bad", "warn"))
-    parts = [f"{len(bad)} must be mended: {', '.join(bad)}"] if bad else []
+    parts = [f"{len(bad)} must be fixed: {', '.join(bad)}"] if bad else []
     parts += [f"{len(warned)} worth a look: {', '.join(warned)}"] if warned else []
-    return f"{len(made)} checks on {num_hosts} host{'s' * (num_hosts > 1)}: {'; '.join(parts) or 'all well'}."
+    return f"{len(made)} checks on {num_hosts} host{'s' * (num_hosts > 1)}: {'; '.join(parts) or 'no problems'}."
 
 
 def _lines(made: Sequence[CheckRow], num_hosts: int) -> list[tuple[Verdict, str, str]]:

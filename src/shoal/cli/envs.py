@@ -32,7 +32,7 @@ class EnvRow(NamedTuple):
 
 @click.command(cls=Command)
 @click.argument("pattern", required=False, shell_complete=environments)
-@click.option("--all", "every", is_flag=True, help="Older versions too.")
+@click.option("--all", "every", is_flag=True, help="List older versions too.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, for programs.")
 def envs(pattern: str | None, every: bool, as_json: bool) -> None:
     """List the environments that can be trained here: their spaces, and what is missing for them.
@@ -52,7 +52,7 @@ def envs(pattern: str | None, every: bool, as_json: bool) -> None:
             click.echo(f"{row.id:{width}}  {row.problem}")
         else:
             click.echo(_line(width, *row[:4]))
-    older = f"; {hidden} older versions are hidden, --all shows them" if hidden else ""
+    older = f"; --all also shows {hidden} older version{'s' * (hidden != 1)}" if hidden else ""
     click.echo(f"{len(chosen)} environment{'s' * (len(chosen) != 1)}{older}")
     for package, why in failed.items():
         click.echo(f"The package {package} cannot be imported, so its environments are missing: {why}")
@@ -68,7 +68,7 @@ def _chosen(pattern: str | None, every: bool) -> tuple[list[str], int, dict[str,
     if pattern is not None and pattern.endswith(".py"):
         names = env_classes(UserCode.at(".").load_file(pattern))
         if not names:
-            raise ConfigError(f"{pattern}: there is no environment in it; write a class with reset and step")
+            raise ConfigError(f"{pattern}: defines no environment; write a class with reset and step")
         return [f"{pattern}:{name}" for name in names], 0, {}
     failed = import_packages()
     ids = known_ids()
@@ -77,8 +77,8 @@ def _chosen(pattern: str | None, every: bool) -> tuple[list[str], int, dict[str,
         from shoal.envs.gym_ids import nearest_ids
 
         near = nearest_ids(str(pattern))
-        hint = f"did you mean {', '.join(near)}?" if near else "type `shoal envs` for all of them"
-        raise ConfigError(f"no environment here is called like {pattern!r}; {hint}")
+        hint = f"did you mean {', '.join(near)}?" if near else "`shoal envs` lists all of them"
+        raise ConfigError(f"no environment here matches {pattern!r}; {hint}")
     current = {*current_ids(gymnasium.registry.values()), *(name for name in ids if name not in gymnasium.registry)}
     shown = found if every else [name for name in found if name in current]
     # An old version that was asked for by its whole name is what is meant.

@@ -36,20 +36,30 @@ FILE = click.Path(path_type=Path)
 
 @click.command(cls=Command)
 @click.argument("path", metavar="RUN|CHECKPOINT|NAME", shell_complete=runs)
-@click.option("--best", is_flag=True, help="The best checkpoint of a run, by its checkpoint_score_attr or its return.")
-@click.option("--episodes", type=click.IntRange(1), help="Whole episodes to run; if left out, evaluation_duration.")
-@click.option("--steps", type=click.IntRange(1), help="Environment steps to take instead.")
-@click.option("--cases", type=FILE, metavar="CSV", help="One episode per row of a file of cases instead.")
-@click.option("--output", type=FILE, metavar="CSV", help="Results of the cases; if left out, in the run's folder.")
-@click.option("--trajectories", type=FILE, metavar="PARQUET", help="Every observation, action and reward.")
-@click.option("--video", type=FILE, metavar="MP4|GIF", help="What the environment draws, one episode after another.")
-@click.option("--num-workers", type=click.IntRange(0), default=0, help="Processes that evaluate; 0: none but this one.")
-@click.option("--explore", is_flag=True, help="Sample actions rather than take the most likely.")
+@click.option(
+    "--best", is_flag=True, help="Evaluate the best checkpoint of a run, by its checkpoint_score_attr or its return."
+)
+@click.option("--episodes", type=click.IntRange(1), help="Number of whole episodes; default: evaluation_duration.")
+@click.option("--steps", type=click.IntRange(1), help="Number of environment steps, instead of episodes.")
+@click.option("--cases", type=FILE, metavar="CSV", help="Run one episode per row of this file of cases instead.")
+@click.option(
+    "--output", type=FILE, metavar="CSV", help="File for the results of the cases; default: in the run's folder."
+)
+@click.option("--trajectories", type=FILE, metavar="PARQUET", help="File for every observation, action and reward.")
+@click.option("--video", type=FILE, metavar="MP4|GIF", help="File for a video of the episodes, one after another.")
+@click.option(
+    "--num-workers", type=click.IntRange(0), default=0, help="Number of processes that evaluate; 0: only this one."
+)
+@click.option("--explore", is_flag=True, help="Sample actions instead of taking the most likely.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the evaluation environments.")
 @click.option(
-    "--run", "run_name", metavar="ALGORITHM", shell_complete=algorithms, help="Checked against the checkpoint."
+    "--run",
+    "run_name",
+    metavar="ALGORITHM",
+    shell_complete=algorithms,
+    help="Fail unless the checkpoint has this algorithm.",
 )
-@click.option("--env", shell_complete=environments, help="Checked against the checkpoint.")
+@click.option("--env", shell_complete=environments, help="Fail unless the checkpoint has this environment.")
 @where_option()
 def evaluate(
     path: str,
@@ -67,16 +77,16 @@ def evaluate(
     env: str | None,
     results_dir: str | None,
 ) -> None:
-    """Run a trained agent without learning; algorithm, environment and settings are those of the checkpoint.
+    """Run a trained agent without learning, with the algorithm, environment and settings of its checkpoint.
 
-    It is named by the folder of a run or a checkpoint, or by the NAME of an experiment: its newest run, or of a sweep
-    the best trial.
+    Give the folder of a run or a checkpoint, the NAME of an experiment for its newest run, or the NAME of a sweep for
+    its best trial.
 
-    A file of cases has a header: env_config.NAME is a value of the environment's env_config, options.NAME one of
+    The header of a file of cases names its columns: env_config.NAME sets a value of env_config, options.NAME one of
     reset(options=...), seed the seed of the reset, and case a name of your own.
     """
     if sum(given is not None for given in (episodes, steps, cases)) > 1:
-        raise click.UsageError("Give one of --episodes, --steps and --cases.")
+        raise click.UsageError("Use only one of --episodes, --steps and --cases.")
     _check_pairs(cases, output, video, num_workers)
     _check_files(output, trajectories, video)
     from shoal.cli.output import guard_streams
@@ -112,6 +122,7 @@ def evaluate(
     if best:
         score = score_of(checkpoint.experiment_tree)
         click.echo(f"best by {score} {number_text(checkpoint.summary[score.removeprefix('min-')])}")
+    from shoal.reports.labels import counted
     from shoal.runs.case_results import case_rows, summary_of
 
     report = {
@@ -122,11 +133,14 @@ def evaluate(
     }
     summary, place = summary_of(found), _place(checkpoint.path.parent)
     if file is None:
-        failures = f", {found.failures} failures" if found.failures else ""
-        click.echo(f"  {len(found.episodes)} episodes, {found.num_steps} steps{failures}\n{table(summary)}")
+        failures = f", {counted(found.failures, 'failure')}" if found.failures else ""
+        click.echo(
+            f"  {counted(len(found.episodes), 'episode')}, {counted(found.num_steps, 'step')}{failures}\n"
+            f"{table(summary)}"
+        )
     else:
         report["cases"], report["failed"] = summary, {str(at + 1): why for at, why in found.failed_cases.items()}
-        click.echo(f"  {len(file.rows)} cases, {len(found.failed_cases)} failed")
+        click.echo(f"  {counted(len(file.rows), 'case')}, {len(found.failed_cases)} failed")
         for at, why in list(found.failed_cases.items())[:SHOWN]:
             click.echo(f"  case {at + 1}: {why}")
         click.echo(table(summary))
@@ -178,7 +192,7 @@ def _setup(
 def table(summary: dict[str, dict[str, Any]]) -> str:
     """Every number that episodes have, in aligned lines: its mean, where that lies, its smallest and its largest."""
     if not summary:
-        return "  no episode came to its end"
+        return "  no episode ended"
     lines = [["", "mean", "95 % interval", "min", "max"]]
     for name, row in summary.items():
         interval = "-" if row["ci_low"] is None else f"{number_text(row['ci_low'])} to {number_text(row['ci_high'])}"
@@ -193,7 +207,7 @@ def table(summary: dict[str, dict[str, Any]]) -> str:
 def _check_same(flag: str, asked: str | None, stored: str) -> None:
     # `module.Class` and `module:Class` are two spellings of one thing.
     if asked is not None and asked.replace(":", ".") != stored.replace(":", "."):
-        raise ConfigError(f"{flag}: the checkpoint is of {stored} (got {asked}); leave {flag} out or give its own")
+        raise ConfigError(f"{flag}: the checkpoint has {stored} (got {asked}); leave {flag} out or use {stored}")
 
 
 def _check_files(output: Path | None, trajectories: Path | None, video: Path | None) -> None:
@@ -212,10 +226,10 @@ def _check_files(output: Path | None, trajectories: Path | None, video: Path | N
         if path is None:
             continue
         if path.is_dir():
-            raise ConfigError(f"{path}: is a folder; give the name of a file in it")
+            raise ConfigError(f"{path}: is a folder; write the name of a file in it")
         folder = path.absolute().parent
         if not folder.is_dir():
-            raise ConfigError(f"{path}: there is no folder {folder}; make it first")
+            raise ConfigError(f"{path}: there is no folder {folder}; create it first")
         try:
             check_writable(folder)
         except OSError as error:
@@ -254,7 +268,9 @@ def _place(folder: Path) -> Path:
                 refused = error
                 break
     assert refused is not None
-    raise ConfigError(f"{folder} cannot be written: {refused.strerror}; go to a folder that can be, and try again")
+    raise ConfigError(
+        f"{folder} cannot be written: {refused.strerror}; change to a folder that can be written, and try again"
+    )
 
 
 def _check_printed(streams: list[GuardedStream], place: Path) -> None:

@@ -26,13 +26,13 @@ class SchedulerName(click.ParamType[str]):
         from shoal.cluster.schedulers import names
 
         if value not in (*names(), "none"):
-            self.fail(f"there is no scheduler {value!r}; there are {', '.join(names())}, and none.", param, ctx)
+            self.fail(f"there is no scheduler {value!r}; use {', '.join(names())} or none.", param, ctx)
         return str(value)
 
 
 def _refuse_env(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> None:  # noqa: ARG001
     if value:
-        raise click.UsageError(f"There is no --env here; the word is --variable {value[0]}.", ctx)
+        raise click.UsageError(f"There is no option --env here; use --variable {value[0]}.", ctx)
 
 
 @click.command()
@@ -41,15 +41,15 @@ def _refuse_env(ctx: click.Context, param: click.Parameter, value: Sequence[str]
 @click.option(
     "--scheduler",
     type=SchedulerName(),
-    help="Whose job this is, if it is not detected: slurm, lsf, cobalt, pbs or sge; none: this machine alone.",
+    help="Scheduler of this job, if it is not detected: slurm, lsf, cobalt, pbs or sge; none: use this machine alone.",
 )
 @click.option(
     "--num-cpus",
     type=click.IntRange(1),
     metavar="N",
-    help="CPUs that Ray offers on each host; default: those of your allocation, or one per rank if that is more.",
+    help="CPUs that Ray offers on each host; default: those of the allocation, or one per rank if that is more.",
 )
-@click.option("--num-ranks", type=click.IntRange(1), help="Number of ranks, if the launcher does not tell.")
+@click.option("--num-ranks", type=click.IntRange(1), help="Number of ranks, if the launcher does not report it.")
 @click.option(
     "--min-nodes", type=click.IntRange(1), help="Start the command when this many hosts are up; default: all."
 )
@@ -61,20 +61,22 @@ def _refuse_env(ctx: click.Context, param: click.Parameter, value: Sequence[str]
     type=click.Choice(["continue", "stop"]),
     default="continue",
     show_default=True,
-    help="What happens when a host is lost during the run.",
+    help="What to do when a host is lost during the run.",
 )
 @click.option("--ports", metavar="LOW-HIGH", help="Keep every port within a range, e.g. 30000-30999.")
-@click.option("--dashboard", is_flag=True, help="Ray's dashboard, on the head's loopback only.")
+@click.option("--dashboard", is_flag=True, help="Start Ray's dashboard, on the head's loopback address only.")
 @click.option(
     "--variable",
     "variables",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="An environment variable for every host; repeatable.",
+    help="Set an environment variable on every host; repeatable.",
 )
 @click.option("--env", multiple=True, hidden=True, expose_value=False, callback=_refuse_env)
-@click.option("--job-dir", type=click.Path(path_type=Path), help="The job's folder, where all hosts see it.")
-@click.option("--join", "joined", metavar="JOB", help="Add the hosts here to a job that runs; takes no command.")
+@click.option(
+    "--job-dir", type=click.Path(path_type=Path), help="Folder of the job, on a file system that all hosts share."
+)
+@click.option("--join", "joined", metavar="JOB", help="Add these hosts to a running job; takes no command.")
 @click.option("--agent", hidden=True)
 @click.option("--rank", type=int, hidden=True)
 @click.option("--joining", is_flag=True, hidden=True)
@@ -98,17 +100,17 @@ def launch(
     joining: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Bring Ray up on the hosts of this allocation, run COMMAND once, end everything.
+    """Start Ray on the hosts of this allocation, run COMMAND once, and stop everything.
 
     \b
     mpirun -np 4 shoal launch -- shoal train -f custom.yml --num-workers 3
     srun shoal launch -- shoal train -f custom.yml --num-workers auto
     shoal launch --hosts n1,n2,n3 -- python train_ppo.py --ray-address {address}
 
-    Started by mpirun, mpiexec, srun, aprun or jsrun, its ranks find each other; several on one host make one Ray node.
+    Ranks that mpirun, mpiexec, srun, aprun or jsrun starts find each other; those of one host share one Ray node.
     Started once in an allocation, it starts an agent on every host by the scheduler's own means. COMMAND finds the
-    cluster in RAY_ADDRESS, and {address} in its words is replaced. A `shoal train` or `shoal tune` is checked before
-    Ray starts: its options, its files, and whether its workers fit.
+    cluster in RAY_ADDRESS, and {address} in its arguments is replaced. A `shoal train` or `shoal tune` is checked
+    before Ray starts: its options, its files, and whether its workers fit.
 
     \b
     Exit codes: the command's own, and
@@ -133,9 +135,11 @@ def launch(
         )
         raise SystemExit(asyncio.run(running))
     if joined is None and not command:
-        raise ConfigError("what shall run? e.g. shoal launch -- shoal train CartPole-v1 --num-workers auto")
+        raise ConfigError(
+            "there is no command to run; type e.g. shoal launch -- shoal train CartPole-v1 --num-workers auto"
+        )
     if joined is not None and command:
-        raise ConfigError("--join adds hosts to a job that has its command; it takes none of its own")
+        raise ConfigError("--join adds hosts to a running job, which has a command; leave the command out")
     if dashboard and find_spec("aiohttp") is None:
         raise ConfigError("--dashboard: Ray's dashboard is not installed here; pip install 'ray[default]'")
     from shoal.cli.command_needs import capacity_check
@@ -172,7 +176,7 @@ def named_hosts(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
     from shoal.cluster.host_lists import host_file, host_names
 
     if hosts is not None and hostfile is not None:
-        raise ConfigError("say --hosts or --hostfile, not both")
+        raise ConfigError("use --hosts or --hostfile, not both")
     if hosts is not None:
         return tuple(host_names(hosts))
     if hostfile is None:

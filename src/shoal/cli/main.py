@@ -26,20 +26,22 @@ class _Lazy(NamedTuple):
 
 COMMANDS = {
     "train": _Lazy("shoal.cli.train", "train", "Train an agent on an environment, or the experiments of a file."),
-    "tune": _Lazy("shoal.cli.tune", "tune", "Search for the best settings: many runs, and an answer at the end."),
+    "tune": _Lazy("shoal.cli.tune", "tune", "Search for the best settings with many runs."),
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "check": _Lazy("shoal.cli.check", "check", "Try everything on an environment that training will do to it."),
     "diagnose": _Lazy("shoal.cli.diagnose", "diagnose", "Find out why a run does not learn, and what to set."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
-    "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a Ray cluster of its own, on the hosts there are."),
+    "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a private Ray cluster, on the hosts of this job."),
     "submit": _Lazy("shoal.cli.submit", "submit", "Submit a command to the batch system of a cluster."),
     "jobs": _Lazy("shoal.cli.submit", "jobs", "List the jobs that were submitted from here."),
-    "logs": _Lazy("shoal.cli.submit", "logs", "Print what a job has printed."),
+    "logs": _Lazy("shoal.cli.submit", "logs", "Print the output of a job."),
     "cancel": _Lazy("shoal.cli.submit", "cancel", "Cancel a job."),
-    "doctor": _Lazy("shoal.cli.doctor", "doctor", "Check what would break a cluster, here or on every host of a job."),
+    "doctor": _Lazy(
+        "shoal.cli.doctor", "doctor", "Check for what would break a cluster, here or on every host of a job."
+    ),
     "cluster": _Lazy("shoal.cli.cluster", "cluster", "Write the file that starts a cluster on AWS."),
-    "config": _Lazy("shoal.cli.config", "config", "Show every key there is, or check a file."),
+    "config": _Lazy("shoal.cli.config", "config", "Show every configuration key, or check a file."),
     "envs": _Lazy("shoal.cli.envs", "envs", "List the environments that can be trained here."),
     "algorithms": _Lazy("shoal.cli.algorithms", "algorithms", "List the algorithms, and where each comes from."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),

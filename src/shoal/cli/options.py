@@ -11,7 +11,7 @@ import click
 
 from shoal.cli.completion import keys, results
 
-FOLDER = "Where runs of that NAME are looked for; default: ~/shoal_results."
+FOLDER = "Folder to search for runs of that NAME; default: ~/shoal_results."
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -64,7 +64,7 @@ def _check_pairs(words: list[str], ctx: click.Context) -> None:
     """Refuse `--stop timesteps_total 1000`, whose number would be taken for an argument of the command."""
     for option, name, value in zip(words, words[1:], words[2:]):
         if option in ("--stop", "--set") and re.fullmatch(r"[\w./]+", name) and _VALUE.fullmatch(value):
-            raise click.UsageError(f"{option} takes one word; write {option} {name}={value}", ctx)
+            raise click.UsageError(f"{option} takes one value; write {option} {name}={value}", ctx)
 
 
 def _joined(args: list[str]) -> list[str]:
@@ -124,7 +124,7 @@ def _key_instead(name: str, meant: str | None, value: str | None, known: set[str
     if meant is not None and (typed := _typed(meant, value, known)):
         return typed
     close = nearest(name, known, 0.7)
-    return f"did you mean {close}?" if close else f"type {command} --help for those that there are"
+    return f"did you mean {close}?" if close else f"{command} --help lists the options"
 
 
 def _typed(meant: str, value: str | None, known: set[str]) -> str | None:
@@ -133,7 +133,7 @@ def _typed(meant: str, value: str | None, known: set[str]) -> str | None:
         option = _option(meant, value, known)
         return f"write {option}" if option else None
     if value is not None and value.lower() in OFF:
-        return f"leave it out, for {value} is what happens without it"
+        return f"leave it out, because {value} is the default"
     sentence = _SENTENCE.match(meant)
     if sentence is None:
         return meant

@@ -60,7 +60,7 @@ def report_lost_streams(streams: Iterable[GuardedStream]) -> list[GuardedStream]
         if stream.loss is not None:
             why = stream.loss.strerror or stream.loss
             logger.warning(
-                "%s cannot be written (%s): nothing more is printed there, but training goes on, and its folder "
+                "%s cannot be written (%s): nothing more is printed there, but training continues, and its folder "
                 "has all results.",
                 stream.stream_name,
                 why,

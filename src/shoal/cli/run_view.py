@@ -29,12 +29,12 @@ def follow(run: Run, quiet: bool) -> None:
         click.echo(note)
     if run.done is not None:
         click.echo(f"{short_path(run.folder)} is finished: {run.done}.")
-        click.echo(f"For another run use `shoal train` with --new; to go on with this one: {_further(run)}")
+        click.echo(f"To start another run, use `shoal train` with --new; to continue this one: {_further(run)}")
         return
     experiment = run.experiment
     title = f"{experiment.run} {env_label(experiment.config.env)}"
     if run.resumed_from is not None:
-        click.echo(f"{title} goes on from {short_path(run.resumed_from)}")
+        click.echo(f"{title} continues from {short_path(run.resumed_from)}")
     else:
         click.echo(f"{title} in {short_path(run.folder)}")
     _flush()
@@ -57,7 +57,7 @@ def follow(run: Run, quiet: bool) -> None:
 def _tell_end(run: Run) -> None:
     if run.outcome is None:
         if not run.folder.exists():
-            click.echo("Nothing was trained, so the folder is removed again.")
+            click.echo("Nothing was trained, so the folder was removed.")
         return
     if run.outcome.kind == "failed" and isinstance(sys.exc_info()[1], Exception):
         click.echo("Failed; the error follows below.")  # whoever catches it shows it
@@ -83,7 +83,7 @@ def _tell_end(run: Run) -> None:
     if score is not None and (best := best_checkpoint(run.folder, score)) is not None:
         click.echo(f"  best      {best.name} by {score}")
     click.echo(f"  evaluate  shoal evaluate {folder}")
-    click.echo(f"  go on     {_further(run) if run.outcome.kind == 'stopped' else f'shoal resume {folder}'}")
+    click.echo(f"  continue  {_further(run) if run.outcome.kind == 'stopped' else f'shoal resume {folder}'}")
     if run.last_result:
         is_there = importlib.util.find_spec("tensorboard") is not None
         needs = "" if is_there else "  (needs: pip install 'shoal-rl[board]')"
@@ -96,7 +96,7 @@ def _reached(run: Run) -> str:
 
     mean = run.last_result.get("episode_reward_mean")
     if mean is None:
-        return "none, for no episode has ended"
+        return "none, because no episode has ended"
     words = f"{number_text(mean)} (episode_reward_mean)"
     if run.best_return is not None and run.best_return[0] > mean:
         since = " since it was resumed" if run.resumed_from is not None else ""

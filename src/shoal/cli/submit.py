@@ -38,39 +38,45 @@ class ForeignOptions(click.Command):
                 raise
             option = f"--{meant.replace('_', '-')}"
             where = option if option in options else f"{meant} in the file of -f"
-            raise click.UsageError(f"There is no {error.option_name}; the word is {where}.", ctx) from None
+            raise click.UsageError(f"There is no option {error.option_name}; use {where}.", ctx) from None
 
 
 @click.command(cls=ForeignOptions)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file that describes the job.")
-@click.option("--nodes", type=int, help="Machines.")
-@click.option("--walltime", metavar="TIME", help='The longest time the job may take, as "20m" or "02:30:00".')
-@click.option("--account", help="Who pays: the account or project.")
-@click.option("--partition", help="The partition or queue.")
-@click.option("--cpus-per-node", type=int, help="Cores on each node.")
-@click.option("--gpus-per-node", type=int, help="GPUs on each node.")
-@click.option("--memory-per-node", metavar="SIZE", help='Memory on each node, as "64GB".')
-@click.option("--name", help="The job's name.")
-@click.option("--scheduler", metavar="NAME", help="slurm, lsf, cobalt, pbs or sge; auto: this machine's.")
-@click.option("--parallel-environment", metavar="NAME", help="Grid Engine's parallel environment; needed there.")
-@click.option("--output", metavar="FILE", help="The job's log; %j in it is the job's id.")
-@click.option("--signal-before", metavar="TIME", help="How long before the end the command is told to save.")
+@click.option("--nodes", type=int, help="Number of nodes.")
+@click.option("--walltime", metavar="TIME", help='Time limit of the job, such as "20m" or "02:30:00".')
+@click.option("--account", help="Account or project to charge.")
+@click.option("--partition", help="Partition or queue.")
+@click.option("--cpus-per-node", type=int, help="Number of cores on each node.")
+@click.option("--gpus-per-node", type=int, help="Number of GPUs on each node.")
+@click.option("--memory-per-node", metavar="SIZE", help='Memory on each node, such as "64GB".')
+@click.option("--name", help="Name of the job.")
 @click.option(
-    "--login-shell/--no-login-shell", default=None, help="Whether the script runs in a login shell; default: it does."
+    "--scheduler", metavar="NAME", help="Scheduler: slurm, lsf, cobalt, pbs or sge; auto: the one of this machine."
 )
-@click.option("--requeue/--no-requeue", default=None, help="Whether a saved run goes back into the queue by itself.")
-@click.option("--max-requeues", type=int, help="How often it does so at most.")
+@click.option("--parallel-environment", metavar="NAME", help="Parallel environment; Grid Engine requires it.")
+@click.option("--output", metavar="FILE", help="Log of the job; %j in it is replaced by the job's id.")
+@click.option(
+    "--signal-before", metavar="TIME", help="How long before the time limit the command gets a signal to save."
+)
+@click.option(
+    "--login-shell/--no-login-shell",
+    default=None,
+    help="Run the script in a login shell, which is the default, or not.",
+)
+@click.option("--requeue/--no-requeue", default=None, help="Put a saved, unfinished run back into the queue, or not.")
+@click.option("--max-requeues", type=int, help="Maximum number of requeues.")
 @click.option("--min-nodes", type=int, help="Start with this many nodes if others fail to come up.")
 @click.option("--ports", metavar="FIRST-LAST", help="Ports that the site's firewall leaves open between nodes.")
 @click.option("--on-node-loss", metavar="continue|stop", help="What to do when a node dies during the run.")
-@click.option("--script", type=click.Path(path_type=Path), help="Where to write the script; else in the job's folder.")
+@click.option("--script", type=click.Path(path_type=Path), help="File for the script; default: in the job's folder.")
 @click.option("--dry-run", is_flag=True, help="Print the script and stop.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def submit(file: Path | None, script: Path | None, dry_run: bool, command: tuple[str, ...], **flags: Any) -> None:
     """Write a batch script that runs COMMAND on a Ray cluster, show it, and submit it.
 
-    COMMAND stands after `--`, as in `shoal submit --nodes 3 --walltime 20m -- shoal train -f my.yml --num-workers 100`.
-    Flags override the file's keys, and these override those of ~/.config/shoal/site.yml.
+    COMMAND follows `--`, as in `shoal submit --nodes 3 --walltime 20m -- shoal train -f my.yml --num-workers 100`.
+    Flags override the keys of the file, which override those of ~/.config/shoal/site.yml.
     """
     from shoal.cluster import job_commands, job_records
     from shoal.cluster.batch_scripts import batch_script
@@ -121,9 +127,9 @@ def submit(file: Path | None, script: Path | None, dry_run: bool, command: tuple
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="Also those that have ended.")
+@click.option("--all", "everything", is_flag=True, help="List jobs that have ended, too.")
 def jobs(everything: bool) -> None:
-    """List the jobs that were submitted from here, with their present states."""
+    """List the jobs that were submitted from here, with their current states."""
     from shoal.cluster import job_commands, job_records
 
     entries = [job for _, job in job_records.recorded()]
@@ -134,7 +140,7 @@ def jobs(everything: bool) -> None:
             found = job_commands.states(scheduler, ids, past=everything)
         except (ClusterError, ConfigError) as error:
             # A home may be shared by machines with different schedulers, and a package that knew one may be gone.
-            click.echo(f"Of {scheduler}'s jobs nothing is known: {error}", err=True)
+            click.echo(f"The states of the {scheduler} jobs are unknown: {error}", err=True)
             found = dict.fromkeys(ids, "?")
         states.update({(scheduler, job_id): state for job_id, state in found.items()})
     rows = [("job", "state", "name", "nodes", "submitted", "log")]
@@ -143,7 +149,9 @@ def jobs(everything: bool) -> None:
         if everything or state == "?" or not job_commands.is_over(job.scheduler, state):
             rows.append((job.ids()[-1], state or "gone", job.name, str(job.nodes), job.submitted, job.log))
     if len(rows) == 1:
-        click.echo("No job was submitted from here." if everything else "No job waits or runs; --all lists past ones.")
+        click.echo(
+            "No job was submitted from here." if everything else "No job is waiting or running; --all lists past ones."
+        )
         return
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     for row in rows:
@@ -152,27 +160,27 @@ def jobs(everything: bool) -> None:
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the job ends.")
 def logs(job_id: str, follow: bool) -> None:
-    """Print what JOB has printed; the logs of its nodes are in the folder that is named at the end."""
+    """Print the output of JOB; the last line names the folder with the logs of its nodes."""
     from shoal.cluster import job_records
 
     folder, job = job_records.find(job_id)
     log = Path(job.log)
     if not follow and not log.exists():
-        raise ClusterError(f"{log} is not there yet: job {job.ids()[-1]} is {_state(job) or 'gone'}; -f waits for it")
+        raise ClusterError(f"{log} does not exist yet: job {job.ids()[-1]} is {_state(job) or 'gone'}; -f waits for it")
     for piece in job_records.log_pieces(log, lambda: not follow or _is_over(job)):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     if not log.exists():
-        raise ClusterError(f"{log} is not there, and job {job.ids()[-1]} is over; see {job.script}")
+        raise ClusterError(f"{log} does not exist, and job {job.ids()[-1]} has ended; see {job.script}")
     click.echo(f"The logs of its nodes are in {job.cluster_folder(folder)}.", err=True)
 
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
 def cancel(job_id: str) -> None:
-    """Cancel JOB; a running one is told to save and to end."""
+    """Cancel JOB; if it is running, it gets a signal to save and end."""
     from shoal.cluster import job_commands, job_records
 
     _, job = job_records.find(job_id)
@@ -188,7 +196,7 @@ def _job(file: Path | None, flags: dict[str, Any], command: tuple[str, ...]) -> 
     sources = []
     site = Path(SITE_FILE).expanduser()
     if site.exists():
-        click.echo(f"With the keys of {site}.", err=True)
+        click.echo(f"Using the keys of {site}.", err=True)
         sources.append(source_of(site))
     if file is not None:
         sources.append(source_of(file))
@@ -218,7 +226,7 @@ def _make_log_folder(log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClusterError(
-            f"output: {log.parent} cannot be made: {error.strerror}; say another with --output"
+            f"output: {log.parent} cannot be made: {error.strerror}; set another with --output"
         ) from error
 
 
@@ -235,5 +243,5 @@ def _is_over(job: JobRecord) -> bool:
     try:
         return job_commands.is_over(job.scheduler, _state(job))
     except ClusterError as error:
-        click.echo(f"Its state is not known at present: {error}", err=True)
+        click.echo(f"Its state is unknown at the moment: {error}", err=True)
         return False

@@ -49,8 +49,8 @@ class TrainCommand(Command):
             if extra is None:
                 raise
             raise click.UsageError(
-                f"One environment is trained at a time (got {extra[1]} too); several stand in a YAML file as "
-                "experiments: shoal train FILE.yml",
+                f"Only one environment is trained at a time (got {extra[1]} too); to train several, write a YAML file "
+                "of experiments: shoal train FILE.yml",
                 ctx,
             ) from None
 
@@ -63,32 +63,48 @@ class TrainCommand(Command):
     "--env", "env_option", metavar="ENV", shell_complete=environments, help="The environment; the same as the argument."
 )
 @click.option("--protocol", type=click.Choice(["lines"]), help="ENV is a program that speaks this protocol.")
-@click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="A wrapper; repeatable, in order.")
-@click.option("--num-workers", type=WorkerCount(), help="Processes that sample; 0: none but this one; auto: all cores.")
+@click.option(
+    "--wrap",
+    "wraps",
+    multiple=True,
+    metavar="NAME[:KEY=VALUE,...]",
+    help="Wrap the environment; repeatable, applied in order.",
+)
+@click.option(
+    "--num-workers", type=WorkerCount(), help="Number of sampling processes; 0: only this one; auto: use all cores."
+)
 @click.option(
     "--num-cpus",
     type=click.IntRange(0),
-    help="Cores in all. Without num_workers: one for this process, one for each of N-1 workers; 0 and 1: no workers.",
+    help="Total number of cores. Without num_workers: this process and N-1 workers; 0 and 1: no workers.",
 )
-@click.option("--num-gpus", type=click.FloatRange(0), help="GPUs for learning.")
-@click.option("--local-mode", is_flag=True, help="Everything in this process; the same as --num-workers 0.")
-@stop_option("End when a result reaches its limit; repeatable.")
-@set_option("Any key, e.g. config.lr=1e-3, or lr=1e-3; repeatable.")
+@click.option("--num-gpus", type=click.FloatRange(0), help="Number of GPUs for learning.")
+@click.option("--local-mode", is_flag=True, help="Run everything in this process; the same as --num-workers 0.")
+@stop_option("Stop when a result reaches its limit; repeatable.")
+@set_option("Set any key, e.g. config.lr=1e-3, or lr=1e-3; repeatable.")
 @click.option(
     "--restore",
     metavar="RUN|CHECKPOINT|NAME",
     shell_complete=runs,
-    help="Begin a new run with the weights and the observation filter of another; other settings may differ.",
+    help="Start a new run with the weights and observation filter of another; other settings may differ.",
 )
-@click.option("--seed", type=int, help="Seed of everything random.")
+@click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option("--name", help="Name of the experiment, and the folder of its runs.")
-@click.option("--results-dir", metavar="FOLDER", help="Where runs are kept; ~ and $VAR are expanded.")
-@click.option("--checkpoint-freq", type=click.IntRange(0), help="Iterations between checkpoints; 0: none on the way.")
-@click.option("--checkpoint-at-end/--no-checkpoint-at-end", default=None, help="Whether the end is a checkpoint.")
+@click.option("--results-dir", metavar="FOLDER", help="Folder of all runs; ~ and $VAR are expanded.")
+@click.option(
+    "--checkpoint-freq",
+    type=click.IntRange(0),
+    help="Number of iterations between checkpoints; 0: none during the run.",
+)
+@click.option(
+    "--checkpoint-at-end/--no-checkpoint-at-end",
+    default=None,
+    help="Save a checkpoint when the run ends, which is the default, or not.",
+)
 @click.option("--new", is_flag=True, help="Start a new run even if there is one to continue.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved config and stop.")
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
-@click.option("--ray-address", metavar="HOST:PORT|auto", help="A running Ray cluster for the workers.")
+@click.option("--ray-address", metavar="HOST:PORT|auto", help="Address of a running Ray cluster for the workers.")
 def train(
     env: str | None,
     file: Path | None,
@@ -121,7 +137,9 @@ def train(
     env, file = argument_or_file(env, file)
     env = _environment(env, env_option)
     if env is None and file is None:
-        raise click.UsageError("There is nothing to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`.")
+        raise click.UsageError(
+            "There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`."
+        )
     from shoal.config.wrappers import parse_wrap
 
     flags: dict[str, Any] = {
@@ -194,14 +212,14 @@ def _overrides(flags: Mapping[str, Any], sets: Sequence[str]) -> list[tuple[str,
 
 @click.command(cls=Command)
 @click.argument("run", metavar="RUN|NAME", shell_complete=runs)
-@stop_option("New criteria in place of the run's own; repeatable.")
-@set_option("Another value of a key that may change in a run, e.g. config.lr=1e-4; repeatable.")
+@stop_option("Stop criteria that replace those of the run; repeatable.")
+@set_option("Change a key that may change during a run, e.g. config.lr=1e-4; repeatable.")
 @where_option()
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
 def resume(run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, quiet: bool) -> None:
     """Continue RUN (a folder, or the NAME of an experiment: its newest run) from its newest good checkpoint.
 
-    Of a sweep it is the best trial. With --set it goes on with other settings, as far as a run can change them.
+    The NAME of a sweep stands for its best trial. --set changes settings that may change during a run.
     """
     from shoal.config.overrides import parse_override
 
@@ -229,6 +247,8 @@ def env_of(env: str | None, protocol: str | None, command: str) -> str | dict[st
         if env is None:
             raise click.UsageError(f"--protocol is for a program: {command} ./PROGRAM --protocol {protocol}")
         return {"command": shlex.split(env), "protocol": protocol}
+    if env is not None and env.endswith(".fmu"):
+        return {"fmu": env}
     if env is None or not env.endswith(".py"):
         return env
     from shoal.envs.catalogue import class_in_file
@@ -268,7 +288,7 @@ def experiments_of(file: Path | None, overrides: list[tuple[str, Any]]) -> list[
     experiments = experiments_from_file(file, overrides)
     names = [experiment.name for experiment in experiments]
     if len(set(names)) < len(names):
-        raise click.UsageError(f"--name gives {len(names)} experiments of {file} one name; leave it out.")
+        raise click.UsageError(f"--name gives all {len(names)} experiments of {file} the same name; leave it out.")
     return experiments
 
 
@@ -312,7 +332,7 @@ def _check_resources(experiment: Experiment, num_cpus: int | None, ray_address: 
     is_elsewhere = ray_address is not None or bool(os.environ.get("RAY_ADDRESS"))
     if num_cpus > here and not is_elsewhere:
         raise ConfigError(
-            f"--num-cpus: this machine gives {here} (got {num_cpus}); use --num-cpus {here}, or --num-workers "
+            f"--num-cpus: this machine has {here} (got {num_cpus}); set --num-cpus {here}, or --num-workers "
             f"{num_cpus - 1} if workers may share cores"
         )
     needed = layout_of(config).cpus + DRIVER_CPUS
@@ -324,7 +344,7 @@ def _check_resources(experiment: Experiment, num_cpus: int | None, ray_address: 
         fewer = f"--num-workers {most}" if is_enough else "use fewer learners"
         raise ConfigError(
             f"--num-cpus: {config.num_workers} workers of {config.num_cpus_per_worker:g} cores{evaluation} and "
-            f"{learners} need {needed:g} (got {num_cpus}); give more, or {fewer}"
+            f"{learners} need {needed:g} (got {num_cpus}); allow more, or {fewer}"
         )
 
 

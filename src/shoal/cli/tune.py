@@ -26,25 +26,31 @@ NUM_EXAMPLES = 3
 @click.command(cls=Command)
 @click.argument("argument", metavar="[FILE]", required=False, type=click.Path())
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more sweeps.")
-@click.option("--num-samples", type=click.IntRange(1), help="How many trials are drawn (for each point of the grids).")
-@click.option("--metric", metavar="NAME", help="The result that tells which trial is the best; needs --mode.")
-@click.option("--mode", type=click.Choice(["max", "min"]), help="Whether the largest or the smallest is the best.")
-@click.option("--scheduler", metavar="NAME", help="fifo, asha, hyperband, median, pbt, pb2 or bohb.")
-@click.option("--search", metavar="NAME", help="random, optuna, hyperopt, bayesopt, bohb, nevergrad or ax.")
-@click.option("--max-concurrent", type=click.IntRange(1), help="Most trials at the same time.")
+@click.option("--num-samples", type=click.IntRange(1), help="Number of trials to draw (for each point of the grids).")
+@click.option("--metric", metavar="NAME", help="Result by which trials are ranked; needs --mode.")
 @click.option(
-    "--seeds", type=click.IntRange(1), help="Seeds that each configuration runs with; it is ranked by the mean."
+    "--mode", type=click.Choice(["max", "min"]), help="Whether the largest or the smallest value is the best."
 )
-@stop_option("End a trial when a result is reached; repeatable.")
-@set_option("Any key, or a search; repeatable.")
-@click.option("--name", help="Name of the sweep, and the folder that it goes to.")
-@click.option("--results-dir", metavar="FOLDER", help="Where sweeps are kept; ~ and $VAR are expanded.")
+@click.option(
+    "--scheduler", metavar="NAME", help="Scheduler of the trials: fifo, asha, hyperband, median, pbt, pb2 or bohb."
+)
+@click.option(
+    "--search", metavar="NAME", help="Search algorithm: random, optuna, hyperopt, bayesopt, bohb, nevergrad or ax."
+)
+@click.option("--max-concurrent", type=click.IntRange(1), help="Maximum number of trials at the same time.")
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Number of seeds for each configuration, which is ranked by its mean."
+)
+@stop_option("Stop a trial when a result reaches its limit; repeatable.")
+@set_option("Set any key to a value or a search; repeatable.")
+@click.option("--name", help="Name of the sweep, and of its folder.")
+@click.option("--results-dir", metavar="FOLDER", help="Folder of all sweeps; ~ and $VAR are expanded.")
 @click.option("--new", is_flag=True, help="Start a new sweep even if there is one to continue.")
 @click.option("--resume", "resumed", metavar="NAME|FOLDER", help="Continue a sweep, without its file.")
 @click.option("--dry-run", is_flag=True, help="Print what would be tried, and stop.")
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
-@click.option("--ray-address", metavar="HOST:PORT|auto", help="A running Ray cluster for the trials.")
-@click.option("--num-cpus", type=click.IntRange(1), help="Cores to use in all.")
+@click.option("--ray-address", metavar="HOST:PORT|auto", help="Address of a running Ray cluster for the trials.")
+@click.option("--num-cpus", type=click.IntRange(1), help="Total number of cores to use.")
 def tune(
     argument: str | None,
     file: Path | None,
@@ -68,13 +74,13 @@ def tune(
 ) -> None:
     """Search for the best settings: many runs of the experiment in a YAML file, with searches in place of values.
 
-    In the file, lr: {loguniform: [1e-5, 1e-2]} or {grid_search: [1e-3, 1e-4]} stands for the value, and num_samples,
-    metric, mode, scheduler, search_alg, seeds beside stop. The same command continues a sweep that was interrupted.
+    In the file, write lr: {loguniform: [1e-5, 1e-2]} or {grid_search: [1e-3, 1e-4]} for the value, and num_samples,
+    metric, mode, scheduler, search_alg or seeds beside stop. The same command continues a sweep that was interrupted.
     """
     argument, file = argument_or_file(argument, file)
     if argument is not None:
         raise click.UsageError(
-            f"A sweep stands in a YAML file; type `shoal tune FILE.yml` (got {argument}), or `shoal train {argument}`."
+            f"A sweep needs a YAML file; type `shoal tune FILE.yml` (got {argument}), or `shoal train {argument}`."
         )
     from shoal.config.overrides import parse_override
 
@@ -98,15 +104,15 @@ def tune(
         _use(ray_address)
         from shoal.tune.sweep_run import SweepRun
 
-        follow(SweepRun.resume(resumed, results_dir), quiet, num_cpus)
+        follow(SweepRun.resume(resumed, results_dir, num_cpus), quiet)
         return
     if file is None:
-        raise click.UsageError("There is nothing to search; type `shoal tune -f FILE`, or `shoal tune --resume NAME`.")
+        raise click.UsageError("There is no sweep to run; type `shoal tune -f FILE`, or `shoal tune --resume NAME`.")
     from shoal.config.sweep import sweeps_from_file
 
     sweeps = sweeps_from_file(file, overrides)
     if len({sweep.name for sweep in sweeps}) < len(sweeps):
-        raise click.UsageError(f"--name gives {len(sweeps)} sweeps of {file} one name; leave it out.")
+        raise click.UsageError(f"--name gives all {len(sweeps)} sweeps of {file} the same name; leave it out.")
     from shoal.envs.importing import UserCode
 
     user_code = UserCode.at(file.parent)
@@ -118,21 +124,18 @@ def tune(
     from shoal.tune.sweep_run import SweepRun
 
     for sweep in sweeps:
-        follow(SweepRun.open(sweep, new, user_code), quiet, num_cpus)
+        follow(SweepRun.open(sweep, new, user_code, num_cpus=num_cpus), quiet)
 
 
-def follow(run: SweepRun, quiet: bool, num_cpus: int | None) -> None:
+def follow(run: SweepRun, quiet: bool) -> None:
     """Run a sweep before the user's eyes; the process ends here if a signal ended it."""
     from shoal.cli.output import guard_streams, report_lost_streams
     from shoal.cli.tune_view import open_tune_view, tell_end
 
     streams = guard_streams()
-    for note in run.notes:
-        click.echo(note)
-    run.num_cpus = num_cpus
     is_done = run.done is not None
     if is_done:
-        click.echo(f"{run.folder} is finished: {run.done}. For another one add --new.")
+        click.echo(f"{run.folder} is finished: {run.done}. To start another one, add --new.")
     analysis = None
     try:
         with open_tune_view(run, quiet or is_done) as view:
@@ -210,19 +213,19 @@ def _check_cores(num_cpus: int | None, ray_address: str | None) -> None:
     if num_cpus is None:
         return
     if ray_address is not None:
-        raise ConfigError("--num-cpus: a cluster that runs already has its own cores; leave it out")
+        raise ConfigError("--num-cpus: a running cluster has its own cores; leave it out")
     from shoal.machine.cores import cores
 
     here = cores()
     if num_cpus > here:
-        raise ConfigError(f"--num-cpus: this machine gives {here} (got {num_cpus}); use {here}, or leave it out")
+        raise ConfigError(f"--num-cpus: this machine has {here} (got {num_cpus}); use {here}, or leave it out")
 
 
 def _check_alone(file: Path | None, changes: list[str], new: bool, dry_run: bool) -> None:
     """A sweep that goes on is what it was."""
     given = ["-f"] * (file is not None) + ["--new"] * new + ["--dry-run"] * dry_run + changes
     if given:
-        raise click.UsageError(f"--resume goes on with the sweep as it was; leave {', '.join(given)} out.")
+        raise click.UsageError(f"--resume continues the sweep as it was; leave {', '.join(given)} out.")
 
 
 def _use(ray_address: str | None) -> None:

@@ -52,7 +52,7 @@ def open_tune_view(run: SweepRun, quiet: bool) -> Iterator[TuneView]:
     """The view that suits where the output goes; meanwhile it also shows shoal's own warnings."""
     overview = TrialOverview(run.sweep, read_trials(run.folder))
     if run.done is None:
-        how = f"goes on with {overview.counts()}" if overview.records else counted(trial_count(run.sweep), "trial")
+        how = f"continues with {overview.counts()}" if overview.records else counted(trial_count(run.sweep), "trial")
         click.echo(f"{run.sweep.name}: {how} in {run.folder}")
         sys.stdout.flush()
     if quiet:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 async def found_head(look: Callable[[], Notice | None], timeout_s: float) -> tuple[Peer, str, Notice]:
     """A connection to the head, once it has published where it listens; the address that reaches it; its notice."""
     deadline = monotonic() + timeout_s
-    problem = "it has not shown up"
+    problem = "it has not appeared"
     known, since = None, 0.0
     while monotonic() < deadline:
         notice = look()
@@ -49,7 +49,7 @@ async def found_head(look: Callable[[], Notice | None], timeout_s: float) -> tup
         if notice is not None:
             # A killed head leaves its notice behind; so may an earlier launch, until the new head writes its own.
             if monotonic() - since > PATIENCE_S:
-                raise ClusterError(f"{socket.gethostname()} found a head that does not answer any more: {problem}")
+                raise ClusterError(f"{socket.gethostname()} found a head that no longer answers: {problem}")
             calls = [asyncio.create_task(_called(address, notice)) for address in notice.addresses]
             peer, problem = await _first(calls)
             if peer is not None:

@@ -41,7 +41,7 @@ def allocation(environ: Environ, scheduler: str | None = None) -> Allocation | N
     (wanted,) = known
     ways = ", or ".join(" and ".join((wanted.job_variable, *way.names)) for way in wanted.host_variables)
     raise ClusterError(
-        f"This is no {scheduler} job: {ways} must be set; run this inside of a job, or leave --scheduler out."
+        f"This is not a job of {scheduler}: {ways} must be set; run this inside a job, or leave --scheduler out."
     )
 
 

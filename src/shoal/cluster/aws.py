@@ -88,15 +88,19 @@ def _problems(cluster: AwsCluster) -> list[str]:
         if path is not None and not path.exists():
             problems.append(f"{option}: there is no {path}")
     if cluster.image is None:
-        problems.append(f'--image: say what the machines run; Ubuntu\'s newest is --image "$({newest_image(cluster)})"')
+        problems.append(f'--image: is missing; the newest Ubuntu is --image "$({newest_image(cluster)})"')
     if bool(ARM.match(cluster.instance_type)) != bool(ARM.match(cluster.head_instance_type)):
-        problems.append("--head-instance-type: one image runs on ARM or on Intel and AMD; choose both types alike")
+        problems.append(
+            "--head-instance-type: one image runs on ARM or on Intel and AMD; choose both types of the same kind"
+        )
     if cluster.spot_price is not None and not 0 < cluster.spot_price < 1000:
         problems.append(f"--spot-price: must be US dollars per hour and machine (got {cluster.spot_price:g})")
     if cluster.is_spot and cluster.nodes == 1:
         problems.append("--spot: the head is never a spot machine, and there is no other; add --nodes N")
     if cluster.ssh_from is not None and cluster.security_group is not None:
-        problems.append("--ssh-from: who may ssh in is said by the rules of --security-group; leave one of them out")
+        problems.append(
+            "--ssh-from: the rules of --security-group decide who may connect by ssh; leave one of them out"
+        )
     if cluster.ssh_from is not None:
         try:
             ipaddress.IPv4Network(cluster.ssh_from)
@@ -104,7 +108,7 @@ def _problems(cluster: AwsCluster) -> list[str]:
             problems.append(f"--ssh-from: must be a network such as 203.0.113.7/32 (got {cluster.ssh_from!r})")
     if cluster.wheel is None and (source := installed_from()) is not None:
         problems.append(
-            f"--wheel: the machines need this shoal, which is from no package index; type pip wheel --no-deps -w dist "
+            "--wheel: the machines need this shoal, which is not on a package index; type pip wheel --no-deps -w dist "
             f"{source} and add --wheel dist/shoal_rl-{__version__}-py3-none-any.whl"
         )
     return problems
@@ -158,7 +162,7 @@ def check_with_ray(text: str) -> str:
     except (ValidationError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ClusterError(
-            f"cluster.yaml: Ray {ray.__version__} refuses it: {reason}; type pip install ray==2.60.0, which takes it"
+            f"cluster.yaml: Ray {ray.__version__} refuses it: {reason}; type pip install ray==2.60.0, which accepts it"
         ) from None
     return str(ray.__version__)
 
@@ -173,14 +177,14 @@ def _header(cluster: AwsCluster) -> str:
     go = f"cd ~/{cluster.folder.name} && " if cluster.folder else ""
     machines = "1 machine" if cluster.nodes == 1 else f"{cluster.nodes} machines"
     return f"""\
-# {machines} on AWS for shoal {__version__}, for Ray's own `ray up`. What you type on your own machine:
+# {machines} on AWS for shoal {__version__}, for Ray's own `ray up`. Type on your own machine:
 #
 #   pip install boto3 && aws configure        # once: Ray needs boto3, and your credentials
 {group}#   ray up cluster.yaml                       # start the machines; again after a change of this file
 #   ray attach --tmux cluster.yaml            # a shell on the head that outlives the connection; in it:
 #       {go}shoal train ENV --num-workers auto --ray-address auto
-#   ray rsync-down cluster.yaml '~/shoal_results/' ./shoal_results/    # bring the results home
-#   ray down cluster.yaml                     # end the machines: until then they cost money
+#   ray rsync-down cluster.yaml '~/shoal_results/' ./shoal_results/    # copy the results to this machine
+#   ray down cluster.yaml                     # stop the machines: until then they cost money
 #
 # ENV is the environment, as on your own machine. {cluster.keep}/token is the key to the cluster: whoever reads
 # it can run code there. It is not in this file.
@@ -192,8 +196,8 @@ def _group_commands(cluster: AwsCluster) -> str:
     return f"""\
 #
 #   Once: a security group that lets ssh in from {cluster.ssh_from or "this machine"}, the machines to each other, and
-#   nothing else. Ray takes a group of this name as it is; without one it makes one that lets ssh in from everywhere,
-#   though only with the key. If the account has several VPCs, say which (--vpc-id), and write this file anew with
+#   nothing else. Ray uses a group of this name as it is; without one it creates one that lets ssh in from everywhere,
+#   though only with the key. If the account has several VPCs, choose one (--vpc-id), and write this file again with
 #   --security-group $GROUP.
 #
 #   GROUP=$(aws ec2 create-security-group --region {cluster.region} --group-name {_group(cluster)} \\
@@ -222,7 +226,7 @@ provider:
   region: {cluster.region}
   cache_stopped_nodes: false  # `ray down` ends machines with their disks, instead of keeping the disks at a price
   key_pair:
-    key_name: {cluster.key_name}  # made by the first `ray up`, if ~/.ssh/{cluster.key_name}.pem is not there
+    key_name: {cluster.key_name}  # created by the first `ray up`, if ~/.ssh/{cluster.key_name}.pem is not there
 {group}
 auth:
   ssh_user: ubuntu

@@ -24,7 +24,7 @@ def batch_script(job: Job, scheduler: Scheduler, programs: Path, folder: Path) -
     directives = [*dialect.directives(job), *job.extra_directives]
     parts = [
         [f"#!/bin/bash{' --login' * job.login_shell}", *(f"{dialect.word} {directive}" for directive in directives)],
-        [f"{MARK}; `{dialect.submit}` submits it as well, also where there is no shoal."],
+        [f"{MARK}; `{dialect.submit}` submits it too, even where shoal is not installed."],
         _profile(job, scheduler),
         [dialect.opening.replace("@LOG@", log if log.startswith("/") else f"$PWD/{log}")],
         _preamble(job),
@@ -69,7 +69,7 @@ def _preamble(job: Job) -> list[str]:
         return []
     # Always with 1: to some schedulers other codes mean more than that the job has failed.
     return [
-        "# The preamble of the job's description. Where a line of it fails, that is said, and the job ends.",
+        "# The preamble of the job's description. If a line of it fails, a message says so, and the job ends.",
         """trap 'echo "The job ended in its preamble, with exit code $?." >&2; exit 1' EXIT""",
         """trap 'code=$? at=$LINENO""",
         """  [ ${#BASH_SOURCE[@]} -eq 1 ] || code=0 # the lines of a file that it sources may fail""",
@@ -105,7 +105,7 @@ def _launch(job: Job, folder: Path) -> list[str]:
             options += f" --{name.replace('_', '-')} {getattr(job, name)}"
     return [
         "# `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.",
-        "# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.",
+        "# Its process group is its own (set -m): signals of the scheduler reach it through this shell.",
         "set +e -m",
         f"shoal launch {options} \\",
         f"  -- {shlex.join(job.command)} </dev/null &",
@@ -146,7 +146,7 @@ def _end(job: Job, scheduler: Scheduler) -> list[str]:
             f'  if [ -z "$stopped" ] && [ "{dialect.requeue_count}" -lt {job.max_requeues} ]; then',
             f"    {dialect.again}",
             "  fi",
-            '  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2',
+            '  echo "The run is saved, but the job is not requeued; submit it again to continue." >&2',
             "fi",
         ]
     if dialect.requeue_code is not None and (job.requeue or dialect.requeues_unasked):

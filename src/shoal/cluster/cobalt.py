@@ -64,7 +64,7 @@ def _directives(job: Job) -> list[str]:
     ]
 
 
-_WHOLE_NODES = "Cobalt gives whole nodes; leave it out"
+_WHOLE_NODES = "Cobalt allocates whole nodes; leave it out"
 
 COBALT = Scheduler(
     name="cobalt",

@@ -34,11 +34,6 @@ class Peer:
         self._num_sent = self._num_received = 0
 
     @property
-    def local_address(self) -> str:
-        """The address of this end."""
-        return str(self._writer.get_extra_info("sockname")[0])
-
-    @property
     def remote_address(self) -> str:
         """The address of the other end."""
         return str(self._writer.get_extra_info("peername")[0])
@@ -105,7 +100,7 @@ async def call(host: str, port: int, secret: str, timeout_s: float) -> Peer:
     except asyncio.TimeoutError as error:
         raise ClusterError(f"{host}:{port} cannot be reached: no answer") from error
     except (OSError, EOFError) as error:
-        raise ClusterError(f"{host}:{port} cannot be reached: {error or 'it hung up'}") from error
+        raise ClusterError(f"{host}:{port} cannot be reached: {error or 'it closed the connection'}") from error
 
 
 async def _call(host: str, port: int, secret: str) -> Peer:
@@ -114,7 +109,7 @@ async def _call(host: str, port: int, secret: str) -> Peer:
     try:
         greeting = await reader.readexactly(len(GREETING) + NONCE_BYTES)
         if not greeting.startswith(GREETING):
-            raise ClusterError(f"{host}:{port} is not a job of shoal's")
+            raise ClusterError(f"{host}:{port} is not a job of shoal")
         theirs, ours = greeting[len(GREETING) :], os.urandom(NONCE_BYTES)
         writer.write(ours + proof(known, b"agent", theirs, ours))
         if not is_proof(await reader.readexactly(PROOF_BYTES), known, b"head", ours, theirs):

@@ -56,7 +56,7 @@ def _directives(job: Job) -> list[str]:
     ]
 
 
-_SITE_OWN = "Grid Engine's name for it is another at every site; write the site's into extra_directives, as"
+_SITE_OWN = "Grid Engine's name for it differs from site to site; write your site's into extra_directives, as"
 
 GRID_ENGINE = Scheduler(
     name="sge",

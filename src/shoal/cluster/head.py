@@ -155,11 +155,6 @@ class Head:
         return [host for host in self._hosts.values() if host.state == "up"]
 
     @property
-    def num_ranks_here(self) -> int:
-        """How many ranks have said hello."""
-        return sum(len(host.members) for host in self._hosts.values())
-
-    @property
     def seconds(self) -> float:
         """Since the launch began."""
         return monotonic() - self._started_at
@@ -179,7 +174,7 @@ class Head:
         await self._until(lambda: all(member.has_stopped for member in members), deadline)
         silent = {host.name for host in self._hosts.values() if not all(member.has_stopped for member in host.members)}
         if silent:
-            self._tell(f"{', '.join(sorted(silent))} did not say that everything has ended there")
+            self._tell(f"{', '.join(sorted(silent))} did not confirm that everything has ended there")
         if self._server is not None:
             self._server.close()
         for member in members:
@@ -269,7 +264,7 @@ class Head:
         has = f"{first.name} has" if num_others == 0 else f"{first.name} and {_counted(num_others, 'other host')} have"
         example = f"{first.num_cpus} on {first.name}, which has {first.usable_cpus}"
         if self._plan.num_cpus is not None:
-            self._tell(f"{has} fewer CPUs than --num-cpus, so Ray offers more than there are ({example})")
+            self._tell(f"{has} fewer CPUs than --num-cpus, so Ray offers more CPUs than there are ({example})")
         else:
             self._tell(
                 f"{has} more ranks than CPUs, so Ray offers one CPU for each rank ({example}); "
@@ -370,16 +365,16 @@ class Head:
         return count >= self._num_hosts()
 
     def _missing(self) -> str:
-        """Who has not shown up."""
+        """Who has not appeared."""
         here = {short_name(host.name) for host in self._hosts.values()}
         absent = [name for name in self._plan.host_names if short_name(name) not in here]
         if absent:
-            return f"{', '.join(absent)} {'has' if len(absent) == 1 else 'have'} not shown up"
+            return f"{', '.join(absent)} {'has' if len(absent) == 1 else 'have'} not appeared"
         ranks = {member.hello["rank"] for host in self._hosts.values() for member in host.members}
         missing = [str(rank) for rank in range(self._plan.num_ranks or 0) if rank not in ranks]
         if missing:
-            return f"rank {', '.join(missing)} of {self._plan.num_ranks} has not shown up"
-        return f"only {_counted(len(self._hosts), 'host')} of {self._plan.min_nodes or self._num_hosts()} have shown up"
+            return f"rank {', '.join(missing)} of {self._plan.num_ranks} has not appeared"
+        return f"only {_counted(len(self._hosts), 'host')} of {self._plan.min_nodes or self._num_hosts()} have appeared"
 
     async def _until(self, holds: Callable[[], bool], deadline: float | None = None) -> None:
         """Wait for news until the claim holds or the time is over."""

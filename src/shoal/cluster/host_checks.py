@@ -73,7 +73,7 @@ def _other_versions(other: Sequence[str], usual: Mapping[str, str | None], detai
     wanted = " ".join(f"'{name}=={version}'" for name, version in exact.items() if version)
     if wanted and not {"python", "shoal"} & set(other):
         return Finding("bad" if "ray" in other else "warn", detail, f"{python} -m pip install {wanted}")
-    remedy = "use one environment on every host, on a file system that all of them see"
+    remedy = "use one environment on every host, on a file system that they all share"
     return Finding("bad" if {"python", "shoal"} & set(other) else "warn", detail, remedy)
 
 
@@ -112,7 +112,7 @@ def _threads(facts: Facts) -> Finding:
         return Finding("ok", "unlimited")
     by, room = min(left.items(), key=lambda pair: pair[1])
     need = THREADS_PER_NODE + THREADS_PER_CPU * _usable_cpus(facts)
-    detail = f"room for {room} more by {by}"
+    detail = f"{by} allows {room} more"
     if room >= need:
         return Finding("ok", detail)
     raised = f"ulimit -u {'unlimited' if hard is None else hard}"
@@ -146,7 +146,7 @@ def _shm(facts: Facts) -> Finding:
 def _memory(facts: Facts) -> Finding:
     memory = facts["memory"]
     limited = (
-        f", all that a cgroup gives of {bytes_text(memory['machine'])}" if memory["total"] < memory["machine"] else ""
+        f", the limit of a cgroup, of {bytes_text(memory['machine'])}" if memory["total"] < memory["machine"] else ""
     )
     detail = f"{bytes_text(memory['available'])} free of {bytes_text(memory['total'])}{limited}"
     if memory["available"] >= LEAST_MEMORY:
@@ -221,7 +221,7 @@ def _clocks(hosts: Mapping[str, Facts]) -> dict[str, Finding]:
             findings[host] = Finding("ok", f"within {abs(offset) + unsure:.1f} s")
         else:
             verdict: Verdict = "bad" if off > BREAKING_SKEW_S else "warn"
-            remedy = "sudo chronyc makestep, or ask the administrator to switch NTP on"
+            remedy = "sudo chronyc makestep, or ask the administrator to enable NTP"
             findings[host] = Finding(verdict, f"{offset:+.1f} s, give or take {unsure:.1f}", remedy)
     return findings
 
@@ -237,7 +237,7 @@ def _token(facts: Facts) -> Finding:
         if file["owner"] != "us":
             return Finding("bad", f"{path} belongs to {file['owner']}", f"mv {path} {path}.not-mine")
     if "RAY_AUTH_TOKEN" in facts["ray_variables"]:
-        return Finding("warn", "RAY_AUTH_TOKEN is set, and Ray takes it before any file", "unset RAY_AUTH_TOKEN")
+        return Finding("warn", "RAY_AUTH_TOKEN is set, and Ray prefers it to any file", "unset RAY_AUTH_TOKEN")
     return Finding("ok", ", ".join(f"{file['path']} {file['mode']}" for file in facts["token_files"]) or "no old one")
 
 
@@ -279,7 +279,7 @@ def _usable_cpus(facts: Facts) -> int:
 def _cpus(facts: Facts) -> Finding:
     cpus, given = facts["cpus"], facts["allocation"] or {}
     if "error" in given:
-        return Finding("bad", given["error"], "say which scheduler it is: --scheduler slurm|pbs|lsf|cobalt|sge|none")
+        return Finding("bad", given["error"], "name the scheduler: --scheduler slurm|pbs|lsf|cobalt|sge|none")
     promised = given.get("cpus_here")
     told = {"affinity": cpus["affinity"], "cgroup": cpus["cgroup"], given.get("scheduler", ""): promised}
     parts = ", ".join(f"{name} {number:g}" for name, number in told.items() if number is not None)
@@ -303,11 +303,11 @@ def _other_rays(facts: Facts) -> Finding:
     rays, folder = facts["tasks"]["rays"], facts["tmp_ray"]
     told = []
     if rays["ours"]:
-        told.append(f"{rays['ours']} daemons of a Ray of yours run")
+        told.append(f"{rays['ours']} Ray daemons of yours are running")
     if "another user" in folder.values():
         told.append("/tmp/ray is another user's, where a bare ray.init() looks for a cluster")
     if rays["others"]:
-        told.append(f"{rays['others']} daemons of others")
+        told.append(f"{rays['others']} Ray daemons of other users")
     if not rays["ours"] and "another user" not in folder.values():
         return Finding("ok", told[0] if told else "none")
     see = "see whether you still need them: ps -u $USER -o pid,lstart,cmd | grep -E 'raylet|gcs_server'"
@@ -328,7 +328,7 @@ def _umask(facts: Facts) -> Finding:
     umask = facts["umask"]
     if umask is None or int(umask, 8) & 0o002:
         return Finding("ok", umask or "unknown")
-    return Finding("warn", f"{umask}: everybody may write the files that you make", "umask 022")
+    return Finding("warn", f"{umask}: everybody may write the files that you create", "umask 022")
 
 
 def _encoding(facts: Facts) -> Finding:

@@ -40,7 +40,7 @@ def expand(text: str, where: str = "The host list") -> list[str]:
         new = ["".join(choice) for choice in itertools.product(*choices)]
         wrong = next((name for name in new if not _NAME.fullmatch(name)), None)
         if wrong is not None:
-            raise _nonsense(f"{wrong!r} is no host name", text, start, where)
+            raise _nonsense(f"{wrong!r} is not a host name", text, start, where)
         names += new
     return names
 
@@ -62,7 +62,7 @@ def host_file(text: str, where: str = "The host file") -> list[Host]:
                 raise ClusterError(f"{place}: cannot read {word!r}; write `host slots=N`, `host:N` or only `host`.")
             counts.append(word.removeprefix("slots="))
         if len(counts) > 1:
-            raise ClusterError(f"{place}: {names} has its CPUs twice; write `{names} slots=N`.")
+            raise ClusterError(f"{place}: {names} has two numbers of CPUs; write `{names} slots=N`.")
         cpus = _count(counts[0], place) if counts else None
         found += [(name, cpus) for name in expand(names, place)]
     if not found:
@@ -79,7 +79,7 @@ def hosts_and_slots(text: str, where: str) -> list[Host]:
     """The hosts of `h1 16 h2 16`, as LSF writes them."""
     words = text.split()
     if len(words) % 2:
-        raise ClusterError(f"{where}: {words[-1]!r} has no number of slots behind it; name the hosts with --hosts.")
+        raise ClusterError(f"{where}: {words[-1]!r} is not followed by a number of slots; name the hosts with --hosts.")
     return _merged((_name(name, where), _count(slots, where)) for name, slots in zip(words[::2], words[1::2]))
 
 
@@ -89,7 +89,9 @@ def hosts_with_slots(text: str, where: str) -> list[Host]:
     for line, words in _lines(text):
         place = f"{where}, line {line}"
         if len(words) < 2:
-            raise ClusterError(f"{place}: {words[0]!r} has no number of slots behind it; name the hosts with --hosts.")
+            raise ClusterError(
+                f"{place}: {words[0]!r} is not followed by a number of slots; name the hosts with --hosts."
+            )
         found.append((_name(words[0], place), _count(words[1], place)))
     return _merged(found)
 
@@ -100,7 +102,7 @@ def _parts(text: str, where: str) -> Iterator[tuple[int, str]]:
     for place, letter in enumerate(f"{text},"):
         if letter == "[":
             if opened is not None:
-                raise _nonsense("a bracket inside of a bracket", text, place, where)
+                raise _nonsense("a bracket inside a bracket", text, place, where)
             opened = place
         elif letter == "]":
             if opened is None:
@@ -131,7 +133,7 @@ def _bracket(inside: str, text: str, start: int, where: str) -> list[str]:
         elif _ITEM.fullmatch(item):
             items.append(item)
         else:
-            raise _nonsense(f"{item!r} is no number and no range", text, start, where)
+            raise _nonsense(f"{item!r} is neither a number nor a range", text, start, where)
     return items
 
 
@@ -154,13 +156,13 @@ def _merged(found: Iterable[tuple[str, int | None]]) -> list[Host]:
 
 def _name(word: str, where: str) -> str:
     if not _NAME.fullmatch(word):
-        raise ClusterError(f"{where}: {word!r} is no host name; name the hosts with --hosts.")
+        raise ClusterError(f"{where}: {word!r} is not a host name; name the hosts with --hosts.")
     return word
 
 
 def _count(word: str, where: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", word):
-        raise ClusterError(f"{where}: {word!r} is no number of CPUs; write a whole number, 1 or more.")
+        raise ClusterError(f"{where}: {word!r} is not a number of CPUs; write a whole number, 1 or more.")
     return int(word)
 
 

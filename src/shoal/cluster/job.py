@@ -23,12 +23,12 @@ _SHELL_ONLY = re.compile(r"[$`|&;<>()\n]")
 def length_of_time(value: Any) -> int:
     """A length of time in whole seconds, rounded up."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError(f"must say its unit, as {EXAMPLES}")
+        raise ValueError(f"must have a unit, such as {EXAMPLES}")
     if not isinstance(value, str):
         raise ValueError(f"must be a length of time such as {EXAMPLES}")
     length = math.ceil(seconds(value))
     if length == 0:
-        raise ValueError("must be longer than nothing")
+        raise ValueError("must be more than 0")
     return length
 
 
@@ -43,7 +43,7 @@ def memory_mb(value: Any) -> int:
 def job_name(value: str) -> str:
     """Refuse a name that some scheduler refuses."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,62}", value):
-        raise ValueError("must begin with a letter and go on with at most 62 letters, digits, dots, dashes or _")
+        raise ValueError("must be a letter followed by at most 62 letters, digits, dots, dashes or _")
     return value
 
 
@@ -58,7 +58,9 @@ def log_file(value: str) -> str:
     """The path of a log, with `~` expanded; `%j` in it stands for the job's id."""
     path = os.path.expanduser(value)
     if not re.fullmatch(r"(?:[\w.,+@=/-]|%j)+", path, re.ASCII) or path.startswith("-") or path.endswith("/"):
-        raise ValueError("must be a file of letters, digits and . , + @ = / _ -, in which %j stands for the job's id")
+        raise ValueError(
+            "must be a file name of letters, digits and . , + @ = / _ -, in which %j is replaced by the job's id"
+        )
     return path
 
 
@@ -92,7 +94,7 @@ def variable_values(value: Any) -> dict[str, str]:
     found = {}
     for name, content in value.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise ValueError(f"{printable(str(name))} is no name of a variable")
+            raise ValueError(f"{printable(str(name))} is not the name of a variable")
         if isinstance(content, bool) or not isinstance(content, str | int | float):
             raise ValueError(f"{name} must be text or a number; put it in quotes")
         if not str(content).isprintable():
@@ -107,7 +109,7 @@ def command_words(value: Any) -> tuple[str, ...]:
     words: Sequence[Any] = ()
     if isinstance(value, str):
         if _SHELL_ONLY.search(value):
-            raise ValueError('is not read by a shell, so $ | & ; < > ( ) mean nothing; say [bash, -c, "..."] for them')
+            raise ValueError('is not read by a shell, so $ | & ; < > ( ) mean nothing; use [bash, -c, "..."] for them')
         try:
             words = shlex.split(value)
         except ValueError:
@@ -144,41 +146,41 @@ class Job(BaseModel):
     nodes: Size = 1
     """Machines."""
     walltime: Duration
-    """The longest time that the job may take, as "20m" or "02:30:00"; the scheduler ends it then."""
+    """Time limit of the job, such as "20m" or "02:30:00", at which the scheduler ends it."""
     account: Word | None = None
-    """Who pays: Slurm's account, the project of PBS, LSF, Cobalt and Grid Engine."""
+    """Account or project to charge: Slurm's account, the project of PBS, LSF, Cobalt and Grid Engine."""
     partition: Word | None = None
     """Slurm's partition, the queue of PBS, LSF, Cobalt and Grid Engine; null: the site's default."""
     cpus_per_node: Size | None = None
-    """Cores on each node; null: as many as the site gives who does not ask, which on shared nodes is one."""
+    """Number of cores on each node; null: the site's default, which on shared nodes is one."""
     gpus_per_node: Count | None = None
-    """GPUs on each node."""
+    """Number of GPUs on each node."""
     memory_per_node: Annotated[int, PlainValidator(memory_mb), _TEXT] | None = None
-    """Memory on each node, as "64GB"."""
+    """Memory on each node, such as "64GB"."""
     scheduler: Text = "auto"
-    """Whose batch script to write: slurm, lsf, cobalt, pbs, sge, or one that a package adds; auto: this machine's."""
+    """Scheduler: slurm, lsf, cobalt, pbs, sge, or one that a package adds; auto: the one of this machine."""
     parallel_environment: Word | None = None
-    """Grid Engine's name for a way to spread slots over nodes, as `qconf -spl` lists them; needed there only."""
+    """Parallel environment, which Grid Engine alone requires; `qconf -spl` lists those of the site."""
     extra_directives: Annotated[tuple[str, ...], PlainValidator(directive_lines), _LINES] = ()
-    """Anything else for the scheduler, one directive each, without the word in front: ["--constraint=haswell"]."""
+    """Other directives for the scheduler, without the leading word of the line: ["--constraint=haswell"]."""
     preamble: Annotated[tuple[str, ...], PlainValidator(shell_lines), _LINES] = ()
-    """Shell lines before the command: modules, conda, a virtual environment; the job ends where one of them fails."""
+    """Shell lines before the command: modules, conda, a virtual environment; the job ends if one of them fails."""
     login_shell: Flag = True
     """Whether the script runs in a login shell, in which `module` and `conda activate` exist."""
     variables: Annotated[dict[str, str], PlainValidator(variable_values), WithJsonSchema({"type": "object"})] = {}
     """Variables to export after the preamble."""
     command: Annotated[tuple[str, ...], PlainValidator(command_words), _LINES]
-    """What runs on the first node, with a Ray cluster on all of them; on the command line it stands after `--`."""
+    """The command to run on the first node, with a Ray cluster on all of them; on the command line it follows `--`."""
     output: Annotated[Text, AfterValidator(log_file)] | None = None
-    """Where the job's output goes, %j standing for its id; null: NAME-%j.log in the folder it is submitted from."""
+    """Log of the job, in which %j is replaced by its id; null: NAME-%j.log in the folder it is submitted from."""
     signal_before: Duration = 120
-    """How long before the end of the walltime the command is told to save, as "2m"."""
+    """How long before the end of the walltime the command gets a signal to save, such as "2m"."""
     requeue: Flag = True
-    """Whether a job that ends with exit code 85 (saved, resume me) goes back into the queue by itself."""
+    """Whether a job that ends with exit code 85 (saved, resume me) goes back into the queue automatically."""
     max_requeues: Size = 20
-    """How often it does so at most."""
+    """Maximum number of requeues."""
     min_nodes: Size | None = None
-    """Nodes with which the command starts although others fail to come up; null: all."""
+    """Number of nodes that are enough to start the command if others fail to come up; null: all."""
     ports: Annotated[str, PlainValidator(open_ports), _TEXT] | None = None
     """The ports that this site's firewall leaves open between nodes, as 30000-30999; null: any."""
     on_node_loss: Literal["continue", "stop"] = "continue"

@@ -32,7 +32,7 @@ def job_id_in(scheduler: str, answer: str) -> str:
     found = re.findall(commands.job_id, answer, re.MULTILINE)
     if not found:
         program = commands.submit[0]
-        raise ClusterError(f"the job is submitted, but {program} gave no id: {answer.strip()!r}; look for its name")
+        raise ClusterError(f"the job is submitted, but {program} printed no id: {answer.strip()!r}; look for its name")
     return str(found[-1])
 
 
@@ -79,5 +79,5 @@ def _ask(words: list[str], commands: Commands, required: bool) -> dict[str, str]
     answers = dict(re.findall(commands.answer, done.stdout, re.MULTILINE))
     said = done.stderr.strip()
     if required and not answers and done.returncode != 0 and said and not _FORGOTTEN.search(said):
-        raise ClusterError(f"{words[0]} cannot tell about jobs: {said}")
+        raise ClusterError(f"{words[0]} cannot report jobs: {said}")
     return answers

@@ -131,7 +131,7 @@ def _placed(sentence: str, places: Mapping[str, str]) -> str:
     path, _, what = sentence.partition(": ")
     if what == "is missing":
         return f"{sentence}; " + {
-            "walltime": 'say --walltime 20m, or walltime: "20m" in the job\'s file',
+            "walltime": 'use --walltime 20m, or walltime: "20m" in the job\'s file',
             "command": "write it after --, as in `shoal submit --walltime 20m -- shoal train CartPole-v1`",
         }.get(path, "write it into the job's file")
     key = path.partition("[")[0]

@@ -60,7 +60,7 @@ def make_job_folder(folder: Path) -> None:
         folder.chmod(0o700)
     except OSError as error:
         raise ClusterError(
-            f"the job's folder {folder} cannot be made ({error.strerror}); name one with --job-dir or SHOAL_JOBS_DIR"
+            f"the job's folder {folder} cannot be made ({error.strerror}); set one with --job-dir or SHOAL_JOBS_DIR"
         ) from error
 
 

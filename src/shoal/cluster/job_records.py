@@ -60,12 +60,12 @@ def write_script(text: str, path: Path) -> None:
     """Write a script that its owner can run; Cobalt takes no other."""
     try:
         if path.exists() and MARK not in path.read_text(errors="replace"):
-            raise ClusterError(f"{path} is there already, and not one of ours; name another place with --script")
+            raise ClusterError(f"{path} exists already, and shoal did not write it; set another file with --script")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o700)
     except OSError as error:
-        raise ClusterError(f"{path} cannot be written: {error.strerror}; name another place with --script") from error
+        raise ClusterError(f"{path} cannot be written: {error.strerror}; set another file with --script") from error
 
 
 def make_folder(folder: Path) -> None:
@@ -75,7 +75,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise ClusterError(
-            f"the job's folder {folder} cannot be made: {error.strerror}; name another place with SHOAL_JOBS_DIR"
+            f"the job's folder {folder} cannot be made: {error.strerror}; set another folder with SHOAL_JOBS_DIR"
         ) from error
 
 
@@ -131,4 +131,4 @@ def _read(path: Path) -> JobRecord:
         content = json.loads(path.read_text())
         return JobRecord(**{field.name: content[field.name] for field in fields(JobRecord)})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"{path} is no record of a job; remove it") from error
+        raise ClusterError(f"{path} is not the record of a job; remove it") from error

@@ -97,7 +97,9 @@ def launch_context(hosts: tuple[Host, ...], scheduler: str | None, environ: Mapp
 def launch(options: LaunchOptions, environ: Mapping[str, str], tell: Tell) -> int:
     """Bring the cluster up, run the command on its head, end everything; the exit code."""
     if "SHOAL_CLUSTER_EVENTS" in environ:
-        raise ConfigError("this runs inside of a cluster that `shoal launch` has brought up; leave out the inner one")
+        raise ConfigError(
+            "this runs inside a cluster that `shoal launch` has started; leave out the inner `shoal launch`"
+        )
     where = launch_context(options.hosts, options.scheduler, environ)
     folder = options.job_dir or jobs_folder() / where.job
     # Among ranks it is left to the head to find out: the others would wait for one that has ended already.
@@ -113,7 +115,7 @@ def join(job: str, options: LaunchOptions, environ: Mapping[str, str], tell: Tel
     """Add this host, or every host of this allocation, to a running job; the exit code."""
     folder = Path(job).expanduser() if os.sep in job else jobs_folder() / job
     if published(folder) is None:
-        raise ClusterError(f"{folder} is not the folder of a job that runs; `ls {jobs_folder()}` shows those there are")
+        raise ClusterError(f"{folder} is not the folder of a running job; `ls {jobs_folder()}` lists the jobs")
     where = launch_context(options.hosts, options.scheduler, environ)
     return asyncio.run(_join(folder, options, where, environ, tell))
 
@@ -131,7 +133,7 @@ async def _join(
         await start_agents(processes, others, where.scheduler, folder, notice, options.timeout_s, environ, more)
     rank = where.rank.rank if where.rank is not None else 0
     if rank == 0:
-        tell(f"joining {folder.name}; SIGTERM or Ctrl-C takes these hosts out again")
+        tell(f"joining {folder.name}; SIGTERM or Ctrl-C removes these hosts again")
     names = [host.name for host in where.hosts]
     if names and where.rank is None and not any(is_this_host(name) for name in names):
         codes = await processes.wait()
@@ -216,7 +218,7 @@ def _head_plan(options: LaunchOptions, where: LaunchContext, folder: Path, envir
     if where.rank is not None:
         num_ranks = options.num_ranks or where.rank.size
         if num_ranks is None:
-            raise ConfigError(f"{where.rank.launcher} does not tell how many ranks there are; say it with --num-ranks")
+            raise ConfigError(f"{where.rank.launcher} does not report the number of ranks; set it with --num-ranks")
     names = tuple(host.name for host in where.hosts)
     if not names and num_ranks is None:
         names = (socket.gethostname(),)
@@ -298,7 +300,7 @@ async def _run(command: UserCommand, head: Head, signals: asyncio.Queue[int], on
                 host = losing.result()
                 losing = asyncio.create_task(head.losses.get())
                 is_fatal = head.is_head(host) or (on_node_loss == "stop" and host.state != "left")
-                left_over = "the command is told to end" if is_fatal else f"{len(head.up)} hosts go on"
+                left_over = "the command gets a signal to end" if is_fatal else f"hosts still up: {len(head.up)}"
                 tell(f"{host.name} {'has left' if host.state == 'left' else 'was lost'}: {host.reason}; {left_over}")
                 if is_fatal and loss is None:
                     loss = HEAD_FAILED if head.is_head(host) else NODE_LOST

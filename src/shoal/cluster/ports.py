@@ -67,7 +67,7 @@ def port_options(ports: PortRange | None, is_head: bool) -> list[str]:
     if len(free) < len(names) + FEWEST_FOR_WORKERS:
         raise ClusterError(
             f"only {len(free)} of the ports {ports} are free on {socket.gethostname()}; a node needs "
-            f"{len(names) + FEWEST_FOR_WORKERS}: give a wider range with --ports"
+            f"{len(names) + FEWEST_FOR_WORKERS}: set a wider range with --ports"
         )
     chosen = [f"--{name}={port}" for name, port in zip(names, free, strict=False)]
     return [*chosen, f"--worker-port-list={_comma(free[len(names) :])}"]

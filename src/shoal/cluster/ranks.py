@@ -43,7 +43,7 @@ def _key(launcher: Launcher, environ: Mapping[str, str]) -> str:
     if not parts:
         raise ClusterError(
             f"{launcher.name} started this process as one of many ({launcher.rank}={environ[launcher.rank]}), but "
-            "nothing tells which of them belong together; run `shoal launch --hosts HOST,HOST -- ...` once, without it."
+            "it is unknown which of them belong together; run `shoal launch --hosts HOST,HOST -- ...` once, without it."
         )
     return "-".join([launcher.name, *map(_file_name, parts)])
 
@@ -59,5 +59,7 @@ def _file_name(text: str) -> str:
 
 def _number(environ: Mapping[str, str], variable: str) -> int:
     if not re.fullmatch(r"\d{1,9}", environ[variable]):
-        raise ClusterError(f"{variable}={environ[variable]!r} is no number; unset it, or start anew with the launcher.")
+        raise ClusterError(
+            f"{variable}={environ[variable]!r} is not a number; unset it, or start again with the launcher."
+        )
     return int(environ[variable])

@@ -95,7 +95,7 @@ class Scheduler:
 OWN_LOG = 'log=@LOG@\nexec >>"$log" 2>&1'
 """For an `opening`: the shell writes the log itself, where the scheduler keeps it until the end or replaces it."""
 
-SUBMITS_ANEW = "requeues a job for its operators only, so this one submits its script anew"
+SUBMITS_ANEW = "requeues a job for its operators only, so this one submits its script again"
 
 
 def variable_file(environ: Environ, variable: str) -> str:
@@ -104,7 +104,7 @@ def variable_file(environ: Environ, variable: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ClusterError(
             f"{variable}={path} cannot be read ({reason}); run this on the job's first host, or use --hosts."
         ) from error

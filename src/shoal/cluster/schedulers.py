@@ -72,8 +72,8 @@ def find_scheduler(environ: Environ) -> Scheduler:
         f"{program} ({', '.join(each.title for each in rivals)})" for program, rivals in by_program.items()
     )
     raise ClusterError(
-        f"no scheduler is here: neither {neither} is on PATH, "
-        "so load its module, or say whose script you want with --scheduler and --dry-run"
+        f"there is no scheduler here: neither {neither} is on PATH, "
+        "so load its module, or name the scheduler with --scheduler and --dry-run"
     )
 
 
@@ -108,5 +108,5 @@ def _loaded(point: EntryPoint) -> Scheduler:
     except Exception as error:  # whatever a package of somebody else raises
         raise ClusterError(f"the scheduler {point.name} of {point.value} cannot be loaded: {error}") from error
     if not isinstance(found, Scheduler) or found.name != point.name:
-        raise ClusterError(f"{point.value} is no Scheduler called {point.name}; mend the entry point of its package")
+        raise ClusterError(f"{point.value} is not a Scheduler called {point.name}; fix the entry point of its package")
     return found

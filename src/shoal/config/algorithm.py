@@ -25,6 +25,7 @@ class Algorithm(BaseModel):
     results: ClassVar[Mapping[str, str]] = {
         "grad_gnorm": "norm of the gradients before clipping",
         "refused_minibatches": "minibatches left out because their gradient was not finite",
+        "reward_scale": "what rewards are divided by to learn from them (normalize_rewards; 1: nothing)",
         "cur_lr": "learning rate now",
     }
     batch_key: ClassVar[str] = "train_batch_size"  # the key that the length of an iteration follows from

@@ -30,7 +30,7 @@ class QModelConfig(ModelConfig):
     fcnet_activation: Activation = "relu"
     """Activation after each of those layers (classic RLlib: tanh)."""
     vf_share_layers: Flag = True
-    """Whether the value of a state shares the hidden layers of the actions' advantages; for dueling alone."""
+    """Whether the value of a state shares the hidden layers of the actions' advantages; only with dueling."""
 
 
 class QOptimizerConfig(OptimizerConfig):
@@ -48,18 +48,18 @@ class EpsilonGreedyConfig(ExplorationConfig):
         refused_exploration(
             (
                 ("StochasticSampling",),
-                "needs probabilities, and DQN has values of actions; say SoftQ, which draws by those",
+                "needs probabilities, and DQN has values of actions; use SoftQ, which samples by these values",
             ),
             (
                 ("GaussianNoise", "OrnsteinUhlenbeckNoise"),
-                "is noise on continuous actions, and DQN chooses among discrete ones; say EpsilonGreedy or SoftQ",
+                "is noise on continuous actions, and DQN chooses among discrete ones; use EpsilonGreedy or SoftQ",
             ),
         ),
     ] = "EpsilonGreedy"
     """EpsilonGreedy: one share of random actions for all environments, falling over time.
 
-    PerWorkerEpsilonGreedy: each environment has a share of its own for good, 0.4^(1 + 7 i / (N - 1)) for environment i
-    of N (Horgan et al. 2018), whichever worker has it. SoftQ: actions are drawn by the softmax of their values."""
+    PerWorkerEpsilonGreedy: each environment has a fixed share of its own, 0.4^(1 + 7 i / (N - 1)) for environment i
+    of N (Horgan et al. 2018), whichever worker steps it. SoftQ: actions are sampled by the softmax of their values."""
     initial_epsilon: Fraction = 1.0
     """Share of random actions at the start."""
     final_epsilon: Fraction = 0.02
@@ -69,7 +69,7 @@ class EpsilonGreedyConfig(ExplorationConfig):
     epsilon_schedule: Schedule = None
     """Share of random actions over timesteps, as lr_schedule; it replaces the three keys above."""
     temperature: Positive = 1.0
-    """What SoftQ divides the values by: near 0 the best action is taken, with much more than their size any."""
+    """Temperature of SoftQ: near 0 it takes the best action, far above the action values it takes any."""
 
 
 class ReplayConfig(BaseModel):
@@ -78,15 +78,15 @@ class ReplayConfig(BaseModel):
     model_config = STRICT
 
     capacity: Size = 50_000
-    """Transitions that are remembered; the oldest are forgotten first."""
+    """Maximum number of transitions; the oldest are dropped first."""
     prioritized_replay: Flag = False
     """Whether surprising transitions are drawn more often (Schaul et al. 2016; classic RLlib: true)."""
     prioritized_replay_alpha: NonNegative = 0.6
-    """How much priorities count: 0 not at all, 1 in proportion."""
+    """How much priorities count: 0: not at all, 1: in proportion."""
     prioritized_replay_beta: Fraction = 0.4
-    """How much the frequent draws of surprising transitions are made up for: 0 not at all, 1 in full."""
+    """How much the loss is weighted to correct for prioritised draws: 0: not at all, 1: fully."""
     prioritized_replay_eps: Positive = 1e-6
-    """What is added to each error, so that no transition is out of reach."""
+    """Added to each error, so that every transition can be drawn."""
 
 
 class DQNConfig(AlgorithmConfig):
@@ -99,34 +99,36 @@ class DQNConfig(AlgorithmConfig):
         **AlgorithmConfig.results,
         "mean_q": "mean value of the actions learned from (DQN)",
         "mean_td_error": "mean magnitude of the values' errors (DQN)",
-        "num_updates": "updates of this iteration (DQN)",
-        "num_target_updates": "copies into the target network since the run began (DQN)",
+        "num_updates": "number of updates in this iteration (DQN)",
+        "num_target_updates": "number of copies into the target network since the run began (DQN)",
         "cur_epsilon": "share of random actions now (DQN)",
-        "replay_size": "transitions in replay (DQN)",
+        "replay_size": "number of transitions in replay (DQN)",
     }
     batch_key = "timesteps_per_iteration"
     mutable = (*AlgorithmConfig.mutable, "training_intensity", "target_network_update_freq")
 
     train_batch_size: Size = 32
-    """Transitions that one update learns from."""
+    """Number of transitions that one update learns from."""
     rollout_fragment_length: FragmentLength = "auto"
     """Steps of each environment between updates; auto: 4, with n_step above 1 four times that (classic RLlib: 4)."""
     timesteps_per_iteration: Size = 1000
-    """Environment steps of one training iteration at least, over all environments; whole fragments are sampled."""
+    """Minimum number of environment steps per iteration, over all environments; whole fragments are sampled.
+
+    An iteration is shorter where stop.timesteps_total ends the run: it ends with the fragment that reaches it."""
     training_intensity: Positive = 8.0
     """Transitions learned from per environment step: 8 is one update of 32 every 4 steps; null: the default."""
     learning_starts: Count = 1000
-    """Environment steps before the first update."""
+    """Number of environment steps before the first update."""
     target_network_update_freq: Size = 500
-    """Environment steps between copies of the network into the target network."""
+    """Number of environment steps between copies of the network into the target network."""
     n_step: Size = 3
-    """Rewards that are summed before the value of what follows is taken (classic RLlib: 1; 3 learns sooner)."""
+    """Number of rewards in a multi-step return (classic RLlib: 1; 3 learns sooner)."""
     double_q: Flag = True
-    """Whether the network chooses the action whose value the target network gives (van Hasselt et al. 2016)."""
+    """Double Q-learning: the network chooses the action that the target network values (van Hasselt et al. 2016)."""
     dueling: Flag = True
     """Whether action values are a state's value plus each action's advantage (Wang et al. 2016)."""
     td_error_loss_fn: Literal["mse", "huber"] = "mse"
-    """Loss of the values' errors: their squares, or squares of small and magnitudes of large ones.
+    """Loss of the value errors: mse: their squares, huber: squares of small errors and magnitudes of large ones.
 
     Classic RLlib: huber, under which many small errors outvote the few large ones at the ends of episodes, and values
     can grow without bound."""
@@ -143,7 +145,7 @@ class DQNConfig(AlgorithmConfig):
     grad_clip: Positive | None = 10.0
     """Largest norm of a gradient; null: no limit (classic RLlib: 40)."""
     explore: Flag = True
-    """Whether random actions are mixed in in training; false takes the best action always."""
+    """Whether some actions are random in training; false always takes the best action."""
 
     @property
     def fragment_length(self) -> int:
@@ -168,18 +170,20 @@ class DQNConfig(AlgorithmConfig):
         if self.fragment_length < self.n_step:
             found.append(
                 f"config.rollout_fragment_length: {self.fragment_length} steps are fewer than n_step {self.n_step}; "
-                f"say auto, or at least {self.n_step}"
+                f"use auto, or at least {self.n_step}"
             )
         if self.batch_mode != "truncate_episodes":
             found.append("config.batch_mode: DQN learns from single transitions; leave it at truncate_episodes")
-        found += self._unread("squash_actions", True, "DQN acts in discrete spaces alone")
+        found += self._unread("squash_actions", True, "DQN acts only in discrete spaces")
+        if self.model.log_std_init != ModelConfig.model_fields["log_std_init"].default:
+            found.append("config.model.log_std_init: it has no effect, because DQN acts by values; leave it out")
         if self.model.custom_action_dist is not None:
-            found.append("config.model.custom_action_dist: nothing reads it, for DQN acts by values; leave it out")
+            found.append("config.model.custom_action_dist: it has no effect, because DQN acts by values; leave it out")
         replay = self.replay_buffer_config
         found += self._exploration_conflicts()
         if not replay.prioritized_replay and "prioritized_replay" not in replay.model_fields_set:
             found += [
-                f"config.replay_buffer_config.{key}: nothing reads it; say prioritized_replay: true, or leave it out"
+                f"config.replay_buffer_config.{key}: it has no effect; set prioritized_replay: true, or leave it out"
                 for key in ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
                 if getattr(replay, key) != ReplayConfig.model_fields[key].default
             ]
@@ -196,13 +200,13 @@ class DQNConfig(AlgorithmConfig):
         falling = ("initial_epsilon", "final_epsilon", "epsilon_timesteps")
         unread: dict[str, str] = {} if said.type == "SoftQ" else {"temperature": f"{said.type} has no temperature"}
         if said.type == "PerWorkerEpsilonGreedy":
-            unread |= dict.fromkeys((*falling, "epsilon_schedule"), "PerWorkerEpsilonGreedy has epsilons of its own")
+            unread |= dict.fromkeys((*falling, "epsilon_schedule"), "PerWorkerEpsilonGreedy has its own epsilons")
         elif said.type == "SoftQ":
             unread |= dict.fromkeys((*falling, "epsilon_schedule"), "SoftQ has no epsilon")
         elif said.epsilon_schedule is not None:
             unread |= dict.fromkeys(falling, "epsilon_schedule replaces it")
         found = [
-            f"{path}.{key}: nothing reads it, for {why}; leave it out"
+            f"{path}.{key}: it has no effect, because {why}; leave it out"
             for key, why in unread.items()
             if getattr(said, key) != EpsilonGreedyConfig.model_fields[key].default
         ]

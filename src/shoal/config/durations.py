@@ -21,6 +21,6 @@ def seconds(text: str) -> float:
     if _WITH_UNITS.fullmatch(plain):
         return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)([dhms])", plain))
     if re.fullmatch(r"\d+(\.\d*)?", plain):
-        raise ValueError(f"must say its unit, as {EXAMPLES}")
+        raise ValueError(f"must have a unit, such as {EXAMPLES}")
     # "02:30" is minutes and seconds to Slurm but hours and minutes to PBS users.
     raise ValueError(f"must be a length of time such as {EXAMPLES}")

@@ -22,7 +22,7 @@ def env_source(value: Any) -> str | dict[str, Any] | Callable[..., Any] | None:
     if type(value).__name__ == "EnvSpec" and hasattr(value, "entry_point"):
         return _registered_id(value)
     if hasattr(value, "reset") and hasattr(value, "step"):
-        raise ValueError(f"is one environment, made already, and there will be several; {_how_to_make(value)}")
+        raise ValueError(f"is a single environment that is already made, but several are needed; {_how_to_make(value)}")
     raise ValueError("must be an environment's id (CartPole-v1), module:Class, file.py:Class, a class or a callable")
 
 
@@ -35,7 +35,7 @@ def _registered_id(spec: Any) -> str:
         return str(spec.id)
     usual = registered.kwargs if registered is not None else {}
     own = {key: value for key, value in spec.kwargs.items() if usual.get(key) != value}
-    raise ValueError(f"is not as {spec.id} is registered; write env={spec.id!r} and env_config={own!r}")
+    raise ValueError(f"differs from {spec.id} as it is registered; write env={spec.id!r} and env_config={own!r}")
 
 
 def _how_to_make(env: Any) -> str:

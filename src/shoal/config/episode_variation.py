@@ -46,9 +46,9 @@ def task_value(value: Any, depth: int = 0) -> Any:
         return [task_value(item, depth + 1) for item in value]
     if isinstance(value, Mapping):
         if odd := [key for key in value if not isinstance(key, str)]:
-            raise ValueError(f"its keys must be text, {odd[0]!r} is none")
+            raise ValueError(f"its keys must be text, {odd[0]!r} is not")
         return {key: task_value(item, depth + 1) for key, item in value.items()}
-    what = "null is no task" if value is None else f"a {type(value).__name__} is not"
+    what = "null is not a task" if value is None else f"a {type(value).__name__} is not"
     raise ValueError(f"a task is a number, text, true or false, a list or a mapping of these; {what}")
 
 
@@ -72,7 +72,7 @@ def stages(value: Any) -> tuple[dict[str, Any], ...]:
     found = [_stage(stage, f"config.curriculum.stages[{k}]", problems) for k, stage in enumerate(value)]
     problems += [
         f"config.curriculum.stages[{k}].until: is missing, so stage {k + 2} is never reached; "
-        "say e.g. until: {episode_reward_mean: 0.8}"
+        "set e.g. until: {episode_reward_mean: 0.8}"
         for k, stage in enumerate(found[:-1])
         if isinstance(value[k], Mapping) and not stage["until"] and not value[k].get("until")
     ]

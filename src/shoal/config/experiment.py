@@ -37,7 +37,7 @@ T = TypeVar("T")
 def folder_name(value: str) -> str:
     """Refuse a name that cannot be a folder's."""
     if "/" in value or "\\" in value or value.startswith((".", "-", "~")) or len(value.encode()) > 200:
-        raise ValueError("becomes a folder: use no slash, no dot, dash or ~ in front, and at most 200 bytes")
+        raise ValueError("becomes the name of a folder: use no slash, no leading dot, dash or ~, and at most 200 bytes")
     return value
 
 
@@ -47,25 +47,25 @@ class Experiment(BaseModel):
     model_config = STRICT
 
     name: Annotated[Text, AfterValidator(folder_name)] = "default"
-    """The experiment's name, and the folder of its runs; in a file it stands on top, with everything else under it."""
+    """The experiment's name, and the folder of its runs; in a file it is the top-level key."""
     run: Text = "PPO"
     """The algorithm."""
     stop: Annotated[dict[str, float], PlainValidator(stop_criteria), WithJsonSchema({"type": "object"})] = {}
-    """When the run ends: as soon as a result reaches its limit, e.g. {timesteps_total: 100000, time_total_s: "90m"}."""
+    """When to stop: as soon as a result reaches its limit, e.g. {timesteps_total: 100000, time_total_s: "90m"}."""
     checkpoint_freq: Count = 10
-    """Training iterations between checkpoints; 0: none on the way (classic RLlib: 0, so that a killed run is lost)."""
+    """Number of iterations between checkpoints; 0: none during the run (classic RLlib: 0, so a killed run is lost)."""
     checkpoint_at_end: Flag = True
-    """Whether the end of a run is a checkpoint (classic RLlib: false)."""
+    """Whether to save a checkpoint when the run ends (classic RLlib: false)."""
     keep_checkpoints_num: Size | None = None
-    """How many of the newest checkpoints are kept; null: all."""
+    """Number of newest checkpoints to keep; null: all."""
     checkpoint_score_attr: ScoreAttr = None
-    """The result by which a checkpoint is the best and kept: the largest, or with min- before its name the smallest.
+    """The result whose largest value makes a checkpoint the best, which is kept; min- before its name: the smallest.
 
-    `shoal evaluate RUN --best` finds it; null: none is kept for being the best."""
+    `shoal evaluate RUN --best` finds it; null: no best checkpoint is kept."""
     results_dir: Text = "~/shoal_results"
-    """Where runs are written, as results_dir/name/run; ~ and $VAR are expanded."""
+    """Folder of all runs, which are written to results_dir/name/run; ~ and $VAR are expanded."""
     restore: Text | None = None
-    """A run, a checkpoint or the name of a run whose policy a new run begins with; null: none.
+    """A run, a checkpoint or the name of a run whose policy a new run starts with; null: none.
 
     Weights and observation filter are taken; optimiser, counters and episodes are not. Other settings may differ."""
     config: InstanceOf[AlgorithmConfig]
@@ -101,7 +101,7 @@ class Experiment(BaseModel):
             found.append(
                 f"checkpoint_score_attr: there is a checkpoint every {self.checkpoint_freq} iterations and an "
                 f"evaluation every {interval}, so that not every checkpoint has one; "
-                f"say checkpoint_freq: {interval}, or a multiple"
+                f"set checkpoint_freq: {interval}, or a multiple"
             )
         if is_evaluated and self.config.evaluation_parallel_to_training:
             found.append(
@@ -127,7 +127,7 @@ def algorithm_class(run: Any) -> type[AlgorithmConfig]:
     close = nearest(run, names) if isinstance(run, str) else None
     hint = f"; did you mean {close}?" if close else ""
     *others, last = names
-    raise ConfigError(f"run: there are {', '.join(others)} and {last} {got(run)}{hint}")
+    raise ConfigError(f"run: must be {', '.join(others)} or {last} {got(run)}{hint}")
 
 
 def algorithm_name(run: Any) -> Any:
@@ -198,8 +198,8 @@ def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
     owners = [name for name, other in ALGORITHMS.items() if f"config.{key}" in key_paths(other)]
     if not owners or f"config.{key}" in key_paths(kind):
         return problem
-    whose = f"is a key of {' and '.join(owners)}, and {name_of(kind)} has none like it"
-    return f"config.{key}: {whose}; leave it out, or say run: {owners[0]}"
+    whose = f"is a key of {' and '.join(owners)}, not of {name_of(kind)}"
+    return f"config.{key}: {whose}; leave it out, or set run: {owners[0]}"
 
 
 def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ()) -> Experiment:
@@ -209,7 +209,7 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     if searched := sweep_words(tree, overrides := list(overrides)):
         others = f", like {', '.join(searched[1:])}" if searched[1:] else ""
         what = f"asks for many runs{others}; type `shoal tune -f FILE` (in Python shoal.tune.run)"
-        raise ConfigError(f"{searched[0]}: {what}, or give one value of everything")
+        raise ConfigError(f"{searched[0]}: {what}, or give every key one value")
     body, problems = with_env_in_config(tree)
     problems += apply_overrides(body, overrides)
     keys = body.pop("config")
@@ -255,7 +255,7 @@ def from_file(
 
     document = load_file(path)
     tree = document.tree
-    form = "write a name on top and the experiment under it, indented: my_experiment: {env: CartPole-v1, run: PPO}"
+    form = "write a name and under it, indented, the experiment: my_experiment: {env: CartPole-v1, run: PPO}"
     if tree is None:
         raise ConfigError(f"{path}: is empty; {form}")
     if not isinstance(tree, dict):
@@ -265,7 +265,7 @@ def from_file(
         raise ConfigError(f"{path}:{document.lines.get(flat[0], 1)}: the experiment has no name; {form}")
 
     if any(isinstance(tree.get(key), int | str) for key in _JOB_KEYS):
-        raise ConfigError(f"{path}: describes a job and no experiment; it is for shoal submit -f {path}")
+        raise ConfigError(f"{path}: describes a job, not an experiment; use it with shoal submit -f {path}")
     changes = list(overrides)
     found: list[T] = []
     problems: list[str] = []
@@ -276,7 +276,7 @@ def from_file(
         elif not isinstance(name, str):
             problems.append(where.at("", "an experiment's name must be text; put it in quotes"))
         elif "name" in body:
-            problems.append(where.at("name", "unknown key; the experiment's name is the key on top"))
+            problems.append(where.at("name", "unknown key; the experiment's name is the top-level key"))
         else:
             try:
                 found.append(make({"name": name, **body}, changes))
@@ -358,7 +358,7 @@ def with_env_in_config(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
     env, other = body.pop("env"), config.get("env")
     same = other is env or (isinstance(other, str) and isinstance(env, str) and other == env)
     if other is not None and not same:
-        return body, [f"env: stands both in the experiment and in config, and they differ {got(env)}; leave one out"]
+        return body, [f"env: is set both in the experiment and in config, and they differ {got(env)}; leave one out"]
     config["env"] = env
     return body, []
 
@@ -370,7 +370,8 @@ def apply_overrides(body: dict[str, Any], overrides: Iterable[Override], more: S
         known = ["name", *more, *known_keys(ALGORITHMS.get(str(body.get("run", "PPO")), AlgorithmConfig))]
         value = algorithm_name(value) if path == "run" else copied(value)
         try:
-            set_in(body, "config.env" if path == "env" else path, value, known)
+            # `env` may be a mapping with keys of its own.
+            set_in(body, f"config.{path}" if path.partition(".")[0] == "env" else path, value, known)
         except ConfigError as error:
             problems += error.problems
     return problems

@@ -99,6 +99,15 @@ def reward_clipping(value: Any) -> float | bool | None:
     return number(value)
 
 
+def kl_limit(value: Any) -> float | Literal["auto"]:
+    """A divergence above 0, or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    if isinstance(value, bool | str) or not isinstance(value, Real) or number(value) <= 0:
+        raise ValueError("must be a number above 0, or auto")
+    return number(value)
+
+
 def conv_layers(value: Any) -> tuple[tuple[int, int, int], ...] | None:
     """`[[filters, kernel, stride], ...]`, where a square kernel may also be written `[k, k]`."""
     if value is None:
@@ -170,6 +179,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(whole)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE), BeforeValidator(whole)]
 NoneOrOne = Annotated[int, Field(ge=0, le=1), BeforeValidator(whole)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1), BeforeValidator(whole)]
+Number = Annotated[float, BeforeValidator(number)]
 NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
 Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]
@@ -197,6 +207,11 @@ RewardClipping = Annotated[
     PlainValidator(reward_clipping),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": ["boolean", "null"]}]}),
 ]
+KLLimit = Annotated[
+    float | Literal["auto"],
+    PlainValidator(kl_limit),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "auto"}]}),
+]
 ConvLayers = Annotated[
     tuple[tuple[int, int, int], ...] | None,
     PlainValidator(conv_layers),
@@ -210,7 +225,7 @@ ModelSource = Annotated[str | type | None, PlainValidator(model_source), WithJso
 def refuse_tensorflow(value: Any) -> Any:
     """Say what to do about the frameworks that classic RLlib had."""
     if isinstance(value, str) and value.lower() in ("tf", "tf1", "tf2", "tfe", "tensorflow"):
-        raise ValueError("TensorFlow is not supported; leave framework out, or say torch")
+        raise ValueError("TensorFlow is not supported; leave framework out, or use torch")
     return value
 
 

@@ -31,13 +31,13 @@ _SHOAL: Mapping[str, str] = {
     "TFModelV2": "TensorFlow is not supported; type shoal.TorchModelV2",
     "Callback": "type shoal.DefaultCallbacks",
     "BaseCallback": "type shoal.DefaultCallbacks",
-    "MultiAgentEnv": "there is one agent in an environment; give them one observation and one action together",
+    "MultiAgentEnv": "an environment has one agent; combine the observations and the actions of all agents",
 }
 _TUNE: Mapping[str, str] = {
     "Tuner": "type shoal.tune.run('PPO', config={...}, stop={...})",
-    "TuneConfig": "its words go to shoal.tune.run itself: num_samples, metric, mode, scheduler, search_alg",
-    "RunConfig": "its words go to shoal.tune.run itself: name, stop, results_dir",
-    "CheckpointConfig": "its words go to shoal.tune.run itself: checkpoint_freq, keep_checkpoints_num",
+    "TuneConfig": "its arguments go to shoal.tune.run itself: num_samples, metric, mode, scheduler, search_alg",
+    "RunConfig": "its arguments go to shoal.tune.run itself: name, stop, results_dir",
+    "CheckpointConfig": "its arguments go to shoal.tune.run itself: checkpoint_freq, keep_checkpoints_num",
     "ExperimentAnalysis": "type shoal.tune.Analysis",
     "ResultGrid": "type shoal.tune.Analysis",
     "registry": "type shoal.tune.register_env",
@@ -46,31 +46,31 @@ _TUNE: Mapping[str, str] = {
     "CLIReporter": "type shoal.tune.run(..., show=print)",
     "JupyterNotebookReporter": "type shoal.tune.run(..., show=print)",
     "progress_reporter": "type shoal.tune.run(..., show=print)",
-    "stopper": "say stop={'timesteps_total': 100000}",
+    "stopper": "set stop={'timesteps_total': 100000}",
     "search": "type shoal.tune.suggest",
     "search_space": "type shoal.tune.uniform, loguniform, choice or grid_search in config",
-    "create_scheduler": "say scheduler='asha', or shoal.tune.schedulers.ASHAScheduler()",
-    "create_searcher": "say search_alg='optuna', or shoal.tune.suggest.OptunaSearch()",
-    "with_resources": "say resources_per_trial={'cpu': 2} to shoal.tune.run",
+    "create_scheduler": "set scheduler='asha', or shoal.tune.schedulers.ASHAScheduler()",
+    "create_searcher": "set search_alg='optuna', or shoal.tune.suggest.OptunaSearch()",
+    "with_resources": "pass resources_per_trial={'cpu': 2} to shoal.tune.run",
     "with_parameters": "let the function read what it needs itself, or use functools.partial",
     "register_trainable": "type shoal.tune.run(function, ...) with the function itself",
     "Trainable": "type shoal.tune.run(function, ...) with a function that calls shoal.tune.report",
     "Callback": "type shoal.tune.run(..., show=function), which is called with every event",
-    "get_checkpoint": "a function begins anew; an algorithm such as 'PPO' keeps checkpoints",
+    "get_checkpoint": "a function starts from the beginning; an algorithm such as 'PPO' keeps checkpoints",
     "randn": "type shoal.tune.normal",
     "qrandn": "type shoal.tune.normal",
     "qlograndint": "type shoal.tune.lograndint",
     "run_experiments": "type shoal.tune.run for each, or shoal tune -f FILE for all",
 }
 _SCHEDULERS: Mapping[str, str] = {
-    "create_scheduler": "say scheduler='asha', or shoal.tune.schedulers.ASHAScheduler()",
-    "ResourceChangingScheduler": "the cores of a trial do not change on its way; leave it out",
-    "PopulationBasedTrainingReplay": "the page of a sweep, index.html, shows how a population went; leave it out",
+    "create_scheduler": "set scheduler='asha', or shoal.tune.schedulers.ASHAScheduler()",
+    "ResourceChangingScheduler": "the cores of a trial do not change while it runs; leave it out",
+    "PopulationBasedTrainingReplay": "the page of a sweep, index.html, shows the history of a population; leave it out",
 }
 _SUGGEST: Mapping[str, str] = {
-    "ConcurrencyLimiter": "say max_concurrent_trials=4 to shoal.tune.run",
-    "Repeater": "say seeds=3 to shoal.tune.run",
-    "create_searcher": "say search_alg='optuna', or shoal.tune.suggest.OptunaSearch()",
+    "ConcurrencyLimiter": "pass max_concurrent_trials=4 to shoal.tune.run",
+    "Repeater": "pass seeds=3 to shoal.tune.run",
+    "create_searcher": "set search_alg='optuna', or shoal.tune.suggest.OptunaSearch()",
     "optuna": "type shoal.tune.suggest.OptunaSearch",
     "hyperopt": "type shoal.tune.suggest.HyperOptSearch",
     "bayesopt": "type shoal.tune.suggest.BayesOptSearch",
@@ -80,7 +80,7 @@ _SUGGEST: Mapping[str, str] = {
     "basic_variant": "type shoal.tune.suggest.BasicVariantGenerator",
     "HEBOSearch": "HEBO needs a NumPy older than Ray's; type shoal.tune.suggest.OptunaSearch",
     "ZOOptSearch": "ZOOpt stops suggesting after a few trials; type shoal.tune.suggest.OptunaSearch",
-    "SigOptSearch": "SigOpt is no more; type shoal.tune.suggest.OptunaSearch",
+    "SigOptSearch": "SigOpt no longer exists; type shoal.tune.suggest.OptunaSearch",
     "DragonflySearch": "Ray has dropped Dragonfly; type shoal.tune.suggest.OptunaSearch",
     "SkOptSearch": "Ray has dropped scikit-optimize; type shoal.tune.suggest.BayesOptSearch",
     "BlendSearch": "Ray has dropped FLAML; type shoal.tune.suggest.OptunaSearch",
@@ -88,7 +88,7 @@ _SUGGEST: Mapping[str, str] = {
 }
 _RUN = "shoal.run({'env': 'CartPole-v1', 'stop': {'timesteps_total': 100000}})"
 _STOP = "type trainer.stop(), or with shoal.PPO(...) as trainer"
-_LOAD = "type shoal.Policy.load(RUN) to act, or shoal.PPO(...) and its restore(CHECKPOINT) to go on training"
+_LOAD = "type shoal.Policy.load(RUN) to act, or shoal.PPO(...) and its restore(CHECKPOINT) to continue training"
 _EXPORT = "type trainer.save(FOLDER); shoal.Policy.load(FOLDER) reads it without the environment"
 _WEIGHTS = "type trainer.get_policy().get_weights() or .set_weights(...)"
 _TRAINER: Mapping[str, str] = {
@@ -188,11 +188,11 @@ def run_keyword_problem(name: str, value: Any) -> str:
     """What to write instead of a keyword that `shoal.run` does not take."""
     meant = name if name in (*EXPERIMENT_KEYS, "env", "name") else FOREIGN.get(name.lower())
     if meant is None:
-        hint = "all stands in the experiment: shoal.run({'env': ..., 'stop': {...}, 'config': {...}})"
+        hint = "everything belongs in the experiment: shoal.run({'env': ..., 'stop': {...}, 'config': {...}})"
     elif " " in meant:
         hint = meant
     else:
-        hint = f"it stands in the experiment: shoal.run({{'env': ..., {_nested(meant, value)[1:]})"
+        hint = f"it belongs in the experiment: shoal.run({{'env': ..., {_nested(meant, value)[1:]})"
     return f"{name}: there is no such argument; {hint}"
 
 
@@ -204,12 +204,12 @@ def _keyword(name: str, value: Any, places: list[str]) -> str:
     meant = f"config.{plain}" if f"config.{plain}" in places else FOREIGN.get(plain)
     if meant is None:
         close = nearest(name, [place.removeprefix("config.") for place in places], 0.8)
-        meant = f"config.{close}" if close else "settings stand in config={...}: type `shoal config show`"
+        meant = f"config.{close}" if close else "settings belong in config={...}: type `shoal config show`"
     if " " in meant:
         return meant
     if meant.startswith("config."):
         return f"write config={_nested(meant.removeprefix('config.'), value)}"
-    return f"it stands beside config: shoal.run({{'env': ..., 'config': {{...}}, {_nested(meant, value)[1:]})"
+    return f"it belongs beside config: shoal.run({{'env': ..., 'config': {{...}}, {_nested(meant, value)[1:]})"
 
 
 def _nested(path: str, value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from shoal.config.fields import STRICT, ConvLayers, Flag, FreeMapping, ModelSource, NoneOrOne, Size, Sizes
+from shoal.config.fields import STRICT, ConvLayers, Flag, FreeMapping, ModelSource, NoneOrOne, Number, Size, Sizes
 
 Activation = Literal["linear", "tanh", "relu", "elu", "silu", "sigmoid", "leaky_relu", "gelu", "softplus"]
 
@@ -48,12 +48,16 @@ class ModelConfig(BaseModel):
     """Whether the spread of continuous actions is a parameter of its own, not an output of the network.
 
     Classic RLlib: false; a free spread explores more steadily."""
+    log_std_init: Number = 0.0
+    """Natural logarithm of the spread of continuous actions at the start, where free_log_std is on; 0 is a spread of 1.
+
+    With normalize_actions the bounds are -1 and 1, so -1 begins with small actions and 1 with mostly the bounds."""
     vf_share_layers: Flag = False
     """Whether the value function shares the policy's hidden layers, and its memory."""
     use_lstm: Flag = False
     """Whether the model has memory: an LSTM between the hidden layers and the outputs."""
     use_gru: Flag = False
-    """Whether it has a GRU there instead, with half the state."""
+    """Whether the model has a GRU there instead, with half the state."""
     lstm_cell_size: Size = 64
     """Width of the LSTM or GRU (classic RLlib: 256)."""
     lstm_use_prev_action: Flag = False
@@ -65,23 +69,23 @@ class ModelConfig(BaseModel):
     use_attention: Flag = False
     """Whether the model has memory by attention: a causal transformer over the last steps, after the hidden layers."""
     attention_memory_inference: Size = 50
-    """Steps that each transformer unit looks back, in acting and in learning."""
+    """Number of steps that each transformer unit looks back, in acting and in learning."""
     attention_num_transformer_units: Size = 1
-    """Transformer units, one upon the other; each looks back from where the one below it has looked back to."""
+    """Number of stacked transformer units; each one lets the model look back further."""
     attention_dim: Size = 64
     """Width of the transformer units."""
     attention_num_heads: Size = 1
-    """Attention heads of each unit."""
+    """Number of attention heads of each unit."""
     attention_head_dim: Size = 32
     """Width of each head."""
     attention_position_wise_mlp_dim: Size = 32
     """Width of the hidden layer in each unit's own network."""
     attention_use_n_prev_actions: NoneOrOne = 0
-    """1: each step is remembered with the action before it (classic RLlib: any number; one a step tells them all)."""
+    """1: each remembered step includes the action before it (classic RLlib: any number; one per step is enough)."""
     attention_use_n_prev_rewards: NoneOrOne = 0
-    """1: each step is remembered with the reward before it."""
+    """1: each remembered step includes the reward before it."""
     sequence_max_len: Size | None = None
-    """Most items of a Sequence in the observations; null: a Repeated space says it itself."""
+    """Maximum number of items of a Sequence in the observations; null: not needed, as for a Repeated space."""
     sequence_hiddens: Sizes = (64,)
     """Widths of the layers that each item of a Sequence or Repeated passes before all of them are pooled."""
     sequence_pooling: Literal["mean", "max", "attention"] = "mean"
@@ -89,7 +93,7 @@ class ModelConfig(BaseModel):
     custom_model: ModelSource = None
     """Your own model: a registered name, module:Class, or in Python the class itself; null: the built-in networks."""
     custom_model_config: FreeMapping = {}
-    """What your own model gets as its configuration."""
+    """Configuration that your own model gets."""
     custom_action_dist: ModelSource = None
     """Your own action distribution, named as a custom_model is; null: the one that suits the action space."""
 
@@ -121,7 +125,7 @@ class ModelConfig(BaseModel):
         if len(memories) > 1:
             found.append(
                 f"config.model.{memories[1]}: a model has one kind of memory; "
-                f"say {memories[0]} or {memories[1]}, not both"
+                f"use {memories[0]} or {memories[1]}, not both"
             )
         if self.custom_model is not None:  # it gets the whole model config, and reads what it likes
             return found + [
@@ -130,13 +134,15 @@ class ModelConfig(BaseModel):
                 for key in memories
             ]
         if self.custom_model_config and "custom_model" not in self.model_fields_set:
-            found.append("config.model.custom_model_config: nobody reads it; name a custom_model, or leave it out")
+            found.append("config.model.custom_model_config: it has no effect; set custom_model, or leave it out")
+        if not self.free_log_std and self.log_std_init != type(self).model_fields["log_std_init"].default:
+            found.append("config.model.log_std_init: it has no effect; set free_log_std: true, or leave it out")
         said = [key for key in MEMORIES if key in self.model_fields_set]  # on, or off explicitly
         read = {key for memory in said for key in MEMORIES[memory]} | ({"max_seq_len"} if said else set())
         owners = {key: memory for memory, keys in reversed(MEMORIES.items()) for key in keys}
         owners["max_seq_len"] = "use_lstm"
         found += [
-            f"config.model.{key}: nothing reads it; say {owner}: true, or leave it out"
+            f"config.model.{key}: it has no effect; set {owner}: true, or leave it out"
             for key, owner in owners.items()
             if key not in read and getattr(self, key) != type(self).model_fields[key].default
         ]

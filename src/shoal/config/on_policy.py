@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from shoal.config.changing import changed
 from shoal.config.fields import Flag, Fraction, Size
+from shoal.config.model import ModelConfig
 from shoal.config.schedules import levels
 from shoal.config.sections import NoiseConfig
 from shoal.config.settings import AlgorithmConfig
@@ -36,11 +37,11 @@ class OnPolicyConfig(AlgorithmConfig):
     use_critic: Flag = True
     """Whether a value function is the baseline of the advantages."""
     use_gae: Flag = True
-    """Whether advantages are generalised advantage estimates; false: whole returns less the baseline."""
+    """Whether advantages are generalised advantage estimates; false: whole returns minus the baseline."""
     lambda_: Fraction = 0.95
     """Decay of generalised advantage estimation (classic RLlib: 1.0; 0.95 has less variance)."""
     sgd_minibatch_size: Size = 256
-    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
+    """Number of steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
 
     A model with memory takes whole sequences, as many as come closest to it."""
     exploration_config: NoiseConfig = NoiseConfig()
@@ -65,7 +66,7 @@ class OnPolicyConfig(AlgorithmConfig):
                 f"{self.train_batch_size}; make it at most that, or the batch larger"
             )
         if self.use_gae and not self.use_critic:
-            found.append("config.use_gae: needs the value function; say use_critic: true, or use_gae: false")
+            found.append("config.use_gae: needs the value function; set use_critic: true, or use_gae: false")
         return found + self._noise_conflicts()
 
     def with_whole_fragments(self: OnPolicy) -> OnPolicy:
@@ -84,7 +85,7 @@ class OnPolicyConfig(AlgorithmConfig):
         return [
             f"config.rollout_fragment_length: {self.rollout_fragment_length} steps of {self.num_envs} environments "
             f"make {rows}, which does not divide train_batch_size {self.train_batch_size}; "
-            f"say auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
+            f"use auto, or train_batch_size: {math.ceil(self.train_batch_size / rows) * rows}"
         ]
 
     def _noise_conflicts(self) -> list[str]:
@@ -93,14 +94,16 @@ class OnPolicyConfig(AlgorithmConfig):
         path, owners = "config.exploration_config", {"ou_theta": "OrnsteinUhlenbeckNoise"}
         owners |= dict.fromkeys(("stddev", "stddev_schedule"), "GaussianNoise")
         found = [
-            f"{path}.{key}: nothing reads it; say type: {owner}, or leave it out"
+            f"{path}.{key}: it has no effect; set type: {owner}, or leave it out"
             for key, owner in owners.items()
             if noise.type != owner and getattr(noise, key) != NoiseConfig.model_fields[key].default
         ]
         if noise.type != "StochasticSampling" and self.model.custom_action_dist is not None:
-            found.append(f"{path}.type: nothing reads it, for custom_action_dist samples; leave it out")
+            found.append(f"{path}.type: it has no effect, because custom_action_dist samples; leave it out")
         if noise.type != "GaussianNoise":
             return found
+        if self.model.log_std_init != ModelConfig.model_fields["log_std_init"].default:
+            found.append("config.model.log_std_init: GaussianNoise sets the spread to stddev; leave one of them out")
         if noise.stddev_schedule is not None:
             start = levels(noise.stddev_schedule)
             if noise.stddev not in (start[0], NoiseConfig.model_fields["stddev"].default):
@@ -110,6 +113,6 @@ class OnPolicyConfig(AlgorithmConfig):
         if self.model.custom_model is not None or not self.model.free_log_std:
             found.append(
                 f"{path}.type: GaussianNoise sets the spread that this model computes itself; "
-                "say free_log_std: true without a custom_model, or StochasticSampling"
+                "set free_log_std: true without a custom_model, or StochasticSampling"
             )
         return found

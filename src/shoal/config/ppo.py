@@ -18,6 +18,7 @@ class PPOConfig(OnPolicyConfig):
         "cur_kl_coeff": "coefficient of the KL penalty now",
         "entropy_coeff": "weight of the entropy bonus now",
         "clip_param": "how far the probability ratio may move from 1 now (PPO)",
+        "num_passes": "passes over the batch; fewer than num_sgd_iter where target_kl ended them (PPO)",
     }
     mutable = (
         *OnPolicyConfig.mutable,
@@ -26,15 +27,26 @@ class PPOConfig(OnPolicyConfig):
         "vf_loss_coeff",
         "vf_clip_param",
         "kl_target",
+        "target_kl",
         "num_sgd_iter",
     )
 
+    lr: Positive = 5e-4
+    """Learning rate (classic RLlib: 5e-5; 5e-4 suits Adam on small networks and minibatches of 64)."""
+    sgd_minibatch_size: Size = 64
+    """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
+
+    A model with memory takes whole sequences, as many as come closest to it."""
     kl_coeff: NonNegative = 0.0
     """First coefficient of the adaptive KL penalty; 0: no penalty (classic RLlib: 0.2; clipping alone is enough)."""
     kl_target: Positive = 0.01
     """KL divergence per iteration that the adaptive penalty aims at."""
+    target_kl: Positive | None = None
+    """Passes over a batch end once the last one's mean KL divergence from the policy that sampled is over 1.5 of this.
+
+    null: all num_sgd_iter are made (classic RLlib: no such key; kl_target is the penalty's)."""
     num_sgd_iter: Size = 10
-    """Passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
+    """Number of passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
     shuffle_sequences: Flag = True
     """Whether the steps of a batch are shuffled between passes."""
     vf_loss_coeff: NonNegative = 0.5
@@ -48,7 +60,9 @@ class PPOConfig(OnPolicyConfig):
     clip_param_schedule: Schedule = None
     """How far the ratio may move over timesteps, as lr_schedule; it replaces clip_param."""
     vf_clip_param: Positive | None = None
-    """Largest squared error of a value that still teaches; null: any (classic RLlib: 10.0, low for large returns)."""
+    """Squared value errors above this are not learned from; null: no limit (classic RLlib: 10.0, often too low).
+
+    With normalize_rewards, values are in units of the returns' standard deviation."""
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""

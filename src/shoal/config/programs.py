@@ -1,4 +1,4 @@
-"""Environments that are programs, as a configuration describes them: `env: {command: [./solver], ...}`."""
+"""Environments that are programs or FMUs, as a configuration describes them: `env: {command: [./solver], ...}`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from shoal.config.fields import STRICT, Positive, Text
+from shoal.config.fields import STRICT, Positive, Text, number
 from shoal.config.problems import got, sentences
 from shoal.errors import ConfigError
 
@@ -63,21 +63,21 @@ class ProgramConfig(BaseModel):
 
     {scratch_dir}, {port}, {env_index}, {worker_index} and the keys of env_config in braces are replaced."""
     listen: Annotated[str | None, PlainValidator(listen_address), WithJsonSchema({"type": ["string", "null"]})] = None
-    """HOST:PORT where programs that are started elsewhere call in: environment i listens at PORT + i.
+    """HOST:PORT where programs that are started elsewhere connect: environment i listens at PORT + i.
 
     Instead of command. They must know the secret in the variable SHOAL_TOKEN."""
     protocol: Literal["lines"] = "lines"
-    """What is spoken: lines of JSON."""
+    """Protocol between shoal and the program: lines of JSON."""
     connection: Literal["pipe", "unix", "tcp"] = "pipe"
-    """Where: over stdin and stdout, or over a socket whose address the program finds in SHOAL_ADDRESS."""
+    """Connection: stdin and stdout, or a socket whose address the program finds in SHOAL_ADDRESS."""
     observation: SpaceTree = None
-    """The space of observations, where the program does not tell it."""
+    """The space of observations, if the program does not send it."""
     action: SpaceTree = None
-    """The space of actions, where the program does not tell it."""
+    """The space of actions, if the program does not send it."""
     start_timeout_s: Positive = 60.0
-    """Seconds until the program has said hello."""
+    """Seconds until the program must have sent its first message."""
     timeout_s: Positive | None = None
-    """Seconds that one answer may take; a program that takes longer is ended and started again. null: any."""
+    """Seconds that one answer may take; a program that takes longer is ended and started again. null: no limit."""
     variables: dict[Text, Text] = {}
     """Further variables of the program's environment."""
 
@@ -91,24 +91,71 @@ def program_config(value: Mapping[str, Any]) -> ProgramConfig:
         raise ConfigError(sentences(error, ("env",), known)) from None
     if (config.command is None) == (config.listen is None):
         given = "both are given" if config.command else "neither is given"
-        raise ConfigError(f"env: needs either command, the program to start, or listen, where others call in; {given}")
+        raise ConfigError(f"env: needs either command, the program to start, or listen, where others connect; {given}")
     if config.listen is not None and config.connection != "pipe":
-        raise ConfigError("env.connection: goes with command; a program that calls in has a TCP socket")
+        raise ConfigError("env.connection: works only with command; a program that connects by itself has a TCP socket")
     return config
 
 
-def checked_program(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The description as plain values, checked, without what is as usual."""
-    if not {"command", "listen"} & value.keys():
-        raise ValueError(f"must have the key command (a program to start) or listen {got(dict(value))}")
+def named_bounds(value: Any) -> dict[str, tuple[float, float]]:
+    """Names with their lowest and highest value."""
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping of names to [LOW, HIGH]")
+    for name, pair in value.items():
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not number(pair[0]) < number(pair[1]):
+            raise ValueError(f"{name} must be [LOW, HIGH], and LOW be less")
+    return {str(name): (float(pair[0]), float(pair[1])) for name, pair in value.items()}
+
+
+class FmuConfig(BaseModel):
+    """An FMU that is an environment: its step, its reward and what of it is seen."""
+
+    model_config = STRICT
+
+    fmu: Text
+    """The file, a co-simulation FMU of FMI 2.0 or 3.0."""
+    reward: Text
+    """A formula over inputs, outputs and time: -(T - 20)**2 - 0.1*u."""
+    step_size: Positive
+    """Seconds of simulated time that one step takes."""
+    stop_time: Positive
+    """Simulated time at which an episode is truncated."""
+    terminated: Text | None = None
+    """A formula that is true where an episode ends for good: T > 90 or T < 0."""
+    inputs: tuple[Text, ...] | None = None
+    """The variables that are the action; null: all inputs."""
+    outputs: tuple[Text, ...] | None = None
+    """The variables that are observed; null: all outputs."""
+    bounds: Annotated[
+        dict[str, tuple[float, float]], PlainValidator(named_bounds), WithJsonSchema({"type": "object"})
+    ] = {}
+    """Lowest and highest values of variables, where the FMU does not have them or others are wanted: {u: [0, 1]}."""
+
+
+def fmu_config(value: Mapping[str, Any]) -> FmuConfig:
+    """The checked description of an FMU; a ConfigError has every problem."""
     try:
-        return program_config(value).model_dump(mode="json", exclude_defaults=True)
+        return FmuConfig.model_validate(dict(value))
+    except ValidationError as error:
+        known = [f"env.{name}" for name in FmuConfig.model_fields]
+        raise ConfigError(sentences(error, ("env",), known)) from None
+
+
+def checked_program(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The description of a program or an FMU as plain values, checked, without what is as usual."""
+    if not {"command", "listen", "fmu"} & value.keys():
+        raise ValueError(f"must have the key command (a program to start), listen or fmu {got(dict(value))}")
+    try:
+        config = fmu_config(value) if "fmu" in value else program_config(value)
     except ConfigError as error:
         raise PydanticCustomError("env", "env", {"problems": error.problems}) from None
+    return config.model_dump(mode="json", exclude_defaults=True)
 
 
 def program_name(env: Mapping[str, Any]) -> str:
     """What a program is called in the names of runs: its file without folder and ending."""
+    if "fmu" in env:
+        return PurePath(env["fmu"]).stem
     words = env.get("command") or ("program",)
     names = [PurePath(word).name for word in words if not word.startswith("-")]
     own = [name for name in names if not _INTERPRETERS.fullmatch(name) and not name.isdigit()]

@@ -88,16 +88,21 @@ def stop_rows() -> list[KeyRow]:
 def sweep_rows() -> list[KeyRow]:
     """Every key of a sweep, and every scheduler and searcher with its options."""
     rows = [
-        KeyRow("num_samples", "whole number >= 1", "1", "trials that are drawn, for each combination of the grids"),
-        KeyRow("metric", "text", "episode_reward_mean", "the result that tells which trial is the best; needs mode"),
-        KeyRow("mode", "max | min", "max", "whether the largest or the smallest is the best"),
+        KeyRow("num_samples", "whole number >= 1", "1", "number of trials to draw, for each combination of the grids"),
+        KeyRow("metric", "text", "episode_reward_mean", "the result by which trials are ranked; needs mode"),
+        KeyRow("mode", "max | min", "max", "whether the largest or the smallest value is the best"),
         KeyRow(
-            "seeds", "whole number >= 1", "1", "trials of each configuration, with other seeds, ranked by their mean"
+            "seeds", "whole number >= 1", "1", "number of seeds for each configuration, which is ranked by its mean"
         ),
-        KeyRow("max_concurrent_trials", "whole number >= 1, or null", "null", "most trials at once; null: as fit"),
+        KeyRow(
+            "max_concurrent_trials",
+            "whole number >= 1, or null",
+            "null",
+            "maximum number of trials at the same time; null: as many as fit",
+        ),
     ]
     for key, table, default in (("scheduler", SCHEDULERS, "fifo"), ("search_alg", SEARCHERS, "random")):
-        meaning = f"who {'stops trials early' if key == 'scheduler' else 'chooses values'}: a name, or {{type: ...}}"
+        meaning = f"what {'stops trials early' if key == 'scheduler' else 'chooses values'}: a name, or {{type: ...}}"
         rows.append(KeyRow(key, " | ".join(table), default, meaning))
         for name, entry in table.items():
             needs = f"; needs pip install 'shoal-rl[{entry.extra}]'" if entry.extra else ""

@@ -22,12 +22,12 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "episodes_total": "finished episodes since the run began",
         "episodes_this_iter": "episodes that finished in this iteration",
         "timesteps_this_iter": "environment steps of this iteration",
-        "time_total_s": 'seconds of training; here a length of time such as "90m" may stand too',
+        "time_total_s": 'seconds of training; the limit may also be a length of time such as "90m"',
         "time_this_iter_s": "seconds of this iteration",
         "timesteps_per_s": "environment steps per second in this iteration",
         "task": "task of the environments in this iteration, where it is a number (curriculum, env_task_fn)",
         "stages_passed": "stages of the curriculum whose rule was met",
-        "env_failures_total": "failures of environments since the run began",
+        "env_failures_total": "number of environment failures since the run began",
         "timers/env_s": "seconds of this iteration spent in environments",
         "timers/policy_s": "seconds of this iteration spent on choosing actions",
         "timers/learn_s": "seconds of this iteration spent on learning",
@@ -38,8 +38,8 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "timers/learn_share": "share of this iteration spent on learning",
         "timers/communicate_share": "share of this iteration spent on messages between processes",
         "timers/idle_share": "share of this iteration in which a worker, on average, did not sample",
-        "num_healthy_workers": "workers that are up",
-        "num_remote_worker_restarts": "workers that were lost and replaced since the program began",
+        "num_healthy_workers": "number of workers that are running",
+        "num_remote_worker_restarts": "number of workers lost and replaced since the program began",
         "parallel_efficiency": "share of the time of all workers and learners in which they sampled or learned",
         "staleness": "updates between the weights that sampled the batch and those that learn from it",
     }
@@ -94,4 +94,4 @@ def result_hint(name: str) -> str:
         close = nearest(last, result_names(), 0.85)
     if close is not None:
         return f"; did you mean {close}?"
-    return "; type `shoal config show stop` for their names"
+    return "; `shoal config show stop` lists their names"

@@ -48,13 +48,13 @@ class SpaceKind:
 
 KINDS: Mapping[str, SpaceKind] = {
     "grid_search": SpaceKind("[a, b, c]", "each of these values, combined with each value of every other grid"),
-    "choice": SpaceKind("[a, b, c]", "one of these values, each as likely"),
+    "choice": SpaceKind("[a, b, c]", "one of these values, all equally likely"),
     "uniform": SpaceKind("[low, high]", "a number between these"),
-    "loguniform": SpaceKind("[low, high]", "a number between these, each power of ten as likely", is_log=True),
+    "loguniform": SpaceKind("[low, high]", "a number between these, all powers of ten equally likely", is_log=True),
     "quniform": SpaceKind("[low, high, step]", "a number between these, in steps", has_step=True),
     "qloguniform": SpaceKind("[low, high, step]", "as loguniform, in steps", is_log=True, has_step=True),
     "randint": SpaceKind("[low, high]", "a whole number from low to high - 1", is_whole=True),
-    "lograndint": SpaceKind("[low, high]", "as randint, each power of ten as likely", is_whole=True, is_log=True),
+    "lograndint": SpaceKind("[low, high]", "as randint, all powers of ten equally likely", is_whole=True, is_log=True),
     "qrandint": SpaceKind(
         "[low, high, step]", "a whole number from low to high, in steps", is_whole=True, has_step=True
     ),
@@ -95,7 +95,7 @@ def find_settings(tree: Mapping[str, Any], places: Iterable[str] = PLACES) -> tu
         elif in_list:
             problems.append(f"{name}: has a search in a list; let the whole list be chosen: {{choice: [[...], [...]]}}")
         elif name == "config.seed" and "run" in allowed:
-            problems.append("config.seed: is not ranked but averaged over; say seeds: 3 beside stop, or --seeds 3")
+            problems.append("config.seed: is not ranked but averaged over; set seeds: 3 beside stop, or --seeds 3")
         elif not is_named:
             problems.append(f"{name}: a searched key must be text, with no dot and no slash in it; rename it")
         else:
@@ -157,7 +157,9 @@ def _check_range(kind: str, numbers: Sequence[float]) -> None:
     if low >= high:
         raise ValueError("its first number must be lower than its second")
     if KINDS[kind].is_log and low <= 0:
-        raise ValueError("its numbers must be more than 0, for it is logarithmic; say uniform, or raise the lower one")
+        raise ValueError(
+            "its numbers must be more than 0, because it is logarithmic; use uniform, or raise the lower one"
+        )
     if not math.isfinite(high - low):
         raise ValueError("is too wide")
     if KINDS[kind].has_step:

@@ -56,19 +56,19 @@ class NoiseConfig(ExplorationConfig):
             (
                 ("EpsilonGreedy", "PerWorkerEpsilonGreedy", "SoftQ"),
                 "chooses by the values of actions, and this algorithm explores by sampling from its own action "
-                "distribution; leave exploration_config out, or say run: DQN",
+                "distribution; leave exploration_config out, or set run: DQN",
             )
         ),
     ] = "StochasticSampling"
     """StochasticSampling: actions are drawn from the policy's own distribution.
 
-    GaussianNoise: so too, but the spread of continuous actions is not learned; it is stddev. OrnsteinUhlenbeckNoise: so
-    too, but what chance adds to continuous actions is correlated from step to step, which carries a sluggish system
+    GaussianNoise: the same, but the spread of continuous actions is stddev and is not learned. OrnsteinUhlenbeckNoise:
+    the same, but the noise on continuous actions is correlated from step to step, which moves a sluggish system
     further (Hollenstein et al. 2024)."""
     stddev: Positive = 0.3
     """Standard deviation of continuous actions, for GaussianNoise; with normalize_actions the bounds are -1 and 1.
 
-    Classic RLlib: 0.1, on top of a policy without chance."""
+    Classic RLlib: 0.1, on top of a deterministic policy."""
     stddev_schedule: Schedule = None
     """Standard deviation over timesteps, as lr_schedule; it replaces stddev."""
     ou_theta: PositiveFraction = 0.15
@@ -76,7 +76,7 @@ class NoiseConfig(ExplorationConfig):
 
 
 class EvaluationConfig(BaseModel):
-    """What is different in evaluation."""
+    """Settings that differ in evaluation."""
 
     model_config = STRICT
 
@@ -89,9 +89,9 @@ class EvaluationConfig(BaseModel):
     horizon: Size | None = None
     """Longest evaluation episode in steps; null: as in training."""
     task: Task = None
-    """Task of the evaluation environments; null: that of training at the time."""
+    """Task of the evaluation environments; null: the current task of training."""
     randomize: Flag = True
-    """Whether evaluation draws what randomize says, as training does, from seeds of its own."""
+    """Whether evaluation episodes are randomized as in training, with their own seeds."""
 
 
 class CurriculumConfig(BaseModel):
@@ -105,7 +105,7 @@ class CurriculumConfig(BaseModel):
     The environments get a stage's task (by set_task) at their next reset. A stage ends as soon as any result in until
     reaches its limit; "<= 20" instead of 20 means at most that. Statistics over episodes are those of its own task."""
     min_episodes: Size = 20
-    """Episodes that must have ended at a stage's task before a statistic over episodes may end the stage."""
+    """Number of episodes that must end at a stage's task before a statistic over episodes may end the stage."""
 
 
 class RandomizeConfig(BaseModel):
@@ -114,10 +114,10 @@ class RandomizeConfig(BaseModel):
     model_config = STRICT
 
     options: OptionSamplers = {}
-    """What the environment gets as reset(options=...), drawn, e.g. {wind: {uniform: [0, 10]}}.
+    """Values to draw for reset(options=...), e.g. {wind: {uniform: [0, 10]}}.
 
     Samplers: uniform [low, high], loguniform [low, high], normal [mean, std], choice [a, b, ...]."""
     env_config: EnvConfigSamplers = {}
-    """Entries of env_config, drawn, by the same samplers; the environment is made anew for every episode."""
+    """Entries of env_config to draw, with the same samplers; the environment is made again for every episode."""
     cases: Text | None = None
-    """A CSV file of which every episode gets a row: its columns are env_config.NAME and options.NAME (of reset)."""
+    """A CSV file from which every episode takes a row: its columns are env_config.NAME and options.NAME (of reset)."""

@@ -75,7 +75,7 @@ class AlgorithmConfig(Algorithm):
 
     A program is a mapping: {command: [./solver, --case, a], timeout_s: 60}; docs/programs.md has its keys."""
     env_config: FreeMapping = {}
-    """What the environment gets as its configuration.
+    """Configuration that the environment gets.
 
     worker_index, vector_index, env_index and num_workers are attributes of it."""
     wrappers: Wrappers = ()
@@ -83,45 +83,45 @@ class AlgorithmConfig(Algorithm):
 
     Each is the name of one of Gymnasium's, module:Class or file.py:Class, alone or with its arguments as here."""
     max_env_failures: Count | None = 1000
-    """How many failures of environments a run survives in all; one more ends it, saved, with the cause; null: any."""
+    """Number of environment failures that a run survives; one more ends it, saved, with the cause; null: any number."""
     horizon: Size | None = None
     """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
     env_task_fn: FunctionSource = None
-    """A function (train_results, task_settable_env, env_ctx) of yours that gives the next task; null: none.
+    """Your function (train_results, task_settable_env, env_ctx), which returns the next task; null: none.
 
     Called in the driver before every iteration but the first, with an environment of its own (env_index -1) that is
     never stepped; every environment gets the task at its next reset. Also as module.function or file.py:function."""
     curriculum: CurriculumConfig = CurriculumConfig()
     """Tasks of rising difficulty without a function of your own."""
     randomize: RandomizeConfig = RandomizeConfig()
-    """Values that are drawn anew for every episode."""
+    """Values that are drawn for every episode."""
     callbacks: ClassSource = None
     """Your subclass of shoal.DefaultCallbacks, as a class, module.Class or file.py:Class; null: none."""
 
     num_workers: WorkerCount = 0
-    """Processes that sample experience; 0: everything in this process, without Ray; auto: as many as there are cores.
+    """Number of sampling processes; 0: everything runs in this process, without Ray; auto: as many as fit the cores.
 
     Classic RLlib: 2."""
     num_envs_per_worker: EnvCount = "auto"
-    """Environments that each worker steps as one vector; auto: 8, or those of a native vector environment.
+    """Number of environments that each worker steps as one vector; auto: 8, or those of a native vector environment.
 
-    Classic RLlib: 1; a vector needs one forward pass a step."""
+    Classic RLlib: 1; a vector needs one forward pass per step."""
     num_cpus_per_worker: NonNegative = 1
-    """Cores that each worker takes; a fraction lets workers share a core."""
+    """Number of cores for each worker; a fraction lets workers share a core."""
     num_learners: Size = 1
-    """Processes that learn, each from the experience of the workers on its own node; 1: in the driver's process."""
+    """Number of learning processes, each with the experience of the workers on its node; 1: in the driver's process."""
     num_cpus_per_learner: NonNegative = 1
-    """Cores that each learner takes, where there are several."""
+    """Number of cores for each learner, if there are several."""
     num_gpus: NonNegative = 0
-    """GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
+    """Number of GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
     sample_async: Flag = False
     """Whether workers sample the next batch while the learner learns from this one, with weights one update old."""
     ignore_worker_failures: Flag = False
-    """Whether training goes on with the remaining workers when one is lost and not recreated."""
+    """Whether training continues with the remaining workers when one is lost and not recreated."""
     recreate_failed_workers: Flag = True
     """Whether a lost worker is replaced by a new one (classic RLlib: false)."""
     max_worker_restarts: Count = 1000
-    """How many lost workers a run replaces in all; one more ends it, saved, with the cause."""
+    """Number of lost workers that a run replaces; one more ends it, saved, with the cause."""
 
     rollout_fragment_length: FragmentLength = "auto"
     """Steps of each environment that train_batch_size must be a multiple of; auto: any (classic RLlib: 200).
@@ -130,9 +130,14 @@ class AlgorithmConfig(Algorithm):
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
     """Whether a batch may end inside an episode, or waits until every episode in it is complete."""
     train_batch_size: Size = 2048
-    """Steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
+    """Number of steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
     clip_rewards: RewardClipping = None
-    """Rewards as the learner sees them: null as they are, true their sign, a number their largest magnitude."""
+    """How rewards are clipped for learning: null: not at all, true: to their sign, a number: to this magnitude."""
+    normalize_rewards: Flag = True
+    """Whether rewards are divided by the running standard deviation of the discounted return for learning.
+
+    So their unit does not matter. It follows clip_rewards; evaluation and reported returns have the environment's own
+    rewards. Classic RLlib: no such key."""
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "NoFilter"
     """MeanStdFilter scales observations by their running mean and standard deviation."""
     normalize_actions: Flag = True
@@ -140,12 +145,12 @@ class AlgorithmConfig(Algorithm):
     clip_actions: Flag = True
     """Whether continuous actions are clipped to the environment's bounds (classic RLlib: false when normalised)."""
     squash_actions: Flag = False
-    """Whether bounded continuous actions pass a tanh, which ends at the bounds, where clipping cuts at them."""
+    """Whether bounded continuous actions pass a tanh, which stays within the bounds, instead of being clipped."""
 
     gamma: Fraction = 0.99
     """Discount factor."""
     lr: Positive = 1e-3
-    """Learning rate (classic RLlib's PPO: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
+    """Learning rate (classic RLlib: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
     lr_schedule: Schedule = None
     """Learning rate over timesteps_total, which replaces lr: [[timestep, value], ...] is linear between these points.
 
@@ -154,11 +159,13 @@ class AlgorithmConfig(Algorithm):
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimiser's own settings."""
     grad_clip: Positive | None = 0.5
-    """Largest norm of a gradient; null: no limit (classic RLlib: null)."""
+    """Largest norm of a gradient; null: no limit (classic RLlib: null).
+
+    The policy's part and the value function's are clipped apart; layers that they share count with the policy's."""
     model: ModelConfig = ModelConfig()
     """The network."""
     framework: Framework = "auto"
-    """What computes the network: numpy or torch; auto: torch for images, memory, custom models, GPUs, else numpy.
+    """Library of the network: numpy or torch; auto: torch for images, memory, custom models, GPUs, else numpy.
 
     Classic RLlib: tf, which is not supported."""
 
@@ -167,34 +174,34 @@ class AlgorithmConfig(Algorithm):
     exploration_config: ExplorationConfig = ExplorationConfig()
     """How the algorithm explores."""
     evaluation_interval: Size | None = None
-    """Training iterations between evaluations; null: none."""
+    """Number of training iterations between evaluations; null: no evaluation."""
     evaluation_duration: Size = 10
     """Length of one evaluation, in evaluation_duration_unit; null: the default."""
     evaluation_duration_unit: Literal["episodes", "timesteps"] = "episodes"
     """Unit of evaluation_duration."""
     evaluation_num_workers: Count = 0
-    """Processes for evaluation, of num_cpus_per_worker cores each; 0: in this process.
+    """Number of processes for evaluation, of num_cpus_per_worker cores each; 0: evaluate in this process.
 
     They share evaluation_duration; each has num_envs_per_worker environments."""
     evaluation_parallel_to_training: Flag = False
-    """Whether an evaluation runs while its iteration trains; it is then of the policy as it was before that."""
+    """Whether an evaluation runs while its iteration trains; it then measures the policy from before that iteration."""
     evaluation_config: EvaluationConfig = EvaluationConfig()
-    """What is different in evaluation."""
+    """Settings that differ in evaluation."""
     record_env: RecordEnv = False
     """Whether the first episode of every evaluation becomes a video: true, in videos/ of the run, or a folder's name.
 
     Videos need PyAV: pip install 'shoal-rl[video]'."""
     render_env: Flag = False
-    """Whether the first training environment shows itself on the screen, at the pace of eyes."""
+    """Whether the first training environment is shown on the screen, at a speed that people can follow."""
 
     seed: Seed = 0
-    """Seed of everything random; the same seed and environments give the same run; null: the default.
+    """Seed of all random numbers; the same seed and environments give the same run; null: the default.
 
-    Classic RLlib: unset, so that every run is another."""
+    Classic RLlib: unset, so every run differs."""
     restore_episodes: Flag = True
-    """Whether a resumed run replays its unfinished episodes to where they were, rather than starting new ones."""
+    """Whether a resumed run replays its unfinished episodes to where they were, instead of starting new ones."""
     log_level: Literal["DEBUG", "INFO", "WARN", "ERROR"] = "WARN"
-    """Least important messages that are shown."""
+    """Lowest level of messages that are shown."""
 
     @property
     def num_envs(self) -> int:
@@ -249,7 +256,7 @@ class AlgorithmConfig(Algorithm):
         found: list[str] = []
         if self.framework == "numpy":
             found += [
-                f"config.framework: numpy cannot do {what}; say torch, or leave framework out"
+                f"config.framework: numpy cannot do {what}; use torch, or leave framework out"
                 for what, asked in (
                     ("num_gpus above 0", self.num_gpus > 0),
                     ("a custom_model", self.model.custom_model is not None),
@@ -263,7 +270,7 @@ class AlgorithmConfig(Algorithm):
             found += self._scheduled("lr", self.lr_schedule)
         found += self._unread("squash_actions", self.model.custom_action_dist is not None, "custom_action_dist samples")
         if self.squash_actions and not self.normalize_actions:
-            found.append("config.squash_actions: a tanh gives -1..1; say normalize_actions: true, or leave it out")
+            found.append("config.squash_actions: a tanh gives -1..1; set normalize_actions: true, or leave it out")
         found += self._ability_conflicts()
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
@@ -292,7 +299,7 @@ class AlgorithmConfig(Algorithm):
         if self.model.memory is not None and not self.takes_memory:
             found.append(
                 f"config.model.{self.model.memory}: {name_of(type(self))} learns from single transitions and has no "
-                "memory; leave it out, or say run: PPO"
+                "memory; leave it out, or set run: PPO"
             )
         return found
 
@@ -300,7 +307,7 @@ class AlgorithmConfig(Algorithm):
         """What is asked of workers and learners that are not there."""
         found: list[str] = []
         if self.sample_async and self.num_workers == 0 and "num_workers" not in self.model_fields_set:
-            found.append("config.sample_async: there is nobody to sample meanwhile; set num_workers above 0")
+            found.append("config.sample_async: there are no workers to sample meanwhile; set num_workers above 0")
         if self.num_learners > 1 and self.num_workers != "auto" and self.num_workers < self.num_learners:
             found.append(
                 f"config.num_learners: each of {self.num_learners} learners needs a worker to learn from "
@@ -309,7 +316,7 @@ class AlgorithmConfig(Algorithm):
         if self.num_gpus > self.num_learners:
             found.append(
                 f"config.num_gpus: one learner uses one GPU at most; for {self.num_gpus:g} GPUs "
-                f"say num_learners: {math.ceil(self.num_gpus)}"
+                f"set num_learners: {math.ceil(self.num_gpus)}"
             )
         return found
 
@@ -336,7 +343,7 @@ class AlgorithmConfig(Algorithm):
         """
         if not unread or getattr(self, key) == type(self).model_fields[key].default:
             return []
-        return [f"config.{key}: nothing reads it, for {why}; leave it out"]
+        return [f"config.{key}: it has no effect, because {why}; leave it out"]
 
     def _scheduled(self, key: str, schedule: Any) -> list[str]:
         """A value beside a schedule must be the default or the schedule's start, else one of them is ignored."""

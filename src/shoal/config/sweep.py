@@ -215,7 +215,7 @@ def _with_words(sweep: Sweep, words: Mapping[str, Any], is_experiment: bool) -> 
         if not name or (is_experiment and not is_result_name(printable(name))):
             problems.append(f"metric: no result has this name {got(metric)}{result_hint(printable(str(metric)))}")
         elif mode is None:
-            problems.append(f"mode: is missing; say whether the largest {name} is the best (max) or the smallest (min)")
+            problems.append(f"mode: is missing; set max if the largest {name} is the best, or min if the smallest is")
         given["metric"] = name
     if mode is not None:
         given["mode"] = mode

@@ -37,7 +37,7 @@ def resolved(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool) -> tu
     if is_experiment and attr not in COUNTERS:
         close = nearest(attr, COUNTERS)
         hint = f"did you mean {close}?" if close else f"there are {', '.join(COUNTERS)}"
-        return sweep, limits, [f"scheduler.time_attr: {attr} does not tell how far a trial is; {hint}"]
+        return sweep, limits, [f"scheduler.time_attr: {attr} does not measure the progress of a trial; {hint}"]
     if "max_t" in known:
         problems += _resolve_max_t(kind, attr, options, limits)
         if problems:
@@ -69,7 +69,7 @@ def _resolve_max_t(kind: str, attr: str, options: dict[str, Any], limits: dict[s
     most, limit = options.get("max_t"), limits.get(attr)
     if most is None and limit is None:
         amount = 100_000 if attr == "timesteps_total" else 81
-        return [f"stop: {kind} must know how far a trial goes at most; say stop: {{{attr}: {amount}}}"]
+        return [f"stop: {kind} needs a limit on the length of a trial; set stop: {{{attr}: {amount}}}"]
     others = [name for name in COUNTERS if name in limits]
     if limit is None and others:
         return [
@@ -86,7 +86,7 @@ def _resolve_share(name: str, attr: str, options: dict[str, Any], limit: float |
     """An option that is a tenth of the way, if it is not given."""
     given = options.get(name)
     if given is None and limit is None:
-        return [f"scheduler.{name}: is missing; give it in {attr}, or say stop: {{{attr}: 100000}}"]
+        return [f"scheduler.{name}: is missing; give it in {attr}, or set stop: {{{attr}: 100000}}"]
     if given is None:
         assert limit is not None
         options[name] = _tidy(limit / 10 if attr == "time_total_s" else max(limit // 10, 1))
@@ -114,7 +114,7 @@ def mutations(sweep: Sweep, is_experiment: bool) -> tuple[list[Setting], list[st
         problems = [f"{option}.{problem.removeprefix('config.')}" for problem in problems]
     if not found and not problems:
         return [], [
-            f"{option}: {kind} has nothing to change on the way; put a range into config, e.g. "
+            f"{option}: {kind} has nothing to change during training; put a range into config, e.g. "
             "lr: {loguniform: [1e-5, 1e-2]}"
         ]
     found = [checked_setting(s.path, "choice", s.args) if s.kind == "grid_search" else s for s in found]
@@ -133,7 +133,7 @@ def _fixed_settings(sweep: Sweep, found: list[Setting], kind: str, is_experiment
         ]
     if kind == "pb2":
         problems += [
-            f"{setting.path}: pb2 takes numbers between two bounds; say uniform or randint, or scheduler: pbt"
+            f"{setting.path}: pb2 takes numbers between two bounds; use uniform or randint, or scheduler: pbt"
             for setting in found
             if setting.kind in (*LISTED, "normal")
         ]
@@ -168,9 +168,9 @@ def conflicts(sweep: Sweep, stop: Mapping[str, float], is_experiment: bool, may_
     if sweep.search_alg.type != "random" or sweep.scheduler.type != "fifo":
         who = sweep.scheduler.type if sweep.scheduler.type != "fifo" else sweep.search_alg.type
         if not sweep.metric:
-            found.append(f"metric: is missing; {who} compares trials by it: say metric and mode")
+            found.append(f"metric: is missing; {who} compares trials by it: set metric and mode")
     if (count := trial_count(sweep)) > MOST_TRIALS:
-        found.append(f"num_samples: that makes {count} trials, and {MOST_TRIALS} is the most; search fewer grids")
+        found.append(f"num_samples: that makes {count} trials, and at most {MOST_TRIALS} are allowed; use fewer grids")
     # Nobody should install a package for a sweep that is refused anyway.
     return found or [
         *_not_installed("scheduler", sweep.scheduler.type, SCHEDULERS),
@@ -192,7 +192,7 @@ def _search_conflicts(sweep: Sweep, is_experiment: bool, may_be_single: bool) ->
             and all(setting.kind == "grid_search" for setting in settings)
         ):
             found.append(
-                f"num_samples: nothing is drawn, so {sweep.num_samples} samples would be the same; say seeds: "
+                f"num_samples: nothing is drawn, so {sweep.num_samples} samples would be the same; set seeds: "
                 f"{sweep.num_samples} for other seeds, or a range in place of a grid"
             )
         return found
@@ -202,7 +202,7 @@ def _search_conflicts(sweep: Sweep, is_experiment: bool, may_be_single: bool) ->
         )
     for setting in settings:
         if setting.kind not in SEARCHERS[search].kinds:
-            found.append(f"{setting.path}: {search} cannot search {setting.kind}; say {_instead(setting.kind, search)}")
+            found.append(f"{setting.path}: {search} cannot search {setting.kind}; use {_instead(setting.kind, search)}")
     return found
 
 
@@ -217,16 +217,18 @@ def _instead(kind: str, search: str) -> str:
 def _scheduler_conflicts(sweep: Sweep) -> list[str]:
     kind, search, found = sweep.scheduler.type, sweep.search_alg.type, list[str]()
     if kind in MUTATIONS and search != "random":
-        found.append(f"search_alg: {search} chooses settings once, and {kind} changes them on the way; leave one out")
+        found.append(
+            f"search_alg: {search} chooses settings once, and {kind} changes them during training; leave one out"
+        )
     elif kind == "bohb" and search != "bohb":
-        found.append("scheduler: bohb works with search_alg: bohb alone; say both, or scheduler: hyperband")
+        found.append("scheduler: bohb works only with search_alg: bohb; set both, or scheduler: hyperband")
     elif search == "bohb" and kind != "bohb":
-        found.append("search_alg: bohb works with scheduler: bohb alone; say both, or search_alg: optuna")
+        found.append("search_alg: bohb works only with scheduler: bohb; set both, or search_alg: optuna")
     if kind in MUTATIONS and trial_count(sweep) // sweep.seeds < 2:
-        found.append(f"num_samples: {kind} is a population of at least 2 trials; say num_samples: 8")
+        found.append(f"num_samples: {kind} is a population of at least 2 trials; set num_samples: 8")
     if sweep.seeds > 1 and kind != "fifo":
-        why = "takes over one trial by another" if kind in MUTATIONS else "stops single seeds of a configuration early"
-        found.append(f"seeds: {kind} {why}, so that their mean means nothing; leave one of them out")
+        why = "copies one trial into another" if kind in MUTATIONS else "stops single seeds of a configuration early"
+        found.append(f"seeds: {kind} {why}, so their mean is not comparable; leave one of them out")
     return found
 
 

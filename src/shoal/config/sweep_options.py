@@ -88,23 +88,28 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-_TIME = Option(text, "the one in stop", "text", "which result tells how far a trial is", False)
-_ITERATIONS = Option(text, "training_iteration", "text", "which result tells how far a trial is")
-_MAX_T = Option(above(0), "as stop says", "number > 0", "how far a trial goes, in time_attr", False)
-_GRACE = Option(above(0), "a tenth of max_t", "number > 0", "how far a trial goes before it may be stopped", False)
+_TIME = Option(text, "the one in stop", "text", "result that measures the progress of a trial", False)
+_ITERATIONS = Option(text, "training_iteration", "text", "result that measures the progress of a trial")
+_MAX_T = Option(above(0), "from stop", "number > 0", "length of a trial, in time_attr", False)
+_GRACE = Option(above(0), "a tenth of max_t", "number > 0", "progress of a trial before it may be stopped", False)
 _INTERVAL = Option(
     above(0),
-    "a tenth of what stop says",
+    "a tenth of stop's limit",
     "number > 0",
-    "how far a trial goes between two exploits, in time_attr",
+    "progress of a trial between two exploits, in time_attr",
     False,
 )
-_QUANTILE = Option(between(0, 0.5), 0.25, "number from 0 to 0.5", "share that takes over, and share taken over")
+_QUANTILE = Option(
+    between(0, 0.5),
+    0.25,
+    "number from 0 to 0.5",
+    "share of the worst trials that copy, and of the best that are copied",
+)
 _SYNCH = Option(flag, False, "true or false", "whether trials wait for each other at every interval")
 _HYPERBAND = {
     "time_attr": _ITERATIONS,
     "max_t": _MAX_T,
-    "reduction_factor": Option(above(1), 3, "number > 1", "of how many trials one goes on"),
+    "reduction_factor": Option(above(1), 3, "number > 1", "one of this many trials continues"),
 }
 
 SCHEDULERS: Mapping[str, TuneMethod] = {
@@ -116,8 +121,10 @@ SCHEDULERS: Mapping[str, TuneMethod] = {
             "time_attr": _TIME,
             "max_t": _MAX_T,
             "grace_period": _GRACE,
-            "reduction_factor": Option(above(1), 4, "number > 1", "of how many trials one goes on"),
-            "brackets": Option(at_least(1), 1, "whole number >= 1", "groups of trials with later and later first cuts"),
+            "reduction_factor": Option(above(1), 4, "number > 1", "one of this many trials continues"),
+            "brackets": Option(
+                at_least(1), 1, "whole number >= 1", "number of groups of trials, each with a later first cut"
+            ),
         },
     ),
     "hyperband": TuneMethod(
@@ -131,21 +138,21 @@ SCHEDULERS: Mapping[str, TuneMethod] = {
         {
             "time_attr": _TIME,
             "grace_period": _GRACE,
-            "min_samples_required": Option(at_least(1), 3, "whole number >= 1", "trials that make a median"),
+            "min_samples_required": Option(at_least(1), 3, "whole number >= 1", "number of trials needed for a median"),
             "min_time_slice": Option(
-                above(0), "never", "number > 0", "how far a trial goes before it yields to a waiting one", False
+                above(0), "never", "number > 0", "progress of a trial before it yields to a waiting one", False
             ),
             "hard_stop": Option(flag, True, "true or false", "false pauses such a trial until all others are done"),
         },
     ),
     "pbt": TuneMethod(
         "ray.tune.schedulers:PopulationBasedTraining",
-        "population based training: bad trials take over good ones, and change their settings, while they train",
+        "population based training: bad trials copy good ones, and change their settings, during training",
         {
             "time_attr": _TIME,
             "perturbation_interval": _INTERVAL,
             "burn_in_period": Option(
-                between(0, 1e18), 0, "number >= 0", "how far a trial goes before its first exploit"
+                between(0, 1e18), 0, "number >= 0", "progress of a trial before its first exploit"
             ),
             "hyperparam_mutations": Option(
                 _mapping,
@@ -159,9 +166,9 @@ SCHEDULERS: Mapping[str, TuneMethod] = {
                 between(0, 1),
                 0.25,
                 "number from 0 to 1",
-                "how often a setting is drawn anew rather than changed a little",
+                "probability that a setting is drawn again instead of perturbed",
             ),
-            "perturbation_factors": Option(_factors, (1.2, 0.8), "list of numbers", "factors of a little change"),
+            "perturbation_factors": Option(_factors, (1.2, 0.8), "list of numbers", "factors of a perturbation"),
             "synch": _SYNCH,
         },
     ),
@@ -201,7 +208,9 @@ SEARCHERS: Mapping[str, TuneMethod] = {
         "Optuna's tree of Parzen estimators (TPE); takes everything but normal",
         {
             "seed": _SEED,
-            "n_startup_trials": Option(at_least(1), 10, "whole number >= 1", "random trials before it begins to learn"),
+            "n_startup_trials": Option(
+                at_least(1), 10, "whole number >= 1", "number of random trials before it begins to learn"
+            ),
         },
         module="optuna",
         extra="tune",
@@ -212,7 +221,9 @@ SEARCHERS: Mapping[str, TuneMethod] = {
         "HyperOpt's TPE",
         {
             "seed": _SEED,
-            "n_initial_points": Option(at_least(1), 20, "whole number >= 1", "random trials before it begins to learn"),
+            "n_initial_points": Option(
+                at_least(1), 20, "whole number >= 1", "number of random trials before it begins to learn"
+            ),
             "gamma": Option(
                 between(0.01, 0.99), 0.25, "number from 0.01 to 0.99", "share of trials that count as good"
             ),
@@ -227,7 +238,7 @@ SEARCHERS: Mapping[str, TuneMethod] = {
         {
             "seed": _SEED,
             "random_search_steps": Option(
-                at_least(1), 10, "whole number >= 1", "random trials before it begins to learn"
+                at_least(1), 10, "whole number >= 1", "number of random trials before it begins to learn"
             ),
         },
         module="bayes_opt",
@@ -264,15 +275,15 @@ SEARCHERS: Mapping[str, TuneMethod] = {
 """What `search_alg` may be."""
 
 REFUSED: Mapping[str, str] = {
-    "hebo": "HEBO needs a NumPy older than the one that Ray's own packages need; say optuna",
-    "zoopt": "ZOOpt suggests nothing more after its first few trials with this Ray; say optuna",
-    "sigopt": "SigOpt is no more; say optuna",
-    "dragonfly": "Ray has dropped Dragonfly; say optuna",
-    "skopt": "Ray has dropped scikit-optimize; say bayesopt or optuna",
-    "flaml": "Ray has dropped FLAML; say optuna",
-    "cfo": "Ray has dropped FLAML; say optuna",
-    "blendsearch": "Ray has dropped FLAML; say optuna",
-    "resource_changing": "the cores of a trial do not change on its way; leave it out",
+    "hebo": "HEBO needs a NumPy older than the one that Ray's own packages need; use optuna",
+    "zoopt": "ZOOpt suggests nothing more after its first few trials with this Ray; use optuna",
+    "sigopt": "SigOpt no longer exists; use optuna",
+    "dragonfly": "Ray has dropped Dragonfly; use optuna",
+    "skopt": "Ray has dropped scikit-optimize; use bayesopt or optuna",
+    "flaml": "Ray has dropped FLAML; use optuna",
+    "cfo": "Ray has dropped FLAML; use optuna",
+    "blendsearch": "Ray has dropped FLAML; use optuna",
+    "resource_changing": "the cores of a trial do not change while it runs; leave it out",
 }
 """Names of schedulers and searchers that Ray has or had, and why they are not among ours."""
 
@@ -328,9 +339,9 @@ def chosen_options(key: str, value: Any, table: Mapping[str, TuneMethod]) -> tup
 
 def _option_hint(option: str, name: str, table: Mapping[str, TuneMethod]) -> str:
     if option in ("metric", "mode"):
-        return f"; {option} stands beside stop"
+        return f"; {option} belongs beside stop"
     if option in ("max_concurrent", "max_concurrent_trials"):
-        return "; max_concurrent_trials stands beside stop"
+        return "; max_concurrent_trials belongs beside stop"
     known = table[name].options
     if close := nearest(option, known):
         return f"; did you mean {close}?"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from shoal.config.fields import NonNegative, Positive, Size
+from shoal.config.fields import KLLimit, NonNegative, Size
 from shoal.config.on_policy import OnPolicyConfig
+
+MAX_KL_PER_NUMBER = 0.01
+"""What `max_kl: auto` allows for each number of an action."""
 
 
 class TRPOConfig(OnPolicyConfig):
@@ -14,20 +17,24 @@ class TRPOConfig(OnPolicyConfig):
         **OnPolicyConfig.results,
         "step_fraction": "share of the full step that the line search took; 0: the policy stayed as it was",
         "refused_steps": "1 where the policy's step was left out because it was not finite, else 0",
+        "max_kl": "largest KL divergence that a step may have (TRPO)",
     }
     mutable = (*OnPolicyConfig.mutable, "num_sgd_iter", "max_kl", "cg_iters", "cg_damping", "line_search_steps")
 
-    max_kl: Positive = 0.01
-    """Largest mean KL divergence of a new policy from the one before it: the size of the trust region."""
+    max_kl: KLLimit = "auto"
+    """Largest mean KL divergence of a new policy from the one before it: the size of the trust region.
+
+    The divergence adds up over the numbers of an action; auto: 0.01 for each number, choice and bit of it. So it is for
+    sb3-contrib, whose target_kl is their mean: multiply that by how many there are (Spinning Up: 0.01 for all)."""
     cg_iters: Size = 10
-    """Iterations of conjugate gradient, each with one Fisher-vector product."""
+    """Number of iterations of conjugate gradient, each with one Fisher-vector product."""
     cg_damping: NonNegative = 0.1
     """Multiple of the identity that is added to the Fisher matrix; it keeps steps from following its noise."""
     line_search_steps: Size = 10
-    """Lengths that the line search tries, each 0.8 of the one before; if all fail, the policy stays as it is."""
+    """Number of lengths that the line search tries, each 0.8 of the last; if all fail, the policy stays as it is."""
     fisher_subsample: Size = 1
     """Fisher-vector products use every n-th step of each environment; 1: all, 5: a fifth, at a fifth of the cost.
 
     With a model that has memory, it is every n-th sequence."""
     num_sgd_iter: Size = 10
-    """Passes of the value fit over each batch."""
+    """Number of passes of the value fit over each batch."""

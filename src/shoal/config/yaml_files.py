@@ -69,7 +69,7 @@ def load_file(path: str | Path) -> Document:
     path = Path(path)
     try:
         if path.is_dir():
-            raise ConfigError(f"{path}: is a folder; name the YAML file in it")
+            raise ConfigError(f"{path}: is a folder; write the name of the YAML file in it")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def load_file(path: str | Path) -> Document:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: is larger than {MAX_BYTES // 1_000_000} MB; that is no configuration")
+        raise ConfigError(f"{path}: is larger than {MAX_BYTES // 1_000_000} MB; that is not a configuration")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -98,7 +98,7 @@ def load_text(text: str, source: str) -> Document:
         where = source if mark is None else f"{source}:{mark.line + 1}:{mark.column + 1}"
         problem = printable(str(error.problem or error.context or "cannot be read as YAML"))
         if "'\\t'" in problem:
-            problem = "a tab stands here; indent with spaces"
+            problem = "there is a tab here; indent with spaces"
         raise ConfigError(f"{where}: {problem}") from None
     except (YAMLError, ValueError, OverflowError, IndexError, AttributeError, TypeError) as error:
         # The scanner lets a few of these through on malformed escapes and directives.
@@ -218,7 +218,7 @@ class _Builder:
             if isinstance(key, (dict, list)):
                 raise self.refusal(event, "a key must be text, not a list or a mapping")
             if key in own:
-                raise self.refusal(event, f"the key {printable(str(key))} stands here twice; remove one")
+                raise self.refusal(event, f"the key {printable(str(key))} is here twice; remove one")
             here = (*path, str(key))
             value = self.value(next(self.events), here, depth + 1)
             if key == "<<" and event.implicit[0]:

@@ -15,7 +15,7 @@ Parts = tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True)
-class Carried:
+class RecurrentRecord:
     """What a policy with memory carried into the steps of a batch: what its network's outputs depended on beside them.
 
     A sequence to learn from begins with each episode, from the network's initial state, and at the places in
@@ -49,7 +49,7 @@ class Batch:
     final_obs: Parts  # each [F, ...]
     final_at: NDArray[np.int64]  # [F, 2], (t, n), in ascending order: one order for any number of workers
     columns: NDArray[np.int64] | None = None  # [N], a learner's share: where its environments stand in the whole batch
-    carried: Carried | None = None  # of a policy with memory
+    carried: RecurrentRecord | None = None  # of a policy with memory
 
     @property
     def num_steps(self) -> int:
@@ -82,7 +82,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         previous = np.concatenate([c.previous for c in carried], axis=1)
         states = _joined_rows([c.states for c in carried], states_order)
         final = _joined_rows([c.final for c in carried], order)
-        joined["carried"] = Carried(previous, states, states_at, final)
+        joined["carried"] = RecurrentRecord(previous, states, states_at, final)
     return replace(first, **joined)
 
 

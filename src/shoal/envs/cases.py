@@ -54,7 +54,7 @@ def read_cases(path: Path, env_config: Mapping[str, Any]) -> Cases:
     header_is_sound = not problems
     for number, row in numbered:
         if "" in row or None in row.values():
-            problems.append(f"line {number} has not as many cells as the header has columns")
+            problems.append(f"line {number} has a different number of cells than the header has columns")
         elif header_is_sound:
             try:
                 cases.append(_case(row, env_config))
@@ -73,7 +73,7 @@ def _header_problems(columns: Sequence[str]) -> list[str]:
             problems.append(problem)
     for name in dict.fromkeys(columns):
         if columns.count(name) > 1:
-            problems.append(f"column {name!r} is there twice")
+            problems.append(f"column {name!r} occurs twice")
     return problems
 
 
@@ -87,7 +87,7 @@ def _column_problem(name: str) -> str | None:
         return None
     if not name:
         return "a column has no name"
-    return f"column {name!r} belongs to nobody; write env_config.{name}, options.{name}, seed or case"
+    return f"column {name!r} has an unknown meaning; write env_config.{name}, options.{name}, seed or case"
 
 
 def _case(row: Mapping[str, str], env_config: Mapping[str, Any]) -> Case:
@@ -121,5 +121,5 @@ def _put(tree: dict[str, Any], path: list[str], value: Any, name: str) -> None:
     for key in path[:-1]:
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
-            raise ValueError(f"{name} leads into {key}, which is no mapping")
+            raise ValueError(f"{name} leads into {key}, which is not a mapping")
     tree[path[-1]] = value

@@ -108,7 +108,7 @@ def spaces_of_ids(ids: list[str]) -> Iterator[tuple[str, tuple[Space, Space] | s
             process.join()
             ours.close()
         if monotonic() > deadline:
-            yield from ((name, "was not looked at, as it takes long; give a PATTERN") for name in left)
+            yield from ((name, "was not checked, because that takes long; give a PATTERN") for name in left)
             return
         if left:
             yield left.pop(0), f"takes more than {MAKING_S:g} s to make"
@@ -128,7 +128,7 @@ def _look(answers: Connection, ids: list[str]) -> None:
         try:
             answers.send(answer)
         except (AttributeError, TypeError, ValueError):  # a space that cannot be sent
-            answers.send("has spaces of a kind of its own")
+            answers.send("has spaces of an unknown kind")
 
 
 def in_short(space: Space) -> str:
@@ -157,11 +157,11 @@ def class_in_file(text: str, command: str) -> str:
     names = env_classes(UserCode.at(".").load_file(text))
     if not names:
         raise ConfigError(
-            f"env {text!r}: there is no environment in it; write a class with reset and step, such as a gymnasium.Env"
+            f"env {text!r}: it defines no environment; write a class with reset and step, such as a gymnasium.Env"
         )
     if len(names) > 1:
         lines = " or ".join(f"{command} {text}:{name}" for name in names)
-        raise ConfigError(f"env {text!r}: there are {len(names)} environments in it; type {lines}")
+        raise ConfigError(f"env {text!r}: it defines {len(names)} environments; type {lines}")
     return f"{text}:{names[0]}"
 
 

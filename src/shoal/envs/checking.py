@@ -64,7 +64,7 @@ def _check_single(env: Env, options: dict[str, Any] | None) -> tuple[bool, list[
     spec, actions = _check_spaces(bare.observation_space, bare.action_space)
     warnings: list[str] = []
     if options and not takes_options(bare):
-        raise ConfigError("config.randomize: the environment's reset() takes no options; give it an options=None")
+        raise ConfigError("config.randomize: the environment's reset() takes no options; add the argument options=None")
     legacy, obs = _check_reset(bare, options, warnings)
     action = _first_action(bare.action_space) if spec.mask is None else _allowed_actions(spec.mask, actions, [obs])[0]
     try:
@@ -173,7 +173,7 @@ def obs_warnings(space: Space, obs: Any, source: str) -> list[str]:
         extra = [str(key) for key in obs if key not in space.spaces]
         if extra:
             warnings.append(
-                f"{source} gives {', '.join(extra)}, which observation_space does not have: never seen by the policy"
+                f"{source} gives {', '.join(extra)}, which observation_space does not have: the policy does not see it"
             )
     for path, leaf in leaves_of(space):
         what = f"{source}: observation {path_name(path)!r}" if path else f"{source}: the observation"
@@ -217,11 +217,11 @@ def _leaf_warnings(leaf: Space, value: Any, what: str) -> list[str]:
         and not np.can_cast(array.dtype, dtype, "safe")
         and array.dtype.kind == "f"
     ):
-        warnings.append(f"{what} is {array.dtype} where its space says {dtype}: shoal casts it")
+        warnings.append(f"{what} is {array.dtype}, but its space says {dtype}: shoal converts it")
     if not np.isfinite(array).all():
         warnings.append(f"{what} is not finite (NaN or infinity)")
     elif not _inside(leaf, array):
-        warnings.append(f"{what} lies outside its space {leaf}")
+        warnings.append(f"{what} is outside its space {leaf}")
     return warnings
 
 
@@ -252,7 +252,7 @@ def _check_flag(name: str, flag: Any, warnings: list[str]) -> None:
     if isinstance(flag, bool | np.bool_):
         return
     if isinstance(flag, Real) and flag in (0, 1):
-        warnings.append(f"step(): {name} is {flag!r}, no bool: shoal reads it as {bool(flag)}")
+        warnings.append(f"step(): {name} is {flag!r}, not a bool: shoal reads it as {bool(flag)}")
         return
     raise EnvStartError(f"step() must return True or False as {name} (got {_kind(flag)})")
 

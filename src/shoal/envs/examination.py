@@ -247,14 +247,14 @@ def seeding(exam: Examination) -> Iterator[Finding]:
             return
     yield Finding("seeding", "ok", f"the same seed gives the same {len(one.rewards)} steps, twice")
     if all(_same(a, b) for a, b in pairwise(starts)):
-        text = "every seed begins with the same observation: either it always starts so, or the seed is ignored"
+        text = "every seed begins with the same observation: either it always starts like this, or the seed is ignored"
         yield Finding("seeding", "note", text)
 
 
 def two_at_once(exam: Examination) -> Iterator[Finding]:
     """Two environments side by side do not disturb each other, as those of one worker must not."""
     if not exam.is_repeatable:
-        yield Finding("two at once", "note", "cannot be told, because the same seed does not give the same episode")
+        yield Finding("two at once", "note", "is unknown, because the same seed does not give the same episode")
         return
     steps = min(exam.max_steps, COMPARED_STEPS)
     alone = exam.make()
@@ -317,7 +317,7 @@ def close_and_reopen(exam: Examination) -> Iterator[Finding]:
         except BaseException as error:
             pass_on_interrupts(error)
             text = f"close() {prepared}, or a second one, raised {error_text(error)}"
-            yield Finding("close", "warning", text, "let close() do nothing where nothing is open")
+            yield Finding("close", "warning", text, "let close() do nothing if nothing is open")
             return
     yield Finding("close", "ok", "it closes, and can be made again")
 

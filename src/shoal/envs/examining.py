@@ -82,9 +82,7 @@ def _findings(wanted: Wanted, answers: Connection, process: Any, output: Path) -
             elif kind == "done":
                 return
         elif monotonic() - heard > wanted.timeout_s:
-            remedy = (
-                "find out why; set a deadline for it (env_step_timeout_s, env_reset_timeout_s) to train all the same"
-            )
+            remedy = "find out why; set a deadline for it (env_step_timeout_s, env_reset_timeout_s) to train anyway"
             yield Finding(check, "problem", f"{call} did not return within {wanted.timeout_s:g} s{_NOT_MADE}", remedy)
             return
     process.join(START_S)

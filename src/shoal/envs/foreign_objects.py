@@ -64,7 +64,7 @@ def _batch(env: Any) -> str | None:
         how = "make it with envpool.make_gymnasium, which gives a gymnasium.vector.VectorEnv that shoal steps as it is"
         return f"it is a batch of environments (EnvPool); {how}"
     if _has(env, "num_envs", "single_observation_space") or getattr(env, "is_vector_env", False) is True:
-        return f"it is a batch of environments, but no gymnasium.vector.VectorEnv; make it one, or {_ONE_ENV}"
+        return f"it is a batch of environments, but not a gymnasium.vector.VectorEnv; make it one, or {_ONE_ENV}"
     return None
 
 

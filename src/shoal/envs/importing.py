@@ -94,7 +94,7 @@ class UserCode:
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
-            raise ConfigError(f"{path} is no Python file")
+            raise ConfigError(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:
@@ -214,4 +214,4 @@ def _tell_origin(module: ModuleType) -> None:
     for path in (Path(file), Path(file).parent):
         mode = path.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            notice_once(f"{path} can be changed by every user of this machine, and shoal runs the code in it")
+            notice_once(f"{path} can be written by every user of this machine, and shoal runs the code in it")

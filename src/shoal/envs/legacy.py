@@ -53,8 +53,8 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
             self._tell()
         elif not self._is_told and not self._can_seed:
             notice_once(
-                f"{type(self.env).__name__}.reset() takes no seed, so that its episodes cannot be repeated exactly; "
-                "let it be reset(self, *, seed=None, options=None)"
+                f"{type(self.env).__name__}.reset() takes no seed, so its episodes cannot be repeated exactly; "
+                "write reset(self, *, seed=None, options=None)"
             )
         return _obs_and_info(result, self.observation_space)
 
@@ -84,7 +84,7 @@ class LegacyGymEnv(gymnasium.Env[Any, Any]):
     def _tell(self) -> None:
         self._is_told = True
         notice_once(
-            f"{type(getattr(self.env, 'unwrapped', self.env)).__name__} speaks the interface of old Gym; shoal adapts "
+            f"{type(getattr(self.env, 'unwrapped', self.env)).__name__} has the interface of old Gym; shoal adapts "
             "it (its step's `done` counts as terminated, or as truncated where info says TimeLimit.truncated)"
         )
 
@@ -163,7 +163,7 @@ def gymnasium_space(space: Any) -> spaces.Space[Any]:
     if space is None:
         raise EnvStartError("the environment's observation_space or action_space is None; set both in its constructor")
     raise ConfigError(
-        f"{type(space).__module__}.{kind} is no space that shoal can use; "
+        f"{type(space).__module__}.{kind} is not a space that shoal can use; "
         "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple of gymnasium.spaces"
     )
 

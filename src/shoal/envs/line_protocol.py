@@ -52,7 +52,7 @@ def read(line: bytes) -> dict[str, Any]:
         message = None
     if not isinstance(message, dict):
         raise EnvError(
-            f"the program sent a line that is no message: {shown(text)}; its messages are lines of JSON, and what "
+            f"the program sent a line that is not a message: {shown(text)}; its messages are lines of JSON, and what "
             "else it prints goes to stderr, or over a socket (connection: unix)"
         )
     if "error" in message:

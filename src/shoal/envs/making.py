@@ -20,6 +20,7 @@ from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_arguments import check_keywords, create, guarded
 from shoal.envs.env_errors import error_text, pass_on_interrupts
+from shoal.envs.fmu import FmuMaker
 from shoal.envs.foreign_objects import stranger
 from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
 from shoal.envs.importing import (
@@ -104,8 +105,8 @@ class EnvMaker:
         if self.wrappers:
             env.close()
             raise ConfigError(
-                f"config.wrappers: env {self.name} is a batch of environments, of which shoal wraps none; "
-                "put the wrappers where it is made"
+                f"config.wrappers: env {self.name} is a batch of environments, which shoal does not wrap; "
+                "apply the wrappers where it is made"
             )
         return env
 
@@ -130,7 +131,8 @@ def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     if isinstance(env, str):
         return _maker_from_text(env, user_code)
     if isinstance(env, Mapping):
-        program = ProgramMaker(dict(env), user_code.folders[0] if user_code.folders else os.getcwd())
+        folder = user_code.folders[0] if user_code.folders else os.getcwd()
+        program = FmuMaker(dict(env), folder) if "fmu" in env else ProgramMaker(dict(env), folder)
         return EnvMaker(_folder_name(program.name), json.dumps(program.config), program, user_code)
     if env is None or not callable(env) or _looks_like_env(env):
         what = f"an environment already made ({type(env).__name__})" if _looks_like_env(env) else repr(env)
@@ -247,7 +249,7 @@ def _file_called(text: str, user_code: UserCode) -> str | None:
     if "." not in text or not user_code.with_working_folder().has_file(text):
         return None
     return (
-        "is no file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
+        "is not a file that shoal can train; a file is Python with an environment in it (my_env.py:MyEnv), "
         "YAML with experiments (my_experiments.yml), or a program that speaks the lines protocol (add --protocol lines)"
     )
 

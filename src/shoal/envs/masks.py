@@ -86,7 +86,7 @@ def mask_spec(space: Space, actions: ActionSpec) -> MaskSpec | None:
         columns[path] = slice(begin, end)
         choices += about
     if not choices:
-        raise ConfigError(f"observation '{MASK}' holds no flags; leave it out, or give one for each action")
+        raise ConfigError(f"observation '{MASK}' holds no flags; leave it out, or give one flag for each action")
     return MaskSpec(columns, tuple(choices))
 
 
@@ -94,7 +94,7 @@ def flags_of(array: NDArray[np.generic]) -> NDArray[np.bool_]:
     """The flags that an array of 0 and 1 stands for; a ValueError refuses other numbers."""
     flags = np.asarray(array != 0)
     if not np.array_equal(flags, array):
-        raise ValueError(f"{MASK} must hold 0 and 1 alone (got {' '.join(str(array.reshape(-1)[:8]).split())})")
+        raise ValueError(f"{MASK} must hold only 0 and 1 (got {' '.join(str(array.reshape(-1)[:8]).split())})")
     return flags
 
 
@@ -104,7 +104,9 @@ def _matched(mask: Space, at: Path, leaves: Sequence[ActionLeaf], depth: int) ->
         for key, child in mask.spaces.items():
             under = [leaf for leaf in leaves if len(leaf.path) > depth and leaf.path[depth] == key]
             if not under:
-                raise ConfigError(f"observation '{path_name((*at, key))}' masks an action that action_space has not")
+                raise ConfigError(
+                    f"observation '{path_name((*at, key))}' masks an action that action_space does not have"
+                )
             yield from _matched(child, (*at, key), under, depth + 1)
         return
     name = f"observation '{path_name(at)}'"
@@ -129,6 +131,6 @@ def _matched(mask: Space, at: Path, leaves: Sequence[ActionLeaf], depth: int) ->
         if child.shape is None or prod(child.shape) != wanted:
             raise ConfigError(
                 f"observation '{path_name(path)}' must have one flag for each of {wanted} values "
-                f"(got {child}); say Box(0, 1, ({wanted},))"
+                f"(got {child}); use Box(0, 1, ({wanted},))"
             )
         yield path, about

@@ -325,7 +325,7 @@ def _kind(path: Path, leaf: Space, images: bool, actions: ActionSpec | None) -> 
         if not (is_choice and is_table and leaf.shape is not None and leaf.shape[0] == first.choices[0]):
             raise ConfigError(
                 f"observation '{AVAIL}' must be a Box of shape (n, size), a row of numbers for each of Discrete(n) "
-                f"actions (got {leaf} and {actions.space}); a mask is called {MASK}, and anything else otherwise"
+                f"actions (got {leaf} and {actions.space}); call a mask {MASK}, and anything else by another name"
             )
         return "avail"
     if isinstance(leaf, spaces.Sequence):
@@ -338,7 +338,7 @@ def _items(path: Path, space: spaces.Sequence, max_len: int | None) -> Items:
     longest = space.max_len if isinstance(space, Repeated) else max_len
     if longest is None:
         raise ConfigError(
-            f"{name}: a Sequence has no longest length; say model: {{sequence_max_len: 32}}, "
+            f"{name}: a Sequence has no maximum length; set model: {{sequence_max_len: 32}}, "
             "or make it a shoal.Repeated(space, 32) in the environment"
         )
     if any(isinstance(leaf, spaces.Sequence) for _, leaf in leaves_of(space.feature_space)):

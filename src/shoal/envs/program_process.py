@@ -231,7 +231,7 @@ class Caller:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host.strip("[]"), port), family=family)
         except OSError as error:
-            raise EnvStartError(f"env.listen: {host}:{port} cannot be listened at: {error.strerror or error}") from None
+            raise EnvStartError(f"env.listen: {host}:{port} cannot be opened: {error.strerror or error}") from None
         self.token = token
         try:
             self._socket = _called(self._listener, monotonic() + start_timeout_s, None)
@@ -263,7 +263,7 @@ class Caller:
 def check_token(given: Any, wanted: str | None) -> None:
     """Refuse who does not know the secret of a socket."""
     if wanted is not None and not hmac.compare_digest(str(given).encode(), wanted.encode()):
-        raise EnvError(f"the program that called does not know the secret: it must send the value of {TOKEN} as token")
+        raise EnvError(f"a program does not know the secret: it must send the value of {TOKEN} as token")
 
 
 def _called(listener: socket.socket, deadline: float, process: subprocess.Popen[bytes] | None) -> socket.socket:
@@ -273,9 +273,9 @@ def _called(listener: socket.socket, deadline: float, process: subprocess.Popen[
             return listener.accept()[0]
         except TimeoutError:
             if process is not None and process.poll() is not None:
-                raise EnvError(f"the program ended with code {process.returncode} before it called") from None
+                raise EnvError(f"the program ended with code {process.returncode} before it connected") from None
             if monotonic() > deadline:
-                raise EnvError("no program has called in time") from None
+                raise EnvError("no program has connected in time") from None
 
 
 def _found(program: str, folder: str) -> str:

@@ -90,11 +90,11 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
     def _space(self, name: str, hello: Mapping[str, Any], said: Mapping[str, Any] | None) -> Space:
         tree = said or hello.get(name)
         if tree is None:
-            raise EnvStartError(f"the program does not tell its {name} space; let its hello have it, or set env.{name}")
+            raise EnvStartError(f"the program does not send its {name} space; add it to its hello, or set env.{name}")
         try:
             return space_from(_completed(tree))
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            raise EnvStartError(f"the {name} space of the program makes no sense: {tree!r:.200} ({error})") from None
+            raise EnvStartError(f"the {name} space of the program is invalid: {tree!r:.200} ({error})") from None
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if self._program is None:
@@ -157,7 +157,7 @@ def _filled(word: str, ctx: EnvContext) -> str:
     except (KeyError, IndexError, ValueError):
         known = ", ".join([*_PLACES, *map(str, ctx)])
         raise ConfigError(
-            f"env.command: what stands in braces in {word!r} is unknown; there are {known}; {{{{ stands for a brace"
+            f"env.command: {word!r} has an unknown name in braces; there are {known}; write {{{{ for a brace"
         ) from None
 
 

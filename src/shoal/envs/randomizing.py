@@ -52,7 +52,7 @@ class Randomizer:
         for key, sampled in (("options", config.options), ("env_config", config.env_config)):
             in_cases = {name for case in self._cases for name in getattr(case, key)}
             if twice := sorted(in_cases & set(sampled)):
-                raise ConfigError(f"config.randomize.{key}.{twice[0]}: cases has a column of it; leave one out")
+                raise ConfigError(f"config.randomize.{key}.{twice[0]}: cases has a column for it; leave one out")
         self.has_options = bool(config.options or any(case.options for case in self._cases))
         self.has_env_config = bool(config.env_config or any(case.env_config for case in self._cases))
 

@@ -44,5 +44,5 @@ def items_of(space: spaces.Sequence, value: Any) -> list[Any]:
     if space.stack:
         return list(iterate(space.stacked_feature_space, value))
     if not isinstance(value, tuple | list) and not (isinstance(value, np.ndarray) and value.ndim):
-        raise ValueError(f"is no tuple or list of items (got {type(value).__name__})")
+        raise ValueError(f"is not a tuple or list of items (got {type(value).__name__})")
     return list(value)

@@ -107,11 +107,11 @@ class ActionSpec:
             self.leaves.append(ActionLeaf(path, leaf, kind, choices, slice(column, column + size), first, squashed))
             column += size
         if not column:
-            raise ConfigError(f"action_space {space} offers nothing to do")
+            raise ConfigError(f"action_space {space} has no actions")
         total = sum(sum(leaf.choices) for leaf in self.leaves)
         if total > MOST_CHOICES:
             raise ConfigError(
-                f"action_space: {total:,} choices need as many network outputs, and {MOST_CHOICES:,} are the most; "
+                f"action_space: {total:,} choices need as many network outputs, and at most {MOST_CHOICES:,} work; "
                 "split them into a MultiDiscrete, or make them a Box"
             )
         self.size = column
@@ -143,11 +143,11 @@ class ActionSpec:
                         value = value[key]
                     numbers = np.asarray(value, np.float64).reshape(leaf.size)
                 except (KeyError, IndexError, TypeError, ValueError):
-                    raise ValueError(f"{action!r} is no action of {self.space}") from None
+                    raise ValueError(f"{action!r} is not an action of {self.space}") from None
                 if leaf.kind == "categorical":
                     numbers = numbers - leaf.first
                     if (numbers < 0).any() or (numbers >= leaf.choices).any() or (numbers % 1).any():
-                        raise ValueError(f"{action!r} is no action of {self.space}")
+                        raise ValueError(f"{action!r} is not an action of {self.space}")
                 elif scaling is not None:
                     scale, middle = scaling
                     numbers = (numbers - middle) / np.where(scale, scale, 1)

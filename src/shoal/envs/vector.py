@@ -442,12 +442,12 @@ def describe(incident: Incident) -> str:
 def _number(reward: Any) -> float:
     """The reward as a float; arrays, None and what is not finite are refused."""
     if np.ndim(reward):
-        raise ValueError(f"reward is an array of shape {np.shape(reward)}, it must be one number")
+        raise ValueError(f"reward is an array of shape {np.shape(reward)}, but must be one number")
     if reward is None:
-        raise ValueError("reward is None, it must be one number")
+        raise ValueError("reward is None, but must be one number")
     number = float(reward)
     if not abs(number) <= LARGEST_REWARD:
-        raise ValueError(f"reward is {number}, it must be a finite number")
+        raise ValueError(f"reward is {number}, but must be a finite number")
     return number
 
 

@@ -76,7 +76,7 @@ def make_filmable(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] | No
     if isinstance(env, VectorEnv):
         env.close()
         raise ConfigError(
-            f"env {maker.name}: a native vector environment cannot be filmed; name one of its environments"
+            f"env {maker.name}: a native vector environment cannot be recorded; name one of its environments"
         )
     try:
         env.reset(seed=0, **({"options": options} if options else {}))
@@ -87,7 +87,7 @@ def make_filmable(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] | No
     except Exception as error:
         env.close()
         raise EnvStartError(
-            f"env {maker.name}: it cannot be filmed, its render() failed: {error_text(error)}"
+            f"env {maker.name}: it cannot be recorded, because its render() failed: {error_text(error)}"
         ) from error
     return env
 
@@ -101,7 +101,7 @@ def picture(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
     if array.ndim != 3 or array.shape[2] not in (3, 4) or array.dtype != np.uint8:
         got = f"an array of {array.dtype} and shape {array.shape}" if array.ndim else type(frame).__name__
         raise ConfigError(
-            f"env {type(env.unwrapped).__name__}: for a video its render() must give an array of uint8 and shape "
+            f"env {type(env.unwrapped).__name__}: for a video its render() must return an array of uint8 and shape "
             f"(height, width, 3) when it is made with render_mode='rgb_array' (got {got})"
         )
     return array[:, :, :3]

@@ -20,16 +20,16 @@ from shoal.envs.importing import INSTALLED, UserCode
 from shoal.errors import ConfigError, EnvStartError, ShoalError
 
 REFUSED = {
-    "Autoreset": "shoal begins the next episode itself",
-    "HumanRendering": "say render_env: true instead",
-    "RecordVideo": "say record_env: true instead, or type shoal evaluate RUN --video FILE",
+    "Autoreset": "shoal starts the next episode itself",
+    "HumanRendering": "set render_env: true instead",
+    "RecordVideo": "set record_env: true instead, or type shoal evaluate RUN --video FILE",
     "NormalizeObservation": (
         "every environment would have statistics of its own, which no checkpoint keeps; "
-        "say observation_filter: MeanStdFilter instead"
+        "set observation_filter: MeanStdFilter instead"
     ),
     "NormalizeReward": (
-        "every environment would have statistics of its own, which no checkpoint keeps; scale rewards with "
-        "TransformReward, or limit them with clip_rewards"
+        "every environment would have statistics of its own, which no checkpoint keeps; normalize_rewards, which is "
+        "on by default, has one for all"
     ),
     "NumpyToTorch": "shoal takes NumPy arrays, whatever computes the network",
     "JaxToTorch": "shoal takes NumPy arrays; JaxToNumpy gives them",
@@ -181,7 +181,9 @@ def _offer(name: str) -> str:
         names = [_RENAMED[name]]
     if names:
         return f"did you mean {', '.join(names)}?"
-    return f"one of your own is my_module:MyWrapper or my_file.py:MyWrapper, its own are {', '.join(wrapper_names())}"
+    return (
+        f"your own is named my_module:MyWrapper or my_file.py:MyWrapper, Gymnasium's are {', '.join(wrapper_names())}"
+    )
 
 
 def _written(parameters: Sequence[inspect.Parameter]) -> str:

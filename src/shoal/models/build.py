@@ -85,6 +85,7 @@ def build_policy(
         network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec), place)
     recurrence = _recurrence(network, config, previous)
     policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed, recurrence)
+    _set_log_std(policy, config.model)
     if isinstance(exploration, NoiseConfig):
         _set_noise(policy, exploration)
     return policy
@@ -122,7 +123,7 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
         own = ("fcnet_hiddens", "fcnet_activation")
         other, why = "post_fcnet_hiddens and conv_activation", "with an image among them"
     return [
-        f"config.model.{key}: nothing reads it for observations {why}; leave it out, or use {other}"
+        f"config.model.{key}: it has no effect for observations {why}; leave it out, or use {other}"
         for key in own
         if _is_set(model, key)
     ]
@@ -132,11 +133,11 @@ def unfit_keys(config: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSp
     """A sentence for each key that these spaces leave without a reader, or that cannot do what they ask for."""
     found = _unread_sequence_keys(config.model, obs_spec)
     if config.squash_actions and not any(leaf.squashed.any() for leaf in action_spec.leaves):
-        found.append("config.squash_actions: nothing reads it, for no action is a bounded Box; leave it out")
+        found.append("config.squash_actions: it has no effect, because no action is a bounded Box; leave it out")
     if config.framework == "numpy":
         for kind, what in (("items", "pool a Sequence"), ("avail", f"score {AVAIL}")):
             if kind in obs_spec.kinds:
-                found.append(f"config.framework: numpy cannot {what}; say torch, or leave framework out")
+                found.append(f"config.framework: numpy cannot {what}; use torch, or leave framework out")
     return found
 
 
@@ -149,7 +150,7 @@ def _unread_sequence_keys(model: ModelConfig, obs_spec: ObsSpec) -> list[str]:
         unread += ["sequence_hiddens", "sequence_pooling"]
     open_length = " that leaves its length open" if sequences else ""
     return [
-        f"config.model.{key}: nothing reads it, for no observation is a Sequence{open_length}; leave it out"
+        f"config.model.{key}: it has no effect, because no observation is a Sequence{open_length}; leave it out"
         for key in unread
         if _is_set(model, key)
     ]
@@ -162,7 +163,9 @@ def _is_set(model: ModelConfig, key: str) -> bool:
 
 def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: ObsSpec) -> Distribution:
     if find_spec("torch") is None:
-        raise ConfigError("custom_action_dist needs PyTorch, which is not here; type: pip install 'shoal-rl[torch]'")
+        raise ConfigError(
+            "custom_action_dist needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'"
+        )
     from shoal.models.torch_distributions import CustomDistribution
     from shoal.models.torch_network import set_threads
 
@@ -172,10 +175,22 @@ def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: 
     distribution: Distribution = CustomDistribution(model.custom_action_dist, action_spec, dict(vars(model)))
     if obs_spec.mask is not None and distribution.num_inputs != obs_spec.mask.size:
         raise ConfigError(
-            f"config.model.custom_action_dist: its {distribution.num_inputs} inputs are not the {obs_spec.mask.size} "
-            f"values that {MASK} is about; leave one of them out"
+            f"config.model.custom_action_dist: its {distribution.num_inputs} inputs do not fit the "
+            f"{obs_spec.mask.size} values of {MASK}; leave one of them out"
         )
     return distribution
+
+
+def _set_log_std(policy: Policy, model: ModelConfig) -> None:
+    """Begin with the spread of continuous actions that was asked for; a custom model reads the key itself."""
+    if model.log_std_init == type(model).model_fields["log_std_init"].default or model.custom_model is not None:
+        return
+    if "log_std" not in policy.network.named_params():
+        raise ConfigError(
+            f"config.model.log_std_init: is the spread of continuous actions, and this action_space has none: "
+            f"{policy.action_spec.space}; leave it out"
+        )
+    policy.set_stddev(float(np.exp(model.log_std_init)))
 
 
 def _set_noise(policy: Policy, noise: NoiseConfig) -> None:
@@ -251,6 +266,6 @@ def _recurrence(network: Network, config: AlgorithmConfig, previous: PreviousSte
     if not config.takes_memory:
         raise ConfigError(
             f"config.model.custom_model: {name_of(type(config))} learns from single transitions, and your model has "
-            "memory (get_initial_state); say run: PPO, or return []"
+            "memory (get_initial_state); set run: PPO, or return []"
         )
     return Recurrence(network.step, network.initial_state, previous, config.model.max_seq_len)

@@ -56,7 +56,7 @@ def custom_model_class(model: str | type[Any], user_code: UserCode = INSTALLED, 
         raise ConfigError(f"config.model.{key}: no {_noun(key)} {model!r} is registered; {_known(key, model)}")
     found = user_code.load_named(f"config.model.{key}", model)
     if not isinstance(found, type):
-        raise ConfigError(f"config.model.{key}: {model!r} is no class (it is of type {type(found).__name__})")
+        raise ConfigError(f"config.model.{key}: {model!r} is not a class (it is of type {type(found).__name__})")
     return found
 
 

@@ -23,7 +23,7 @@ from shoal.models.exploration import ByValue, EpsilonGreedy, OrnsteinUhlenbeck
 from shoal.models.network import Array, Inputs, Network
 from shoal.models.recurrence import Recurrence
 
-MISSING_STATE = "this policy has memory: give it the state that its last answer gave, at first get_initial_state()"
+MISSING_STATE = "this policy has memory: pass the state that its last call returned, at first get_initial_state()"
 
 
 class PrintedSummary(str):
@@ -137,7 +137,7 @@ class Policy:
         policy with memory takes states, and what was before, in the same form, and gives actions, states and details.
         """
         if isinstance(observations, np.ndarray) and observations.shape == self.obs_spec.space.shape:
-            raise ValueError("observations: that is a single one; type compute_single_action, or give a list of them")
+            raise ValueError("observations: this is a single one; type compute_single_action, or give a list of them")
         keys = None
         if isinstance(observations, Mapping):
             keys, observations = list(observations), observations.values()
@@ -266,7 +266,9 @@ class Policy:
         rows = self.obs_spec.allocate(len(observations))
         for index, obs in enumerate(observations):
             if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not _is_tuple(self.obs_spec):
-                raise ValueError("observation: that is what reset() gives; type obs, info = env.reset(), and give obs")
+                raise ValueError(
+                    "observation: this is what reset() returns; type obs, info = env.reset(), and give obs"
+                )
             self.obs_spec.put(obs, rows, index)
         return self.encoder(rows)
 

@@ -53,7 +53,7 @@ class PreviousStep:
         """The same for actions and rewards as an environment has them, each None where an episode begins."""
         for name, given, seen in (("action", actions, self.with_action), ("reward", rewards, self.with_reward)):
             if not seen and any(value is not None for value in given):
-                raise ValueError(f"prev_{name}: this policy does not look at it; leave it out")
+                raise ValueError(f"prev_{name}: this policy does not use it; leave it out")
         out = np.zeros((len(actions), self.size), np.float32)
         for row, (action, reward) in enumerate(zip(actions, rewards, strict=True)):
             if action is not None:
@@ -98,7 +98,7 @@ class Recurrence:
             if isinstance(state, list | tuple | np.ndarray):
                 shapes = [np.shape(part) for part in state]
             if shapes != expected:
-                wanted = "as get_initial_state() gives them"
+                wanted = "as get_initial_state() returns them"
                 raise ValueError(f"state: must be arrays of shapes {expected}, {wanted} (got {shapes})")
         stacked = []
         for parts in zip(*states, strict=True):

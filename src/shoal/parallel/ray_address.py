@@ -106,7 +106,9 @@ def _recorded() -> str:
 
 def _parsed(address: str) -> tuple[str, int]:
     if "://" in address:
-        raise ConfigError(f"{WORDS}: {address} is no address of a cluster's head; give HOST:PORT, e.g. 10.0.0.1:6379")
+        raise ConfigError(
+            f"{WORDS}: {address} is not the address of a cluster's head; give HOST:PORT, e.g. 10.0.0.1:6379"
+        )
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -164,7 +166,7 @@ def _ask(address: str) -> dict[str, Any]:
         )
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return {"error": f"it said nothing for {LOOKING_TIMEOUT_S:.0f} s"}
+        return {"error": f"it sent nothing for {LOOKING_TIMEOUT_S:.0f} s"}
     except (ValueError, IndexError):
         return {"error": (done.stderr.strip().splitlines() or ["it closed the connection"])[-1]}
     return found

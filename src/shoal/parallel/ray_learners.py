@@ -21,6 +21,7 @@ from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
 from shoal.models.build import build_policy
+from shoal.models.policy import Policy
 from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.ray_session import reserved_resources
@@ -42,41 +43,12 @@ class Rendezvous:
     on_gpus: str  # in the words of torch.distributed
 
 
-class RemoteLearner:
-    """What runs inside an actor: a learner with a policy of its own."""
+class MemberLearner:
+    """One of several learners that have met: it learns from its share of every batch, and all make the same step."""
 
-    def __init__(
-        self, config: AlgorithmConfig, spaces: tuple[Space, Space], user_code: UserCode, make: MakeLearner
-    ) -> None:
-        from threadpoolctl import ThreadpoolController
-
-        self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_learner)))
-        self._config, self._make = config, make
-        self._spaces, self._user_code = spaces, user_code
-
-    def location(self) -> tuple[str, Address]:
-        """The node this is on, and where the others can call."""
-        import ray
-
-        host: Callable[[], str] = ray.util.get_node_ip_address
-        self._listener = listen(host())
-        address, port = self._listener.getsockname()[:2]
-        return ray.get_runtime_context().get_node_id(), (address, port)
-
-    def join(self, rendezvous: Rendezvous, rank: int) -> None:
-        """Meet the others and build the learner."""
-        self._rank = rank
-        self.policy = build_policy(*self._spaces, self._config, self._user_code)
-        self.learner: Any = self._make(self._config, self.policy, self._group(rendezvous))  # learns from batches
-
-    def _group(self, rendezvous: Rendezvous) -> Group:
-        if not self._config.num_gpus:
-            return SocketGroup(self._listener, rendezvous.addresses, self._rank, rendezvous.secret)
-        from shoal.parallel.nccl import TorchGroup, use_interface_of
-
-        self._listener.close()
-        use_interface_of(rendezvous.addresses[self._rank][0])
-        return TorchGroup(rendezvous.on_gpus, self._rank, len(rendezvous.addresses))
+    def __init__(self, rank: int, policy: Policy, learner: Any) -> None:
+        self._rank, self._policy = rank, policy
+        self._learner = learner  # learns from batches
 
     def update(
         self, timesteps_total: int, columns: list[range], states: tuple[State, State] | None, *fragments: Batch
@@ -87,12 +59,54 @@ class RemoteLearner:
         lost for now has no fragment of its own: its share is somebody's fragment without its environments.
         """
         if states is not None:
-            self.policy.set_state(states[0])
-            self.learner.set_state(states[1])
+            self._policy.set_state(states[0])
+            self._learner.set_state(states[1])
         batch = concatenate(fragments) if columns else _empty(fragments[0])
         places = np.array([place for each in columns for place in each], np.int64)
-        stats = self.learner.update(replace(batch, columns=places), timesteps_total)
-        return (stats, self.policy.get_state(), self.learner.get_state()) if self._rank == 0 else None
+        stats = self._learner.update(replace(batch, columns=places), timesteps_total)
+        return (stats, self._policy.get_state(), self._learner.get_state()) if self._rank == 0 else None
+
+
+class RemoteLearner:
+    """What runs inside an actor: the place where the others call, and a member as soon as all have met."""
+
+    def __init__(
+        self, config: AlgorithmConfig, spaces: tuple[Space, Space], user_code: UserCode, make: MakeLearner
+    ) -> None:
+        import ray
+        from threadpoolctl import ThreadpoolController
+
+        self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_learner)))
+        self._config, self._spaces, self._user_code, self._make = config, spaces, user_code, make
+        host: Callable[[], str] = ray.util.get_node_ip_address
+        self._listener = listen(host())
+        self._member: MemberLearner | None = None
+
+    def location(self) -> tuple[str, Address]:
+        """The node this is on, and where the others can call."""
+        import ray
+
+        address, port = self._listener.getsockname()[:2]
+        return ray.get_runtime_context().get_node_id(), (address, port)
+
+    def join(self, rendezvous: Rendezvous, rank: int) -> None:
+        """Meet the others and build the learner."""
+        policy = build_policy(*self._spaces, self._config, self._user_code)
+        self._member = MemberLearner(rank, policy, self._make(self._config, policy, self._group(rendezvous, rank)))
+
+    def update(self, *given: Any) -> tuple[dict[str, float], State, State] | None:
+        """See `MemberLearner`."""
+        assert self._member is not None, "learners meet before they learn"
+        return self._member.update(*given)
+
+    def _group(self, rendezvous: Rendezvous, rank: int) -> Group:
+        if not self._config.num_gpus:
+            return SocketGroup(self._listener, rendezvous.addresses, rank, rendezvous.secret)
+        from shoal.parallel.nccl import TorchGroup, use_interface_of
+
+        self._listener.close()
+        use_interface_of(rendezvous.addresses[rank][0])
+        return TorchGroup(rendezvous.on_gpus, rank, len(rendezvous.addresses))
 
 
 class RayLearners:
@@ -166,7 +180,9 @@ class RayLearners:
                 self.stop()
                 lost = error
             if attempt < MOST_REPEATS:
-                log.warning("a learner was lost (%s); all start anew and the iteration is repeated", _first_line(lost))
+                log.warning(
+                    "a learner was lost (%s); all are restarted and the iteration is repeated", _first_line(lost)
+                )
                 # What lay on a node that is gone is gone with it.
                 alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
                 fragments = [f for f in fragments if f.slot.location is not None and f.slot.location.node in alive]

@@ -232,7 +232,7 @@ class RayWorkers:
             slot.location = None
             return
         if config.ignore_worker_failures and len(self._slots) > 1:
-            log.warning("%s; the others go on", cause)
+            log.warning("%s; the others continue", cause)
             self._slots.remove(slot)
             return
         if often:

@@ -93,7 +93,9 @@ class Analysis:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser().absolute()
         if not (self.folder / "sweep.json").is_file():
-            raise ConfigError(f"{self.folder} is no sweep (there is no sweep.json); give the folder of `shoal tune`.")
+            raise ConfigError(
+                f"{self.folder} is not a sweep (there is no sweep.json); give the folder of `shoal tune`."
+            )
         self.sweep: Sweep = read_sweep(self.folder)
         self.records: list[TrialRecord] = read_trials(self.folder)
 

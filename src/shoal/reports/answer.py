@@ -133,7 +133,7 @@ def _commands(analysis: Analysis, best: TrialRecord, experiment: Mapping[str, An
     )
     return [
         ("train for longer", train),
-        ("go on with it", f"shoal resume {run} {further}".strip()),
+        ("continue it", f"shoal resume {run} {further}".strip()),
         ("evaluate", f"shoal evaluate {run}"),
     ]
 

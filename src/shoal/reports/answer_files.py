@@ -31,5 +31,5 @@ def best_yaml(answer: Answer) -> str:
     command = dict(answer.commands)["train for longer"]
     comment = f"# The best of a sweep: {about}, {score}; here it trains for longer.\n# {command}\n"
     if answer.best.trials[0].exploits:
-        comment += "# It changed its settings on the way, and took over others; these are its last.\n"
+        comment += "# It copied other trials and changed its settings during training; these are its last.\n"
     return comment + dump_yaml({tree.pop("name"): tree})

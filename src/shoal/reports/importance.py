@@ -78,7 +78,7 @@ def importances(
         return Importances(note="no setting differs between trials")
     if count < FEWEST_TRIALS:
         few = counted(count, "configuration", ("is", "are"))
-        return Importances(note=f"{few} too few to tell; {FEWEST_TRIALS} are needed")
+        return Importances(note=f"{few} too few; at least {FEWEST_TRIALS} are needed")
     if min(ranks) == max(ranks):
         return Importances(note="all trials did equally well")
     whole = _sample(paths, trials, ranks, list(range(count)))
@@ -97,7 +97,7 @@ def importances(
     pairs = []
     for first, second in combinations([one.paths[0] for one in found[:MOST_PAIRED]], 2):
         pairs.append((first, second, whole if {first, second} & set(grids) else drawn))
-    note = f"{', '.join(left_out)}: too few different trials to tell" if left_out else ""
+    note = f"{', '.join(left_out)}: too few different trials" if left_out else ""
     return Importances(tuple(found), _notable(pairs), note)
 
 

@@ -45,7 +45,7 @@ def lineage(answer: Answer, entries: Sequence[ChartEntry]) -> str:
     if answer.best is not None:
         for index, a, b in ancestry(order, answer.best.trials[0].index, analysis.axis):
             way += [(x(min(b, ends[index])), lanes[index]), (x(a), lanes[index])]
-    title = "Lineage: who took over whom, and when; the strong line is how the best trial came to be"
+    title = "Lineage: which trial copied which, and when; the bold line is the history of the best trial"
     return chart(title, width, height, tag("g", *axis, *words, class_="grid"), *lines, line(way, class_="way"))
 
 

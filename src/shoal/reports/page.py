@@ -73,7 +73,7 @@ def _sections(answer: Answer, entries: Sequence[ChartEntry]) -> list[str]:
             tag("h2", "Lineage"),
             tag(
                 "p",
-                "An arrow is a trial that took over another; the strong line is how the best came to be.",
+                "An arrow is a trial that copied another; the bold line is the history of the best.",
                 class_="soft",
             ),
             lineage(answer, entries),
@@ -89,7 +89,7 @@ def _sections(answer: Answer, entries: Sequence[ChartEntry]) -> list[str]:
 def _answer(answer: Answer) -> str:
     best, sweep = answer.best, answer.analysis.sweep
     if best is None:
-        why = "No trial has a score yet." if sweep.metric else "The sweep names no metric, so that no trial is best."
+        why = "No trial has a score yet." if sweep.metric else "The sweep has no metric, so no trial is the best."
         return tag("p", why, class_="answer")
     sure = f"95 % interval of the mean over {len(best.scores)} seeds, " if answer.seeds and best.interval else ""
     parts = [

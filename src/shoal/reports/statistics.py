@@ -100,9 +100,9 @@ def verdict(groups: Sequence[SeedGroup], seeds: int) -> str:
     if 2 / fewest > SURE:
         count = min(len(first.scores), len(second.scores))
         few = counted(count, "seed", ("is", "are"))
-        return f"{few} too few to tell the first from the second; take 4 or more, better 10."
+        return f"{few} too few to distinguish the first from the second; use 4 or more, better 10."
     chance = chance_of_difference(first.scores, second.scores)
     test = f"permutation test, p {'< 0.01' if chance < 0.01 else f'= {chance:.2f}'}"
     if chance < SURE:
         return f"The first is better than the second by more than luck ({test})."
-    return f"The first cannot be told from the second ({test}); more seeds may tell."
+    return f"The first cannot be distinguished from the second ({test}); more seeds may help."

@@ -121,7 +121,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         found = newest_good(given)
         if found is None:
             raise CheckpointError(
-                f"{given} holds no readable checkpoint; give the folder of a run or a checkpoint_NNNNNN."
+                f"{given} contains no readable checkpoint; give the folder of a run or a checkpoint_NNNNNN."
             )
         return found
     raise CheckpointError(f"there is no checkpoint at {given}; give the folder of a run or a checkpoint_NNNNNN in one.")
@@ -154,7 +154,7 @@ def newest_good(run_folder: Path) -> Checkpoint | None:
             except CheckpointError as error:
                 if path.exists():
                     refused.add(path)
-                    logger.warning("%s The one before it is tried.", error)
+                    logger.warning("%s Trying the one before it.", error)
         # A live run may have written a newer one and removed those we had listed.
         candidates = [path for path in checkpoints_of(run_folder) if path not in refused and path not in candidates]
     return None

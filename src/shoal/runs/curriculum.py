@@ -174,7 +174,7 @@ class TaskProbe:
             if missing := lacks_tasks(env):
                 raise ConfigError(
                     f"{key}: the environment has no {' and no '.join(missing)}; "
-                    "let it be a shoal.TaskSettableEnv, with get_task and set_task"
+                    "derive it from shoal.TaskSettableEnv, with get_task and set_task"
                 )
             self.env: gym.Env[Any, Any] = env
             self._spaces = env.observation_space, env.action_space
@@ -239,4 +239,4 @@ def _task_of(env: gym.Env[Any, Any], key: str) -> Any:
         return None if task is None else task_value(task)
     except BaseException as error:
         pass_on_interrupts(error)
-        raise ConfigError(f"{key}: get_task() gives no task: {error_text(error)}") from error
+        raise ConfigError(f"{key}: get_task() returns no task: {error_text(error)}") from error

@@ -48,7 +48,7 @@ class Evaluation:
 
     def results(self) -> tuple[dict[str, Any], EpisodeResults]:
         """Wait for its end: statistics over its episodes, and each of them."""
-        results = together(self._pending.wait())
+        results = joined_results(self._pending.wait())
         return statistics(results, self._whole), results
 
 
@@ -98,7 +98,9 @@ def start_cases(
     return Evaluation(setup, whole, parts)
 
 
-def evaluated(config: AlgorithmConfig, seed: int | None = None, explore: bool | None = None) -> AlgorithmConfig:
+def config_for_evaluation(
+    config: AlgorithmConfig, seed: int | None = None, explore: bool | None = None
+) -> AlgorithmConfig:
     """The configuration of evaluation's environments: that of training, but for what is said to be different."""
     own = config.evaluation_config
     if seed is None:
@@ -121,12 +123,12 @@ def evaluated(config: AlgorithmConfig, seed: int | None = None, explore: bool | 
 def check_environment(config: AlgorithmConfig, maker: EnvMaker, policy: Policy) -> None:
     """Refuse an environment of evaluation that the policy does not fit, before anything is trained."""
     if config.evaluation_interval is not None and config.evaluation_config.env_config:
-        there = evaluated(config)
+        there = config_for_evaluation(config)
         drawn = first_draw(there, maker.user_code)
         check_same_form(policy, *spaces_of(maker, {**there.env_config, **drawn.env_config}))
 
 
-def together(parts: Sequence[EpisodeResults]) -> EpisodeResults:
+def joined_results(parts: Sequence[EpisodeResults]) -> EpisodeResults:
     """The results of an evaluation's parts as one."""
     return EpisodeResults(
         [episode for part in parts for episode in part.episodes],
@@ -163,7 +165,7 @@ def _whole(setup: EvaluationSetup, explore: bool | None, seed: int | None) -> Ev
     """What all parts of an evaluation have in common."""
     own = setup.config.evaluation_config
     return EvaluationPart(
-        evaluated(setup.config, seed, explore),
+        config_for_evaluation(setup.config, seed, explore),
         setup.maker,
         index_offset=setup.config.num_envs,
         task=setup.task if own.task is None else own.task,

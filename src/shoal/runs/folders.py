@@ -93,7 +93,7 @@ def make_dated_folder(parent: Path, name: str) -> Path:
         with suppress(OSError):  # other runs are in it
             parent.rmdir()
         raise ConfigError(
-            f"results_dir: {parent} cannot be written: {error.strerror or error}; give another place with --results-dir"
+            f"results_dir: {parent} cannot be written: {error.strerror or error}; set another folder with --results-dir"
         ) from error
     return folder
 
@@ -165,7 +165,7 @@ def _newest_trained(found: list[Path]) -> Path:
         if (place / SWEEP_FILE).is_file() or checkpoints_of(place):
             if count:
                 more = f", nor have {count - 1} before it" if count > 1 else ""
-                logger.warning("The newest run, %s, has no checkpoint%s; %s is taken.", found[0], more, place.name)
+                logger.warning("The newest run, %s, has no checkpoint%s; using %s.", found[0], more, place.name)
             return place
     return found[0]
 
@@ -187,9 +187,9 @@ def _experiments_of(root: Path) -> list[str]:
 def _not_found(text: str, path: Path, results_dir: str) -> str:
     """What is there, for who names no run."""
     if path.is_dir() and (names := _experiments_of(path)):
-        return f"{path} holds several experiments: {_listed(names)}; give one of them, e.g. {path / names[0]}."
+        return f"{path} contains several experiments: {_listed(names)}; give one of them, e.g. {path / names[0]}."
     if path.exists():
-        return f"{path} is no run and holds none (there is no {EXPERIMENT_FILE}); give the folder of a run."
+        return f"{path} is not a run and contains none (there is no {EXPERIMENT_FILE}); give the folder of a run."
     missing = f"there is no run at {path}"
     if text.startswith((".", "/", "~")):
         return f"{missing}; give the folder that `shoal train` named at its end."

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.number_text import number_text
 
 ENDLESS_STEPS = 2000  # of each environment, without the end of an episode
 STUCK_STEPS = 50_000  # over all environments, in which every episode has the same return
 STUCK_EPISODES = 20
+LARGE_RETURN = 1000  # that values learn slowly, in their own unit
+PERSISTENT_ITERATIONS = 20  # after which what has been so in every iteration is no matter of chance
+CUT_OFF = 20  # times grad_clip: of such a gradient, next to nothing is left
+LEAST_EXPLAINED = 0.02
 
 EXPLORING = {
     "PPO": "config.entropy_coeff=0.01",
@@ -21,16 +26,26 @@ EXPLORING = {
 class Hints:
     """Follows the results of one run from its first, and tells what a person would want to know early."""
 
-    def __init__(self, algorithm: str, num_envs: int) -> None:
+    def __init__(self, algorithm: str, num_envs: int, config: AlgorithmConfig | None = None) -> None:
         self._algorithm, self._num_envs = algorithm, num_envs
-        self._is_endless_told = self._is_stuck_told = False
+        self._config = config or AlgorithmConfig()
+        self._is_endless_told = self._is_stuck_told = self._are_large_told = False
+        self._cut_iterations = self._unexplained_iterations = 0
         self._return: float | None = None
         self._steps_before = 0
         self._has_varied = False
 
     def add(self, result: Mapping[str, Any]) -> list[str]:
         """What is to be said after this result."""
-        return [hint for hint in (self._endless(result), self._stuck(result)) if hint]
+        learner = result.get("learner", {})
+        hints = (
+            self._endless(result),
+            self._stuck(result),
+            self._large(result),
+            self._cut_off(learner),
+            self._unexplained(learner),
+        )
+        return [hint for hint in hints if hint]
 
     def _endless(self, result: Mapping[str, Any]) -> str | None:
         steps = int(result.get("timesteps_total", 0))
@@ -66,6 +81,54 @@ class Hints:
         return (
             f"all {episodes:,} episodes so far have had the same return, {number_text(low)}: unless that is the best "
             f"there is, the agent has seen nothing yet to learn from; explore more ({more}), "
-            f"reward steps towards the goal, begin with easier tasks (config.env_task_fn), or try another "
+            f"reward steps towards the goal, start with easier tasks (config.env_task_fn), or try another "
             f"algorithm ({others})"
         )
+
+    def _large(self, result: Mapping[str, Any]) -> str | None:
+        """Returns are large, and learned as they are."""
+        c, mean = self._config, result.get("episode_reward_mean")
+        if self._are_large_told or c.normalize_rewards or c.clip_rewards or mean is None or abs(mean) < LARGE_RETURN:
+            return None
+        self._are_large_told = True
+        return (
+            f"returns are large (their mean is {number_text(mean)}) and rewards are learned from as they are, so the "
+            "values take long to reach their size; divide rewards by their scale: --set config.normalize_rewards=true"
+        )
+
+    def _cut_off(self, learner: Mapping[str, Any]) -> str | None:
+        """Next to nothing of each gradient passes `grad_clip`."""
+        limit, norm = self._config.grad_clip, learner.get("grad_gnorm")
+        if limit is None or norm is None or self._algorithm == "TRPO":  # whose norm is the policy's, which none clips
+            return None
+        self._cut_iterations = _in_a_row(self._cut_iterations, norm > CUT_OFF * limit)
+        if self._cut_iterations != PERSISTENT_ITERATIONS:
+            return None
+        way = "set config.grad_clip=null, or larger"
+        if not self._config.normalize_rewards:
+            way = "divide rewards by their scale: --set config.normalize_rewards=true"
+        return (
+            f"gradients have been more than {CUT_OFF} times config.grad_clip ({number_text(limit)}) for "
+            f"{PERSISTENT_ITERATIONS} iterations, so nearly all of each is cut off; {way}"
+        )
+
+    def _unexplained(self, learner: Mapping[str, Any]) -> str | None:
+        """The value function tells nothing of the returns; exactly 0 is said where returns do not differ at all."""
+        explained = learner.get("vf_explained_var")
+        if not explained:
+            return None
+        self._unexplained_iterations = _in_a_row(self._unexplained_iterations, explained < LEAST_EXPLAINED)
+        if self._unexplained_iterations != PERSISTENT_ITERATIONS:
+            return None
+        return (
+            f"the value function has explained nothing of the returns for {PERSISTENT_ITERATIONS} iterations "
+            f"(vf_explained_var is {explained:.2g}): if observations are large or of different sizes, scale them "
+            "(--set config.observation_filter=MeanStdFilter); else see that they tell what the rewards depend on"
+        )
+
+
+def _in_a_row(count: int, is_so: bool) -> int:
+    """The iterations in a row in which something was so; once they are many, they stay counted: it is told once."""
+    if count >= PERSISTENT_ITERATIONS:
+        return PERSISTENT_ITERATIONS + 1
+    return count + 1 if is_so else 0

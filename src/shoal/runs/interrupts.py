@@ -91,7 +91,7 @@ class Interrupts:
             if self.signal is None:
                 raise
             if not isinstance(error, (KeyboardInterrupt, SystemExit)):
-                logger.info("After the signal came %s: %s", type(error).__name__, error)
+                logger.info("After the signal there was a %s: %s", type(error).__name__, error)
             raise Interrupted from None
         finally:
             self._cutting = False

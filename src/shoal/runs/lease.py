@@ -136,12 +136,16 @@ def _take(path: Path, me: LeaseOwner) -> None:
     if owner is not None:
         check_free(path.parent)
         if not _here(owner):
-            logger.warning("%s is taken over from %s, silent for over %.0f s.", path.parent, owner, LOST_AFTER_S)
+            logger.warning(
+                "%s is taken over from %s, which has not responded for over %.0f s.", path.parent, owner, LOST_AFTER_S
+            )
         _put_away(path, owner)
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
-        raise ShoalError(f"{path.parent} was just taken by another process: start another run with --new.") from None
+        raise ShoalError(
+            f"{path.parent} was just taken over by another process: start another run with --new."
+        ) from None
     with open(descriptor, "w") as file:
         json.dump(asdict(me), file)
         file.flush()
@@ -158,7 +162,7 @@ def _put_away(path: Path, owner: LeaseOwner) -> None:
             with suppress(OSError):
                 os.link(away, path)
             away.unlink()
-            raise ShoalError(f"{path.parent} was just taken by {moved}: start another run with --new.")
+            raise ShoalError(f"{path.parent} was just taken over by {moved}: start another run with --new.")
         away.unlink()
 
 

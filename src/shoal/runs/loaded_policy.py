@@ -52,7 +52,7 @@ def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> LoadedPo
         observations, actions = spaces_of(maker, {**experiment.config.env_config, **drawn.env_config})
     else:
         raise CheckpointError(
-            f"{checkpoint.path} does not tell the spaces of its environment; "
+            f"{checkpoint.path} does not record the spaces of its environment; "
             "make a trainer with that environment, and restore the checkpoint into it."
         )
     loaded = build_policy(observations, actions, without_gpu(experiment.config), user_code, kind=LoadedPolicy)
@@ -70,7 +70,9 @@ def find_checkpoint(path: str | Path, best: bool = False, results_dir: str = DEF
     score = score_of(stored_tree(run) or {})
     found = best_checkpoint(run, score)
     if found is None:
-        raise CheckpointError(f"no checkpoint of {run} has the result {score}, so none is the best; leave best out.")
+        raise CheckpointError(
+            f"no checkpoint of {run} has the result {score}, so there is no best one; leave best out."
+        )
     return read_checkpoint(found)
 
 

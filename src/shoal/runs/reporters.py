@@ -36,7 +36,7 @@ class Reporters:
                 reporter.report(result)
             except OSError as error:
                 if not self._complained:
-                    logger.warning("%s cannot be written (%s); training goes on.", reporter.path, error.strerror)
+                    logger.warning("%s cannot be written (%s); training continues.", reporter.path, error.strerror)
                 self._complained = True
 
     def close(self) -> None:

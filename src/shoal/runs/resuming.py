@@ -172,8 +172,8 @@ def with_changes(folder: Path, tree: Mapping[str, Any], changes: Mapping[str, An
         sets = " ".join(f"--set {shlex.quote(f'{key}={typed_value(after.get(key))}')}" for key in refused)
         where = shlex.quote(str(folder))
         raise ConfigError(
-            f"{', '.join(refused)}: cannot change in a run that goes on, whose arrays, environments and random streams "
-            "depend on it; begin a new run with its policy: "
+            f"{', '.join(refused)}: cannot change in a run that continues: its arrays, environments and random streams "
+            "depend on it; start a new run with its policy: "
             f"shoal train -f {where}/config.yaml --restore {where} {sets}"
         )
     told = [f"{key}: {typed_value(before.get(key))} -> {typed_value(after.get(key))}" for key in keys]
@@ -203,7 +203,7 @@ def _other(folder: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]) ->
     keys = differences(settings(stored), asked)
     shown = "; ".join(keys[:5]) + (f"; and {len(keys) - 5} more" if len(keys) > 5 else "")
     owner = holder(folder)
-    busy = f", and {owner} is at it" if owner else ""
+    busy = f", and {owner} is running it" if owner else ""
     return ResumeChoice(
-        note=f"A new run is started, for {folder.name} is unfinished but has other settings ({shown}){busy}."
+        note=f"A new run is started, because {folder.name} is unfinished but has other settings ({shown}){busy}."
     )

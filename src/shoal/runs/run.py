@@ -143,11 +143,11 @@ class Run:
         given, newest = checkpoint_folder(Path(path).expanduser().absolute()), next(iter(checkpoints_of(folder)), None)
         if given is not None and given != newest:
             raise CheckpointError(
-                f"{folder} goes on from its newest checkpoint, {newest}; give that or the run's folder."
+                f"{folder} continues from its newest checkpoint, {newest}; give that or the run's folder."
             )
         tree = stored_tree(folder)
         if tree is None:
-            raise CheckpointError(f"{folder / EXPERIMENT_FILE} cannot be read; the run cannot go on without it.")
+            raise CheckpointError(f"{folder / EXPERIMENT_FILE} cannot be read; the run cannot continue without it.")
         tree, changes = with_changes(folder, tree, overrides or {})
         stored, user_code = experiment_of(tree)
         experiment, notes = _with_stop(stored)
@@ -218,7 +218,7 @@ class Run:
                 reporters = Reporters(self.folder, self._kept.saved_iteration, timesteps)
             stack.callback(reporters.close)
             if self._taken_over is not None:
-                logger.info("It takes over policy, optimiser and task from %s.", self._taken_over.path)
+                logger.info("It starts with the policy, optimiser and task of %s.", self._taken_over.path)
                 self._taken_over = None
                 if start is not None:  # its own checkpoint has it from now on, so that it is taken over once
                     self._kept.replace(start, trainer.get_state())
@@ -231,7 +231,8 @@ class Run:
 
     def _train(self, trainer: Trainer, reporters: Reporters, interrupts: Interrupts) -> Iterator[Result]:
         """The loop, and the save at its end."""
-        hints = Hints(self.experiment.run, trainer.config.num_envs)
+        hints = Hints(self.experiment.run, trainer.config.num_envs, trainer.config)
+        trainer.stop_at(self.experiment.stop.get("timesteps_total"))
         try:
             while self.outcome is None:
                 result = self._iterate(trainer, interrupts)
@@ -317,7 +318,9 @@ class Run:
         """Save while the main thread hangs in somebody's code in spite of a signal, and say what it waits for."""
         name = signal.Signals(number).name
         what = "evaluation" if self.activity.kind == "evaluating" else "training"
-        waiting = f"{name} came, but {what} iteration {self.activity.iteration} does not end: its environment goes on"
+        waiting = (
+            f"{name}: {what} iteration {self.activity.iteration} does not end, because its environment keeps running"
+        )
         end = "Ctrl-C or SIGTERM ends the process at once"
         try:
             self._kept.write()
@@ -333,7 +336,7 @@ class Run:
         self.resumed_from = self._kept.newest
         if start is not None:
             self.last_result = numbers(start.summary)
-            logger.info("It goes on from %s.", start.path)
+            logger.info("It continues from %s.", start.path)
         return start
 
 
@@ -347,7 +350,7 @@ def run(config: Mapping[str, Any] | Experiment, *, new: bool = False, **unknown:
         raise ConfigError([run_keyword_problem(name, value) for name, value in unknown.items()])
     opened = Run.open(config if isinstance(config, Experiment) else experiment_from(config), new)
     if opened.done is not None:
-        logger.warning("%s is finished: %s; say new=True for another run.", opened.folder, opened.done)
+        logger.warning("%s is finished: %s; use new=True for another run.", opened.folder, opened.done)
     results = _for_a_program(opened)
     # A loop that an exception leaves at a script's top level would be closed, and saved, only when Python is half gone.
     atexit.register(_close, weakref.ref(results))
@@ -427,7 +430,7 @@ def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
         return experiment, ()
     stop = default_stop(experiment.config.env)
     if not stop:
-        return experiment, ("No stop is given: the run goes on until Ctrl-C, which saves it.",)
+        return experiment, ("No stop is given: the run continues until Ctrl-C, which saves it.",)
     limits = " or ".join(f"{name} reaches {number_text(limit)}" for name, limit in stop.items())
     note = f"No stop is given: the run ends when {limits}, the reward threshold of {experiment.config.env}."
     return changed(experiment, stop=stop), (note,)

@@ -138,7 +138,7 @@ class RunFolder:
         """Tell that a save failed; the same again only after ever longer times."""
         if monotonic() >= self._remind_at:
             again = f"{self._reminder_s / 60:.0f} min"
-            logger.error("%s Training goes on, and every save is tried; the next reminder is in %s.", error, again)
+            logger.error("%s Training continues, and every save is tried; the next reminder is in %s.", error, again)
             self._remind_at = monotonic() + self._reminder_s
             self._reminder_s *= 2
 
@@ -184,7 +184,7 @@ def write_errors_named(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"{folder} cannot be written: {error.strerror or error}; make room, or use --new."
+            f"{folder} cannot be written: {error.strerror or error}; free some space, or use --new."
         ) from error
 
 

@@ -126,6 +126,11 @@ class Trainer(metaclass=TrainerType):
             result["evaluation"] = self.evaluate_iteration()
         return result
 
+    def stop_at(self, timesteps: float | None) -> None:
+        """Let an iteration of many short fragments end with the one that reaches so many steps in all; null: none."""
+        if hasattr(self.learner, "timesteps_limit"):  # those of other algorithms are one fragment long
+            self.learner.timesteps_limit = timesteps
+
     def train_iteration(self) -> dict[str, Any]:
         """One iteration without the evaluation, though with `evaluation_parallel_to_training` that begins here."""
         self._check_going()
@@ -275,7 +280,7 @@ class Trainer(metaclass=TrainerType):
         """Take over a saved state; what does not fit is refused before anything changes."""
         values = state.values
         if values["algorithm"] != self.algorithm:
-            raise CheckpointError(f"the checkpoint is of {values['algorithm']}, this is {self.algorithm}")
+            raise CheckpointError(f"the checkpoint is of {values['algorithm']}, but this is {self.algorithm}")
         self.get_policy().set_state(state.part("policy"))
         self.learner.set_state(state.part("learner"))
         self.iteration = int(values["training_iteration"])
@@ -288,7 +293,8 @@ class Trainer(metaclass=TrainerType):
         saved = [len(worker.values["history_lengths"]) for worker in workers]
         if saved != [self.config.envs_per_worker] * max(self.config.worker_count, 1):
             log.warning(
-                "the checkpoint has %d environments in %d workers, this trainer %d in %d: its episodes are left",
+                "the checkpoint has %d environments in %d workers, this trainer %d in %d: its unfinished episodes are "
+                "dropped",
                 sum(saved),
                 len(saved),
                 self.config.num_envs,
@@ -305,7 +311,7 @@ class Trainer(metaclass=TrainerType):
         The statistics over the last episodes are about the policy, so they come with it.
         """
         if state.values["algorithm"] != self.algorithm:
-            raise CheckpointError(f"the checkpoint is of {state.values['algorithm']}, this is {self.algorithm}")
+            raise CheckpointError(f"the checkpoint is of {state.values['algorithm']}, but this is {self.algorithm}")
         self.get_policy().set_state(state.part("policy"))
         self.learner.set_state(state.part("learner"))
         self.curriculum.set_state(state.part("curriculum"))
@@ -347,7 +353,7 @@ class Trainer(metaclass=TrainerType):
                 raise ConfigError(f"env: given twice, as {env!r} and in the config as {tree['env']!r}")
             tree["env"] = env
         if tree.get("env") is None:
-            raise ConfigError(f"env: nothing to train on; type shoal.{self.algorithm}(env='CartPole-v1')")
+            raise ConfigError(f"env: is missing; type shoal.{self.algorithm}(env='CartPole-v1')")
         return algorithm_config(self.algorithm, tree)
 
     def _check_going(self) -> None:
@@ -376,7 +382,9 @@ class Trainer(metaclass=TrainerType):
         """The policy's part of a checkpoint, which must be of the same algorithm."""
         state = self._read(path)
         if state.values["algorithm"] != self.algorithm:
-            raise CheckpointError(f"{path} is a checkpoint of {state.values['algorithm']}, this is {self.algorithm}")
+            raise CheckpointError(
+                f"{path} is a checkpoint of {state.values['algorithm']}, but this is {self.algorithm}"
+            )
         return state.part("policy")
 
     def _is_due(self, iteration: int) -> bool:
@@ -397,7 +405,7 @@ class Trainer(metaclass=TrainerType):
     def _evaluated(self, metrics: dict[str, Any], results: EpisodeResults) -> dict[str, Any]:
         """The metrics of an evaluation, and what the user's hook adds to them."""
         if results.video_problem:
-            log.error("%s; the run goes on", results.video_problem)
+            log.error("%s; the run continues", results.video_problem)
         self.call_hook("on_evaluate_end", evaluation_metrics=metrics)
         return metrics
 
@@ -429,7 +437,7 @@ class Trainer(metaclass=TrainerType):
         for incident in incidents:
             self.env_failures_total += 1
             if self.env_failures_total <= MOST_INCIDENTS_SHOWN:
-                log.warning("%s; it was rebuilt and training goes on", describe(incident))
+                log.warning("%s; it was rebuilt and training continues", describe(incident))
                 log.debug("%s", incident.traceback)
             elif self.env_failures_total == MOST_INCIDENTS_SHOWN + 1:
                 log.warning("further failures of environments are only counted")

@@ -40,7 +40,7 @@ def write_trajectories(
     import pyarrow.parquet as pq
 
     if not trajectories:
-        raise ConfigError(f"{path}: no episode came to its end, so there is nothing to write")
+        raise ConfigError(f"{path}: no episode ended, so there is nothing to write")
     tables = [
         _table(episode, trajectory, observation_space, action_space) for episode, trajectory in enumerate(trajectories)
     ]

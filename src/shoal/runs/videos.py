@@ -10,7 +10,7 @@ from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import first_draw
 from shoal.envs.video import check_videos, has_screen, make_filmable
 from shoal.errors import ConfigError
-from shoal.runs.evaluation import evaluated
+from shoal.runs.evaluation import config_for_evaluation
 from shoal.runs.folders import check_writable
 
 
@@ -18,14 +18,14 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
     """Refuse a window without a screen, and videos that cannot be made, before anything is trained."""
     if config.render_env and not has_screen():
         raise ConfigError(
-            "config.render_env: there is no screen here (DISPLAY is not set); for videos say record_env: true instead"
+            "config.render_env: there is no screen here (DISPLAY is not set); for videos set record_env: true instead"
         )
     if config.record_env:
         check_videos("config.record_env")
         folder = videos_folder(config)
         if folder is not None:
             _check_folder(folder)
-        there = evaluated(config)
+        there = config_for_evaluation(config)
         drawn = first_draw(there, maker.user_code)
         ctx = EnvContext({**there.env_config, **drawn.env_config}, env_index=config.num_envs)
         make_filmable(maker, ctx, drawn.options).close()

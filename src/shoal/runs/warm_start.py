@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SAME_KEYS = ("model", "observation_filter", "normalize_actions", "squash_actions")
 """The keys without which a policy's numbers mean something else; all others may differ."""
-FREE_KEYS = ("model.max_seq_len",)
+FREE_KEYS = ("model.max_seq_len", "model.log_std_init")
 MOST_SHOWN = 4
 
 
@@ -48,7 +48,7 @@ def place_of(text: str, results_dir: str) -> Path:
 
 
 def begin_with(trainer: Trainer, path: str) -> None:
-    """Put weights and observation filter of a checkpoint into a trainer that has not trained yet."""
+    """Put weights, observation filter and reward scale of a checkpoint into a trainer that has not trained yet."""
     source = read_checkpoint(path)
     _check_spaces(trainer, source)
     theirs = policy_of(source, trainer.env_maker)
@@ -61,7 +61,7 @@ def begin_with(trainer: Trainer, path: str) -> None:
             f"{name} is {_shape(found, name)} there and {_shape(mine, name)} here" for name in differing[:2]
         )
         kinds = (type(theirs.network).__name__, type(policy.network).__name__)
-        which = "" if kinds[0] == kinds[1] else f" ({kinds[0]} there, {kinds[1]} here: say the same config.framework)"
+        which = "" if kinds[0] == kinds[1] else f" ({kinds[0]} there, {kinds[1]} here: use the same config.framework)"
         raise ConfigError(f"restore: {source.path} has other layers: {told}{which}")
     policy.set_weights(theirs.get_weights())
     if policy.filter is not None and theirs.filter is not None:
@@ -69,13 +69,16 @@ def begin_with(trainer: Trainer, path: str) -> None:
     # Learners of other processes get the policy with the state; a target network is a copy of it.
     state = trainer.learner.get_state()
     target = {"target": policy.network.params.copy()} if "target" in state.arrays else {}
-    trainer.learner.set_state(State(state.values, {**state.arrays, **target}))
+    # Values are in units of the scale that they were learned with. The sums of unfinished episodes stay behind.
+    scale = source.state.values["learner"].get("rewards")
+    rewards = {"rewards": scale} if scale and state.values.get("rewards") else {}
+    trainer.learner.set_state(State({**state.values, **rewards}, {**state.arrays, **target}))
 
 
 def taken(path: str) -> str:
     """What a run takes from a checkpoint, in a sentence."""
     new = "optimiser, counters, episodes and curriculum are new"
-    return f"It begins with weights and observation filter of {path}; {new}."
+    return f"It starts with the weights, observation filter and reward scale of {path}; {new}."
 
 
 def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
@@ -85,7 +88,7 @@ def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
     if theirs.config.acts_by_value != experiment.config.acts_by_value:
         raise ConfigError(
             f"restore: {checkpoint.path} is of {theirs.run}, whose network {experiment.run} cannot use; "
-            f"say --run {theirs.run}, or leave restore out"
+            f"set --run {theirs.run}, or leave restore out"
         )
     there, here = (_same(config_tree(config)) for config in (theirs.config, experiment.config))
     differing = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]

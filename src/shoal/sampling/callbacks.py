@@ -84,9 +84,13 @@ def callbacks_class(source: str | type, user_code: UserCode) -> type[DefaultCall
     if not isinstance(kind, type) or not issubclass(kind, DefaultCallbacks):
         what = kind.__name__ if isinstance(kind, type) else f"a {type(kind).__name__}"
         raise ConfigError(f"config.callbacks: must be a subclass of shoal.DefaultCallbacks ({what} is none)")
-    problems = [_problem(kind, name) for name in dir(kind) if name.startswith("on_")]
-    if found := [problem for problem in problems if problem is not None]:
-        raise ConfigError(found)
+    problems = []
+    for name in dir(kind):
+        problem = _problem(kind, name) if name.startswith("on_") else None
+        if problem is not None:
+            problems.append(problem)
+    if problems:
+        raise ConfigError(problems)
     return kind
 
 
@@ -109,7 +113,7 @@ def _problem(kind: type, name: str) -> str | None:
     if name not in HOOKS:
         near = difflib.get_close_matches(name, HOOKS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(HOOKS)}"
-        return f"config.callbacks: {kind.__name__}.{name} is no hook that shoal calls; {hint}"
+        return f"config.callbacks: {kind.__name__}.{name} is not a hook that shoal calls; {hint}"
     try:
         inspect.signature(getattr(kind, name)).bind(None, **dict.fromkeys(HOOKS[name]))
     except TypeError as error:

@@ -22,7 +22,7 @@ from shoal.envs.recording import EpisodeRecorder, RecordingOptions, Trajectory, 
 from shoal.envs.spaces import Path, Space, leaves_of, path_name
 from shoal.errors import ConfigError, EnvError
 from shoal.models.policy import Policy
-from shoal.sampling.sampler import LONGEST_EPISODE
+from shoal.sampling.fragment import LONGEST_EPISODE
 from shoal.sampling.worker import Worker
 
 CHUNK = 100
@@ -121,7 +121,7 @@ def _first_episodes(worker: Worker, part: EvaluationPart) -> EpisodeResults:
         steps_since_end = 0 if sample.episodes else steps_since_end + CHUNK
         if steps_since_end > LONGEST_EPISODE:
             raise EnvError(
-                f"no episode ended within {steps_since_end} steps; set evaluation_config.horizon, or give --steps"
+                f"no episode ended within {steps_since_end} steps; set evaluation_config.horizon, or use --steps"
             )
         for episode in sample.episodes:
             row = episode.env_index - part.first_index
@@ -224,7 +224,7 @@ def check_same_form(policy: Policy, observation_space: Space, action_space: Spac
         if _form(mine) != _form(theirs):
             raise ConfigError(
                 f"the environment of the evaluation has other {what} than the policy was trained on: {theirs}, "
-                f"not {mine}; mend evaluation_config.env_config or the cases"
+                f"not {mine}; fix evaluation_config.env_config or the cases"
             )
 
 

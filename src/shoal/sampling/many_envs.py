@@ -16,8 +16,8 @@ FIRST_TOLD_S = 3.0  # and again whenever twice the time has passed, so that a lo
 progress = logging.getLogger("shoal.progress")
 
 
-class Crowd:
-    """Watches a worker make `count` environments."""
+class EnvCreationMonitor:
+    """Reports how far a worker is with making `count` environments, and refuses those that memory has no room for."""
 
     def __init__(self, count: int) -> None:
         self._count, self._made = count, 0
@@ -26,8 +26,8 @@ class Crowd:
         self._warm_bytes = 0
         self._bytes_each = 0.0
 
-    def one_more(self) -> None:
-        """Take notice of one that is made; ConfigError if all of them will not fit into memory."""
+    def env_made(self) -> None:
+        """Count one environment; ConfigError if all of them will not fit into memory."""
         self._made += 1
         if self._made >= self._count or self._count < FEW:
             return

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.data.batch import Array, Carried, Parts
+from shoal.data.batch import Array, Parts, RecurrentRecord
 from shoal.data.state import State
 from shoal.envs.vector import Steps
 from shoal.models.network import Inputs
 from shoal.models.recurrence import Recurrence
 
 
-class Carrier:
+class RecurrentActor:
     """Hands the network its state, and the action and reward before each step; both begin anew with each episode."""
 
     def __init__(self, recurrence: Recurrence, num_envs: int) -> None:
@@ -58,15 +58,14 @@ class Carrier:
             part[rows] = first
         self._length[rows] = 0
 
-    def record(self, final_at: NDArray[np.int64]) -> Carried:
+    def record(self, final_at: NDArray[np.int64]) -> RecurrentRecord:
         """What was carried into the fragment's steps and into the observations that follow those in `final_at`."""
         finals = [self._finals.get((t, row)) or _row(self._now, row) for t, row in final_at.tolist()]
-        nothing = self._recurrence.begin(0)
-        return Carried(
+        return RecurrentRecord(
             previous=np.stack(self._previous),
-            states=tuple(np.stack(part) for part in zip(*self._states.values(), strict=True)),
+            states=_stacked(list(self._states.values())),
             states_at=np.array(list(self._states), np.int64),
-            final=tuple(np.stack(part) for part in zip(*finals, strict=True)) if finals else nothing,
+            final=_stacked(finals) if finals else self._recurrence.begin(0),
         )
 
     def get_state(self) -> State:
@@ -81,3 +80,8 @@ class Carrier:
 
 def _row(parts: Parts, row: int) -> Parts:
     return tuple(part[row].copy() for part in parts)
+
+
+def _stacked(rows: list[Parts]) -> Parts:
+    """Rows of parts as parts of rows."""
+    return tuple(np.stack(part) for part in zip(*rows, strict=True))

@@ -16,38 +16,12 @@ from numpy.typing import NDArray
 from shoal.data.batch import Batch, Parts, Sample
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
-from shoal.envs.vector import Steps, Vector
-from shoal.errors import EnvError
+from shoal.envs.vector import Vector
 from shoal.models.policy import Policy
-from shoal.sampling.recurrent_state import Carrier
+from shoal.sampling.fragment import Buffers, Fragment
+from shoal.sampling.recurrent_state import RecurrentActor
 
 MOST_REPLAYED_STEPS = 20_000
-LONGEST_EPISODE = 1_000_000
-
-
-class Buffers:
-    """Room for T steps of N environments, and one more row for the observations that follow."""
-
-    def __init__(self, policy: Policy, steps: int, num_envs: int) -> None:
-        self.steps = steps
-        lead = (steps, num_envs)
-        self.obs = policy.obs_spec.allocate(steps + 1, num_envs)
-        self.actions = np.zeros((*lead, policy.action_spec.size), policy.action_spec.dtype)
-        # Who learns from no probabilities pays nothing for them.
-        self.dist_inputs = np.zeros((*lead, policy.distribution.num_inputs if policy.is_stochastic else 0), np.float32)
-        self.rewards = np.zeros(lead, np.float32)
-        self.terminated = np.zeros(lead, bool)
-        self.truncated = np.zeros(lead, bool)
-        self.valid = np.ones(lead, bool)
-
-    def grown(self, policy: Policy, steps: int) -> Buffers:
-        """A longer copy, for episodes that do not end where the fragment does."""
-        new = Buffers(policy, steps, self.rewards.shape[1])
-        for name in ("actions", "dist_inputs", "rewards", "terminated", "truncated", "valid"):
-            getattr(new, name)[: self.steps] = getattr(self, name)
-        for mine, theirs in zip(new.obs, self.obs, strict=True):
-            mine[: self.steps + 1] = theirs
-        return new
 
 
 class Sampler:
@@ -62,117 +36,78 @@ class Sampler:
         self._current: Parts = policy.obs_spec.allocate(self.num_envs)  # where the next actions are taken
         self._histories: list[list[NDArray[Any]] | None] = self._no_histories()
         self._history_steps = [0] * self.num_envs
-        self._carrier = None if policy.recurrence is None else Carrier(policy.recurrence, self.num_envs)
+        self.recurrent = None if policy.recurrence is None else RecurrentActor(policy.recurrence, self.num_envs)
         self._buffers: Buffers | None = None
         self._started = False
         self.steps_sampled = 0  # for who looks on from another thread
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
-        policy, vector, carrier = self.policy, self.vector, self._carrier
-        if not self._started:
-            vector.reset(self._current)
-            self._started = True
-        buffers = self._buffers
-        if buffers is None or buffers.steps != steps:
-            buffers = self._buffers = Buffers(policy, steps, self.num_envs)
-        for part, current in zip(buffers.obs, self._current, strict=True):
-            part[0] = current
-        buffers.valid[:] = True
-        actor = policy.network if carrier is None else carrier
-        if carrier is not None:
-            carrier.begin_fragment()
-        noise = self._draw(steps) if explore else None
-        finals: list[tuple[int, int, Parts]] = []
-        seeded_at: dict[int, int] = {}
-        active: NDArray[np.bool_] | None = None
-        env_time = 0.0
+        fragment = self.begin_fragment(steps, explore)
+        env_time_s = 0.0
         start = perf_counter()
-        t = 0
-        while True:
-            obs = tuple(part[t] for part in buffers.obs)
-            inputs = actor.act(policy.encoder(obs))
-            if policy.is_stochastic:
-                buffers.dist_inputs[t] = inputs
-            if noise is None:
-                actions = policy.distribution.mode(inputs)
-            else:
-                actions = policy.distribution.sample(inputs, noise[t % steps])
-            buffers.actions[t] = actions
-            out = Steps(
-                tuple(part[t + 1] for part in buffers.obs),
-                buffers.rewards[t],
-                buffers.terminated[t],
-                buffers.truncated[t],
-                buffers.valid[t],
-            )
+        while fragment.taken < steps or (complete_episodes and self._episodes_go_on(fragment, steps)):
+            actions = self._act(fragment)
+            step = fragment.next_step()
             before = perf_counter()
-            vector.step(actions, active, out)
-            env_time += perf_counter() - before
-            if carrier is not None:
-                carrier.follow(actions, out)
-            for row, last in out.finals:
-                finals.append((t, row, last))
-            for row in out.failed:
-                self._cut_before_failure(buffers, t, row, finals)
-            for row in out.seeded:
-                seeded_at[row] = t + 1
-            if active is not None:
-                for part in buffers.obs:
-                    part[t + 1][~active] = part[t][~active]
-            t += 1
+            self.vector.step(actions, fragment.active, step)
+            env_time_s += perf_counter() - before
+            if self.recurrent is not None:
+                self.recurrent.follow(actions, step)
+            fragment.add(step)
             self.steps_sampled += self.num_envs
-            if t < steps:
-                continue
-            if not complete_episodes:
-                break
-            ended = (buffers.terminated[t - 1] | buffers.truncated[t - 1]) & buffers.valid[t - 1]
-            active = ~ended if active is None else active & ~ended
-            if not active.any():
-                break
-            if t == buffers.steps:
-                if t > LONGEST_EPISODE:
-                    raise EnvError(
-                        f"an episode did not end within {t} steps, and batch_mode is complete_episodes; set `horizon`"
-                    )
-                buffers = buffers.grown(policy, 2 * t)
-            if noise is not None and t % steps == 0:
-                noise = self._draw(steps, active)
-        batch = self._batch(buffers, t, finals)
-        self._remember(batch, buffers, t, seeded_at)
-        episodes, incidents = vector.episodes[:], vector.incidents[:]
-        vector.episodes.clear()
-        vector.incidents.clear()
+        return self.finish_fragment(fragment, env_time_s, perf_counter() - start)
+
+    def begin_fragment(self, steps: int, explore: bool) -> Fragment:
+        """A fragment from where the environments stand, in the buffers of the one before if it was as long."""
+        if not self._started:
+            self.vector.reset(self._current)
+            self._started = True
+        if self._buffers is None or self._buffers.steps != steps:
+            self._buffers = Buffers(self.policy, steps, self.num_envs)
+        if self.recurrent is not None:
+            self.recurrent.begin_fragment()
+        noise = self.draw_noise(steps) if explore else None
+        return Fragment(self.policy, self._buffers, self._current, noise)
+
+    def finish_fragment(self, fragment: Fragment, env_time_s: float, time_s: float) -> Sample:
+        """What a fragment gives, after it is remembered where each environment stands."""
+        batch = fragment.batch(self.recurrent)
+        self._remember(batch, fragment)
+        episodes, incidents = self.vector.episodes[:], self.vector.incidents[:]
+        self.vector.episodes.clear()
+        self.vector.incidents.clear()
         return Sample(
             batch=batch,
             num_steps=batch.num_steps,
             episodes=episodes,
             incidents=incidents,
-            env_time_s=env_time,
-            policy_time_s=perf_counter() - start - env_time,
+            env_time_s=env_time_s,
+            policy_time_s=time_s - env_time_s,
         )
 
     def get_state(self) -> State:
         """Counters, noise streams, current observations, and the actions of every unfinished episode."""
-        lengths = [-1 if h is None else sum(len(piece) for piece in h) for h in self._histories]
-        pieces = [piece for h in self._histories if h for piece in h]
         spec = self.policy.action_spec
-        empty = np.zeros((0, spec.size), spec.dtype)
-        carried = {} if self._carrier is None else self._carrier.get_state().arrays
-        return State(
-            {
-                "started": self._started,
-                "vector": self.vector.get_state(),
-                "history_lengths": lengths,
-                "noise": [rng.bit_generator.state for rng in self._noise],
-            },
-            {
-                "history": np.concatenate([empty, *pieces]),
-                **({} if self.policy.ou is None else {"last_noise": self._last_noise.copy()}),
-                **{f"current{k}": part.copy() for k, part in enumerate(self._current)},
-                **carried,
-            },
-        )
+        lengths = []
+        pieces = [np.zeros((0, spec.size), spec.dtype)]
+        for history, count in zip(self._histories, self._history_steps, strict=True):
+            lengths.append(-1 if history is None else count)
+            pieces += history or []
+        values = {
+            "started": self._started,
+            "vector": self.vector.get_state(),
+            "history_lengths": lengths,
+            "noise": [rng.bit_generator.state for rng in self._noise],
+        }
+        arrays = {"history": np.concatenate(pieces)}
+        if self.policy.ou is not None:
+            arrays["last_noise"] = self._last_noise.copy()
+        for k, part in enumerate(self._current):
+            arrays[f"current{k}"] = part.copy()
+        if self.recurrent is not None:
+            arrays |= self.recurrent.get_state().arrays
+        return State(values, arrays)
 
     def set_state(self, state: State, replay: bool = True) -> int:
         """Take over a saved state; returns how many unfinished episodes could not be brought back and begin anew."""
@@ -184,43 +119,72 @@ class Sampler:
         self.vector.set_state(state.values["vector"])
         self._histories = self._no_histories()
         self._history_steps = [0] * self.num_envs
-        if self._carrier is not None:
-            self._carrier.set_state(state)
+        if self.recurrent is not None:
+            self.recurrent.set_state(state)
         if not self._started:
             return 0
-        lengths = [int(n) for n in state.values["history_lengths"]]
-        ends = np.cumsum(np.maximum(lengths, 0))
-        histories = [
-            None if n < 0 or not replay else state.arrays["history"][end - n : end]
-            for n, end in zip(lengths, ends, strict=True)
-        ]
+        histories = _saved_histories(state) if replay else [None] * self.num_envs
         brought_back = self.vector.replay(histories, self._current)
-        if self._carrier is not None:
-            self._carrier.begin(np.flatnonzero(~np.array(brought_back)))
+        if self.recurrent is not None:
+            self.recurrent.begin(np.flatnonzero(~np.array(brought_back)))
         lost = 0
-        for row, (history, same) in enumerate(zip(histories, brought_back, strict=True)):
-            if same and history is not None:
+        for row, history in enumerate(histories):
+            is_back = brought_back[row]
+            if is_back and history is not None:
                 self._histories[row], self._history_steps[row] = [history], len(history)
-                saved_row = [state.arrays[f"current{k}"][row] for k in range(len(self._current))]
-                same = all(np.array_equal(part[row], old) for part, old in zip(self._current, saved_row, strict=True))
-            lost += not same
+                is_back = self._stands_where_saved(row, state)
+            lost += not is_back
         return lost
 
     def close(self) -> None:
         """Close the environments."""
         self.vector.close()
 
-    def _no_histories(self) -> list[list[NDArray[Any]] | None]:
-        return [[] if self.vector.can_replay else None for _ in range(self.num_envs)]
+    def _act(self, fragment: Fragment) -> NDArray[Any]:
+        """The actions of the fragment's next step, written down with the network's outputs."""
+        policy, buffers, t = self.policy, fragment.buffers, fragment.taken
+        actor = policy.network if self.recurrent is None else self.recurrent
+        obs = tuple([part[t] for part in buffers.obs])
+        outputs = actor.act(policy.encoder(obs))
+        if policy.is_stochastic:
+            buffers.dist_inputs[t] = outputs
+        if fragment.noise is None:
+            actions = policy.distribution.mode(outputs)
+        else:
+            actions = policy.distribution.sample(outputs, fragment.noise[t % len(fragment.noise)])
+        buffers.actions[t] = actions
+        return actions
 
-    def _draw(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+    def _episodes_go_on(self, fragment: Fragment, steps: int) -> bool:
+        """Whether some episode is not complete yet; who has completed its own rests, and needs no noise."""
+        if not fragment.rest_where_ended():
+            return False
+        if fragment.noise is not None and fragment.taken % steps == 0:
+            fragment.noise = self.draw_noise(steps, fragment.active)
+        return True
+
+    def _no_histories(self) -> list[list[NDArray[Any]] | None]:
+        if not self.vector.can_replay:
+            return [None] * self.num_envs
+        return [[] for _ in range(self.num_envs)]
+
+    def _stands_where_saved(self, row: int, state: State) -> bool:
+        """Whether following the saved actions has led an environment to the saved observation."""
+        for k, part in enumerate(self._current):
+            stands_there = np.array_equal(part[row], state.arrays[f"current{k}"][row])
+            if not stands_there:
+                return False
+        return True
+
+    def draw_noise(self, steps: int, active: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Noise for `steps` steps, `[steps, N, M]`.
 
         Who has ended draws none: how far a stream has come must not depend on how long the others take.
         """
         policy = self.policy
         noise = np.zeros((steps, self.num_envs, policy.distribution.num_noise), np.float32)
-        for row in range(self.num_envs) if active is None else active.nonzero()[0].tolist():
+        drawing = range(self.num_envs) if active is None else active.nonzero()[0].tolist()
+        for row in drawing:
             noise[:, row] = policy.noise(self._noise[row], steps, self._indices[row])
         if policy.ou is not None:
             rows = slice(None) if active is None else active
@@ -236,55 +200,14 @@ class Sampler:
             return np.zeros((self.num_envs, 0), np.float32)
         return np.stack([policy.noise(rng, 1)[0, policy.ou.columns] for rng in self._noise])
 
-    def _cut_before_failure(self, buffers: Buffers, t: int, row: int, finals: list[tuple[int, int, Parts]]) -> None:
-        """The failed step is no transition; the one before it becomes the last of a truncated episode."""
-        buffers.rewards[t, row] = 0.0
-        if t and buffers.valid[t - 1, row] and not (buffers.terminated[t - 1, row] or buffers.truncated[t - 1, row]):
-            buffers.truncated[t - 1, row] = True
-            finals.append((t - 1, row, tuple(part[t, row].copy() for part in buffers.obs)))
-
-    def _batch(self, b: Buffers, steps: int, finals: list[tuple[int, int, Parts]]) -> Batch:
-        policy = self.policy
-        goes_on = np.flatnonzero(~(b.terminated[steps - 1] | b.truncated[steps - 1]))
-        final_at = np.array([(t, row) for t, row, _ in finals], np.int64).reshape(-1, 2)
-        last = np.stack([np.full(len(goes_on), steps - 1), goes_on], axis=1)
-        final_obs = tuple(
-            np.concatenate([np.stack([parts[k] for _, _, parts in finals]), part[steps][goes_on]])
-            if finals
-            else part[steps][goes_on]
-            for k, part in enumerate(b.obs)
-        )
-        log_probs = np.zeros((steps, self.num_envs), np.float32)
-        if policy.is_stochastic:
-            rows = steps * self.num_envs
-            evaluation = policy.distribution.evaluate(
-                b.dist_inputs[:steps].reshape(rows, -1), b.actions[:steps].reshape(rows, -1)
-            )
-            log_probs = evaluation.log_prob.reshape(steps, self.num_envs)
-        final_at = np.concatenate([final_at, last])
-        order = np.lexsort(final_at.T[::-1])
-        return Batch(
-            obs=tuple(part[:steps] for part in b.obs),
-            actions=b.actions[:steps],
-            rewards=b.rewards[:steps],
-            terminated=b.terminated[:steps],
-            truncated=b.truncated[:steps],
-            valid=b.valid[:steps],
-            log_probs=log_probs,
-            dist_inputs=b.dist_inputs[:steps],
-            final_obs=tuple(part[order] for part in final_obs),
-            final_at=final_at[order],
-            carried=None if self._carrier is None else self._carrier.record(final_at[order]),
-        )
-
-    def _remember(self, batch: Batch, buffers: Buffers, steps: int, seeded_at: dict[int, int]) -> None:
+    def _remember(self, batch: Batch, fragment: Fragment) -> None:
         """Keep where each environment stands, and its actions since its last seed, so that a resumed run can follow."""
-        for current, part in zip(self._current, buffers.obs, strict=True):
-            current[:] = part[steps]
+        for current, part in zip(self._current, fragment.buffers.obs, strict=True):
+            current[:] = part[fragment.taken]
         all_valid = bool(batch.valid.all())
         for row in range(self.num_envs):
-            begin = seeded_at.get(row, 0)
-            if row in seeded_at:
+            begin = fragment.seeded_at.get(row, 0)
+            if row in fragment.seeded_at:
                 self._histories[row], self._history_steps[row] = [], 0
             history = self._histories[row]
             if history is None:
@@ -296,3 +219,13 @@ class Sampler:
             self._history_steps[row] += len(taken)
             if self._history_steps[row] > MOST_REPLAYED_STEPS:
                 self._histories[row] = None
+
+
+def _saved_histories(state: State) -> list[NDArray[Any] | None]:
+    """The actions of every environment since its last seed; None where they were too many to keep."""
+    histories: list[NDArray[Any] | None] = []
+    end = 0
+    for length in state.values["history_lengths"]:
+        end += max(length, 0)
+        histories.append(None if length < 0 else state.arrays["history"][end - length : end])
+    return histories

@@ -26,7 +26,7 @@ from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
 from shoal.sampling.episode_hooks import EpisodeHooks
-from shoal.sampling.many_envs import Crowd
+from shoal.sampling.many_envs import EnvCreationMonitor
 from shoal.sampling.sampler import Sampler
 
 T = TypeVar("T")
@@ -116,25 +116,33 @@ class Worker:
         self.sampler.close()
 
     def _vector(self, first: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Vector:
-        config, policy = self.config, self.policy
-        episode_hooks = [] if self.callbacks is None else sorted({*overridden(self.callbacks)} & {*EPISODE_HOOKS})
+        """The vector of environments, of which the first is there already."""
+        hooks: list[str] = []
+        if self.callbacks is not None:
+            hooks = sorted({*overridden(self.callbacks)} & {*EPISODE_HOOKS})
         if isinstance(first, VectorEnv):
-            if config.horizon is not None:
-                raise ConfigError("config.horizon: a native vector environment limits its own episodes; set it there")
-            if episode_hooks:
-                raise ConfigError(
-                    "config.callbacks: a native vector environment begins and ends its own episodes, so "
-                    f"{episode_hooks[0]} cannot be called"
-                )
-            if self._randomizer is not None:
-                raise ConfigError(
-                    "config.randomize: a native vector environment resets by itself; draw the values there"
-                )
-            if config.batch_mode == "complete_episodes":
-                raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
-            return NativeVector(first, policy.obs_spec, policy.action_spec, config.seed, self._first_index)
-        waiting: list[gym.Env[Any, Any]] = [first]
-        crowd = Crowd(config.envs_per_worker)
+            return self._native_vector(first, hooks)
+        return self._python_vector(first, hooks)
+
+    def _native_vector(self, env: VectorEnv[Any, Any, Any], hooks: list[str]) -> NativeVector:
+        config = self.config
+        if config.horizon is not None:
+            raise ConfigError("config.horizon: a native vector environment limits its own episodes; set it there")
+        if hooks:
+            raise ConfigError(
+                "config.callbacks: a native vector environment begins and ends its own episodes, so "
+                f"{hooks[0]} cannot be called"
+            )
+        if self._randomizer is not None:
+            raise ConfigError("config.randomize: a native vector environment resets by itself; draw the values there")
+        if config.batch_mode == "complete_episodes":
+            raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
+        return NativeVector(env, self.policy.obs_spec, self.policy.action_spec, config.seed, self._first_index)
+
+    def _python_vector(self, first: gym.Env[Any, Any], hooks: list[str]) -> PythonVector:
+        config = self.config
+        waiting = [first]
+        monitor = EnvCreationMonitor(config.envs_per_worker)
 
         def make(row: int, drawn: Mapping[str, Any] | None = None) -> tuple[gym.Env[Any, Any], int | None]:
             env = waiting.pop() if waiting else self._make(row, drawn)
@@ -143,20 +151,23 @@ class Worker:
                 raise ConfigError(f"config.randomize.env_config: with {dict(drawn)} the environment has other spaces")
             bare, limit = strip(env)
             limits = [n for n in (limit, config.horizon) if n is not None]
-            crowd.one_more()
+            monitor.env_made()
             return bare, min(limits, default=None)
 
+        observer = None
+        if self.callbacks is not None and hooks:
+            observer = EpisodeHooks(self.callbacks, self)
         return PythonVector(
             make,
             config.envs_per_worker,
-            policy.obs_spec,
-            policy.action_spec,
+            self.policy.obs_spec,
+            self.policy.action_spec,
             seed=config.seed,
             first_index=self._first_index,
             worker_index=self.worker_index,
             max_failures=config.max_env_failures,
             randomizer=self._randomizer,
-            observer=EpisodeHooks(self.callbacks, self) if self.callbacks is not None and episode_hooks else None,
+            observer=observer,
         )
 
     def _counted(self, env: VectorEnv[Any, Any, Any], follows: bool) -> VectorEnv[Any, Any, Any]:

@@ -46,7 +46,7 @@ def run(
     from shoal.config.experiment import as_said
     from shoal.config.sweep import sweep_from
     from shoal.envs.importing import UserCode
-    from shoal.tune.sweep_run import PAUSING, SweepRun
+    from shoal.tune.sweep_run import PAUSING, OwnFunction, SweepRun
 
     what = _algorithm_or_function(run_or_function)
     is_function = not isinstance(what, str)
@@ -70,7 +70,7 @@ def run(
         sweep = sweep_from(tree, check_experiment=False)
         if sweep.scheduler.type in PAUSING:
             raise ConfigError(
-                f"scheduler: {sweep.scheduler.type} pauses trials and lets them go on, which a function cannot; "
+                f"scheduler: {sweep.scheduler.type} pauses and resumes trials, which a function cannot do; "
                 "use asha or median, or an algorithm such as PPO"
             )
     else:
@@ -79,9 +79,8 @@ def run(
         tree["run"] = what
         tree["name"] = name or what
         sweep = sweep_from(tree, may_be_single=True)
-    opened = SweepRun.open(sweep, not resume, UserCode.at(*search_path))
-    if is_function:
-        opened.function, opened.resources = what, dict(resources_per_trial or {})  # type: ignore[assignment]
+    function = None if isinstance(what, str) else OwnFunction(what, dict(resources_per_trial or {}))
+    opened = SweepRun.open(sweep, not resume, UserCode.at(*search_path), function)
     analysis = opened.run(show)
     number = opened.outcome.signal if opened.outcome is not None else None
     if number is not None:
@@ -104,10 +103,10 @@ def _algorithm_or_function(given: str | type[Trainer] | Callable[..., Any]) -> s
         return name
     if isinstance(given, Trainer):
         raise ConfigError(
-            f"shoal.tune.run: every trial makes a trainer of its own (got {given!r}); say {given.algorithm!r}"
+            f"shoal.tune.run: every trial makes a trainer of its own (got {given!r}); use {given.algorithm!r}"
         )
     if not isinstance(given, str) and not callable(given):
-        raise ConfigError(f"shoal.tune.run: takes the name of an algorithm, or a function (got {given!r})")
+        raise ConfigError(f"shoal.tune.run: needs the name of an algorithm, or a function (got {given!r})")
     return given
 
 
@@ -120,23 +119,23 @@ def _refuse_foreign(keys: Mapping[str, Any]) -> None:
 
 _NOTHING = "leave it out"
 FOREIGN: Mapping[str, str] = {
-    "verbose": "leave it out, or say show=print to see every event",
-    "progress_reporter": "say show=print to see every event",
-    "callbacks": "say show=function, which is called with every event; hooks of a run are config['callbacks']",
+    "verbose": "leave it out, or set show=print to see every event",
+    "progress_reporter": "set show=print to see every event",
+    "callbacks": "set show=function, which is called with every event; hooks of a run are config['callbacks']",
     "loggers": "leave it out: results are in result.json, progress.csv and TensorBoard's events",
     "log_to_file": "leave it out: what a trial prints is in its log.txt",
-    "local_dir": "say results_dir",
-    "restore": "leave it out; the same call with resume=True goes on with an unfinished sweep",
+    "local_dir": "use results_dir",
+    "restore": "leave it out; the same call with resume=True continues an unfinished sweep",
     "fail_fast": "leave it out: a trial that fails does not end the others",
-    "raise_on_failed_trial": "leave it out: an error is raised if all trials fail, and trial.status tells of each",
-    "max_failures": "leave it out: a trial whose process is lost goes on from its checkpoint, up to three times",
+    "raise_on_failed_trial": "leave it out: an error is raised if all trials fail, and trial.status names each state",
+    "max_failures": "leave it out: a trial whose process is lost continues from its checkpoint, up to three times",
     "reuse_actors": _NOTHING,
     "queue_trials": _NOTHING,
     "sync_config": "leave it out: all hosts see results_dir",
     "trial_name_creator": "leave it out: trials have numbers",
     "trial_dirname_creator": "leave it out: trials have numbers",
     "export_formats": "leave it out, or use shoal.Policy.load on a trial's folder",
-    "time_budget_s": "say stop={'time_total_s': '90m'}, for each trial",
+    "time_budget_s": "set stop={'time_total_s': '90m'}, for each trial",
     "local_mode": "leave it out: a trial with num_workers 0 is one process",
 }
 """The arguments of Ray's `tune.run` that `shoal.tune.run` does without."""

@@ -26,6 +26,8 @@ from shoal.tune.metric_checks import check_finite, check_metric
 from shoal.tune.report_function import reporting
 from shoal.tune.trial import TuneTrial
 
+ENDING_S = 30.0  # that a function may take to clean up after itself
+
 
 class FunctionTrial(TuneTrial):
     """Runs the function in a thread, which waits in `report` until Tune wants more."""
@@ -113,9 +115,10 @@ class FunctionThread:
         return self._reports.get()
 
     def stop(self) -> None:
-        """Let the function end where it is waiting."""
+        """Let the function end where it is waiting, and wait for it: what is printed belongs to one call at a time."""
         self._stopping = True
         self._wanted.release()
+        self._thread.join(ENDING_S)
 
     def _report(self, result: dict[str, Any]) -> None:
         self._reports.put(("result", result))

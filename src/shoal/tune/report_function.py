@@ -24,7 +24,7 @@ def report(metrics: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         raise ShoalError(f"shoal.tune.report: takes names, e.g. report(score={metrics!r})")
     result = {**(metrics or {}), **named}
     if not result:
-        raise ShoalError("shoal.tune.report: has nothing to tell; say report(score=...)")
+        raise ShoalError("shoal.tune.report: has nothing to report; write report(score=...)")
     tell({str(name): value for name, value in result.items()})
 
 

@@ -22,7 +22,7 @@ HyperBandScheduler = partial(checked_options, "scheduler", "hyperband")
 MedianStoppingRule = partial(checked_options, "scheduler", "median")
 """Stops a trial whose best is worse than the median of the others' means."""
 PopulationBasedTraining = partial(checked_options, "scheduler", "pbt")
-"""Lets bad trials take over good ones, and change their settings, while they train."""
+"""Lets bad trials copy good ones, and change their settings, during training."""
 PB2 = partial(checked_options, "scheduler", "pb2")
 """The same, but a Gaussian process chooses the new settings."""
 HyperBandForBOHB = partial(checked_options, "scheduler", "bohb")

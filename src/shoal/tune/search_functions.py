@@ -33,7 +33,7 @@ def uniform(low: float, high: float) -> Space:
 
 
 def loguniform(low: float, high: float) -> Space:
-    """A number between these, each power of ten as likely."""
+    """A number between these, all powers of ten equally likely."""
     return {"loguniform": [low, high]}
 
 
@@ -43,7 +43,7 @@ def quniform(low: float, high: float, step: float) -> Space:
 
 
 def qloguniform(low: float, high: float, step: float) -> Space:
-    """A number between these, each power of ten as likely, in steps."""
+    """A number between these, all powers of ten equally likely, in steps."""
     return {"qloguniform": [low, high, step]}
 
 
@@ -53,7 +53,7 @@ def randint(low: int, high: int) -> Space:
 
 
 def lograndint(low: int, high: int) -> Space:
-    """A whole number from low to high - 1, each power of ten as likely."""
+    """A whole number from low to high - 1, all powers of ten equally likely."""
     return {"lograndint": [low, high]}
 
 
@@ -91,4 +91,4 @@ def checked_options(key: str, name: str, /, *unnamed: Any, **options: Any) -> Me
 
 def _in_python(problem: str) -> str:
     """A problem of a file in the words of a program."""
-    return problem.replace(" stands beside stop", " goes to shoal.tune.run itself, beside stop")
+    return problem.replace(" belongs beside stop", " goes to shoal.tune.run itself, beside stop")

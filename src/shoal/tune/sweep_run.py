@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,24 @@ MOST_SIZES = 500
 TRIALS_PER_S = 200  # that Tune's snapshot may take
 
 
+@dataclass(frozen=True)
+class OwnFunction:
+    """A function of the user's own that a sweep runs in place of an algorithm, and what each of its trials takes."""
+
+    call: Callable[..., Any]
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """How it is called."""
+        return str(getattr(self.call, "__qualname__", type(self.call).__name__))
+
+
 class SweepRun:
     """A sweep and its folder; `run()` runs it.
 
-    `done` says that there is nothing left to do. `notes` are sentences for the user. `outcome` is set when it ends.
+    `done` says that there is nothing left to do, `function` what it runs where that is no algorithm. `num_cpus` are the
+    cores of a private Ray; None: the machine's. `outcome` is set when it ends.
     """
 
     def __init__(
@@ -65,21 +80,27 @@ class SweepRun:
         folder: Path,
         user_code: UserCode = INSTALLED,
         done: str | None = None,
-        notes: tuple[str, ...] = (),
+        function: OwnFunction | None = None,
+        num_cpus: int | None = None,
     ) -> None:
         self.sweep = sweep
         self.folder = folder
         self.user_code = user_code
         self.done = done
-        self.notes = notes
+        self.function = function
+        self.num_cpus = num_cpus
         self.outcome: Outcome | None = None
-        self.num_cpus: int | None = None  # of a private Ray; None: the machine's
-        self.function: Callable[..., Any] | None = None
-        self.resources: Mapping[str, float] = {}
         self.is_resumed = bool(read_trials(folder)) or any(folder.glob("trials/*"))
 
     @classmethod
-    def open(cls, sweep: Sweep, new: bool = False, user_code: UserCode = INSTALLED) -> SweepRun:
+    def open(
+        cls,
+        sweep: Sweep,
+        new: bool = False,
+        user_code: UserCode = INSTALLED,
+        function: OwnFunction | None = None,
+        num_cpus: int | None = None,
+    ) -> SweepRun:
         """The newest unfinished sweep of the same description, else a finished one, else a new one."""
         user_code = user_code.with_working_folder()
         parent = results_folder(str(sweep.tree.get("results_dir", DEFAULT_RESULTS)), sweep.name)
@@ -87,11 +108,11 @@ class SweepRun:
         unfinished = [folder for folder in found if outcome_of(folder) is None]
         if chosen := next(iter(unfinished or found), None):
             check_free(chosen)
-            return cls(sweep, chosen, user_code, outcome_of(chosen))
-        return cls(sweep, make_dated_folder(parent, "sweep"), user_code)
+            return cls(sweep, chosen, user_code, outcome_of(chosen), function, num_cpus)
+        return cls(sweep, make_dated_folder(parent, "sweep"), user_code, None, function, num_cpus)
 
     @classmethod
-    def resume(cls, path: str | Path, results_dir: str | None = None) -> SweepRun:
+    def resume(cls, path: str | Path, results_dir: str | None = None, num_cpus: int | None = None) -> SweepRun:
         """The sweep of a folder, or the newest of a name."""
         folder = find_sweep(path, results_dir or DEFAULT_RESULTS)
         about = read_about(folder)
@@ -101,7 +122,8 @@ class SweepRun:
                 "continue: call shoal.tune.run with resume=True there"
             )
         check_free(folder)
-        return cls(read_sweep(folder), folder, UserCode(tuple(about["search_path"])), outcome_of(folder))
+        user_code = UserCode(tuple(about["search_path"]))
+        return cls(read_sweep(folder), folder, user_code, outcome_of(folder), num_cpus=num_cpus)
 
     def run(self, show: Callable[[Event], None] = lambda _: None) -> Analysis:
         """Run all trials, and tell of them as they go."""
@@ -112,16 +134,16 @@ class SweepRun:
             return Analysis(self.folder)
         with ExitStack() as stack:
             stack.enter_context(Lease(self.folder))
-            write_sweep(self.folder, self.sweep, self.user_code, _name_of(self.function))
+            write_sweep(self.folder, self.sweep, self.user_code, self.function.name if self.function else None)
             stack.enter_context(log_to(self.folder / "log.txt", "WARNING"))
-            logger.info("shoal %s %s in %s.", __version__, "goes on" if self.is_resumed else "starts", self.folder)
+            logger.info("shoal %s %s in %s.", __version__, "continues" if self.is_resumed else "starts", self.folder)
             interrupts = stack.enter_context(Interrupts(hold=True, is_guarded=False))
-            interrupts.what_is_saved = lambda: "; what its trials have saved is kept, and the same command goes on."
+            interrupts.what_is_saved = lambda: "; what its trials have saved is kept, and the same command continues."
             try:
                 with suppress(Interrupted):
                     with interrupts.cutting():
-                        self._connect(stack)
-                    self._tune(interrupts, show)
+                        at_once = self._connect(stack)
+                    self._tune(interrupts, show, at_once)
             except ConfigError:
                 stack.pop_all().close()
                 self._forget()
@@ -129,8 +151,8 @@ class SweepRun:
             self._end(interrupts)
         return Analysis(self.folder)
 
-    def _connect(self, stack: ExitStack) -> None:
-        """Ray, with room for every trial that there may be."""
+    def _connect(self, stack: ExitStack) -> int:
+        """Ray, with room for every trial that there may be; how many of them fit at once."""
         from shoal.config.sweep import trial_count
         from shoal.machine.cores import cores
         from shoal.parallel.ray_session import open_session
@@ -153,12 +175,12 @@ class SweepRun:
         nodes = [node["Resources"] for node in session.ray.nodes() if node["Alive"]]
         for trial in trials:
             check_room(trial, nodes)
-        self._at_once = max(most_at_once(trial, nodes) for trial in trials)
+        return max(most_at_once(trial, nodes) for trial in trials)
 
     def _trial_sizes(self) -> list[list[Bundle]]:
         """What trials take, for the values of settings that change it."""
         if self.function is not None:
-            return [[bundle_of(self.resources)]]
+            return [[bundle_of(self.function.resources)]]
         from shoal.config.sweep import experiment_with
 
         first = {setting.path: setting.args[0] for setting in self.sweep.settings}
@@ -170,7 +192,7 @@ class SweepRun:
                 sizes.append(bundles_of(experiment_with(self.sweep, {**first, **values}, None).config))
         return sizes
 
-    def _tune(self, interrupts: Interrupts, show: Callable[[Event], None]) -> None:
+    def _tune(self, interrupts: Interrupts, show: Callable[[Event], None], at_once: int) -> None:
         """Let Tune run the trials."""
         from ray import tune
         from ray.tune import CheckpointConfig, ResumeConfig
@@ -197,7 +219,7 @@ class SweepRun:
                 config=param_space(sweep),
                 num_samples=self._num_trials(),
                 scheduler=scheduler,
-                search_alg=self._search(),
+                search_alg=self._search(at_once),
                 callbacks=[callback],
                 trial_name_creator=trial_ids,
                 trial_dirname_creator=folder_in_tune,
@@ -227,16 +249,20 @@ class SweepRun:
         assignment = Assignment(self.sweep, str(self.folder), self.user_code, life)
         if self.function is None:
             return type("ShoalTrial", (RunTrial,), {"assignment": assignment})
-        known = {"assignment": assignment, "function": staticmethod(self.function), "bundle": bundle_of(self.resources)}
+        known = {
+            "assignment": assignment,
+            "function": staticmethod(self.function.call),
+            "bundle": bundle_of(self.function.resources),
+        }
         return type("ShoalFunction", (FunctionTrial,), known)
 
-    def _search(self) -> Any:
+    def _search(self, at_once: int) -> Any:
         """The search; one that learns from results is not asked for more trials than can run."""
         from shoal.tune.ray_searchers import make_search
 
         limit = self.sweep.max_concurrent_trials
         if self.sweep.search_alg.type != "random":
-            limit = min(limit or self._at_once, self._at_once)
+            limit = min(limit or at_once, at_once)
         return make_search(self.sweep, limit)
 
     def _num_trials(self) -> int:
@@ -338,7 +364,3 @@ def _essence(sweep: Sweep, free: Sequence[str]) -> tuple[dict[str, Any], dict[st
     own = dict(plain_json(sweep_tree(sweep)))
     experiment = own.pop("tree")
     return by_dotted_key(experiment, free), by_dotted_key(own, free)
-
-
-def _name_of(function: Callable[..., Any] | None) -> str | None:
-    return None if function is None else str(getattr(function, "__qualname__", type(function).__name__))

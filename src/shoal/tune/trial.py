@@ -79,7 +79,7 @@ class TuneTrial(Trainable):
         if not (self.sweep_folder / SWEEP_FILE).exists():
             host = socket.gethostname()
             self.refusal = ConfigError(
-                f"results_dir: {self.sweep_folder} is not there on {host}; give a folder that all nodes share"
+                f"results_dir: {self.sweep_folder} does not exist on {host}; set a folder that all nodes share"
             )
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ class RunTrial(TuneTrial):
                     pass
                 assert self.run.outcome is not None
                 if metric and metric not in self.last:
-                    raise ShoalError(f"{metric} had no value until the end ({self.run.outcome.sentence})")
+                    raise ShoalError(f"{metric} had no value up to the end ({self.run.outcome.sentence})")
                 self.end(self.run.outcome.sentence)
             if is_last or metric in values or not metric:
                 return {**self.last, "done": is_last}

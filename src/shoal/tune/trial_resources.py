@@ -12,7 +12,7 @@ from shoal.errors import ConfigError
 def bundles_of(config: AlgorithmConfig) -> list[Bundle]:
     """What a trial takes: first the process that it runs in, then each that this one starts."""
     if config.num_workers == "auto":
-        raise ConfigError("config.num_workers: auto would give every trial all cores; say a number")
+        raise ConfigError("config.num_workers: auto would give every trial all cores; use a number")
     return layout_of(config).bundles
 
 
@@ -36,7 +36,7 @@ def check_room(trial: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) ->
         if needed > there:
             raise ConfigError(
                 f"a trial needs {needed:g} {words if needed != 1 else name} ({parts}), and there are {there:g} in all; "
-                f"{_advice(name)}, or give it more nodes"
+                f"{_advice(name)}, or use more nodes"
             )
         if wanted and max(wanted) > max(have, default=0.0):
             raise ConfigError(

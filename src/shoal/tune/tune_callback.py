@@ -106,7 +106,7 @@ class TuneCallback(Callback):
         actor: Any = trial.temporary_state.ray_actor
         self._running[number] = _Process(trial, actor, actor.get_auto_filled_metrics.remote())
         if not _is_over(was):
-            word = "starts" if was.status == "waiting" else "goes on"
+            word = "starts" if was.status == "waiting" else "continues"
             self._tell("started", number, word, status="running", reason="", settings=self._settings(trial))
 
     def on_trial_result(
@@ -126,7 +126,7 @@ class TuneCallback(Callback):
         found = exploits_of(self._folder / was.folder) if self._sweep.scheduler.type in POPULATIONS else []
         if len(found) > len(was.exploits):
             exploit = found[-1][0]
-            told = f"takes over trial {exploit.source}"
+            told = f"copies trial {exploit.source}"
             changes = {"exploits": tuple(one for one, _ in found), "settings": exploit.settings}
             self._tell("exploited", number, told, **changes)
         shown = (
@@ -204,7 +204,11 @@ class TuneCallback(Callback):
             try:
                 unpickled(self._scheduler, self._scheduler_state, {trial.trial_id: trial for trial in trials})
             except Exception as error:
-                self._show(Event("note", f"the scheduler begins anew, for its state cannot be read: {error!r}"))
+                self._show(
+                    Event(
+                        "note", f"the scheduler starts from the beginning, because its state cannot be read: {error!r}"
+                    )
+                )
 
     def _settings(self, trial: Trial) -> dict[str, Any]:
         return settings_of(self._sweep, trial.config)[0]
@@ -262,4 +266,4 @@ def _failure_text(trial: Trial) -> str:
     if isinstance(cause, ShoalError):
         return str(cause)
     lines = str(cause).splitlines() if cause is not None else []
-    return lines[0] if lines else "it failed without a word"
+    return lines[0] if lines else "it failed without a message"

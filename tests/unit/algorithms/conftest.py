@@ -25,9 +25,9 @@ class Threads:
 
     def sum(self, x):
         self._shared.given[self.rank] = np.array(x)
-        self._shared.barrier.wait(20)
+        self._shared.barrier.wait(100)
         total = sum(self._shared.given[1:], self._shared.given[0].copy())
-        self._shared.barrier.wait(20)
+        self._shared.barrier.wait(100)
         return total
 
     def mean(self, x):
@@ -56,7 +56,7 @@ def run_in_threads(work, shares: list) -> list:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(200)
     if errors:
         raise errors[0]
     return results

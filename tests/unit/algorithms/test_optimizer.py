@@ -59,19 +59,47 @@ class TwoLearners:
         return x + x
 
 
-def optimizer_of(group=None, grad_clip=None, lr=0.1):
+def optimizer_of(group=None, grad_clip=None, lr=0.1, shared=False, **options):
     """A guarded optimiser over a small network."""
-    network = MLP(2, 2, (3,), "tanh", False, None, 0)
-    return Optimizer(network, PPOConfig(grad_clip=grad_clip, lr=lr), group), network
+    network = MLP(2, 2, (3,), "tanh", shared, None, 0)
+    return Optimizer(network, PPOConfig(grad_clip=grad_clip, lr=lr), group, **options), network
 
 
 def test_a_step_is_that_of_adam_by_the_clipped_sum_of_all_learners() -> None:
-    optimizer, network = optimizer_of(TwoLearners(), grad_clip=0.5)
+    optimizer, network = optimizer_of(TwoLearners(), grad_clip=0.5, clips_apart=False)
     gradient = np.linspace(-1, 1, len(network.params)).astype(np.float32)
     expected, total = network.params.copy(), 2 * gradient
     norm = float(np.linalg.norm(total))
     Adam(len(expected)).step(expected, total * np.float32(0.5 / (norm + 1e-6)), 0.1)
     assert optimizer.step(gradient, 0.1) == pytest.approx(norm)
+    np.testing.assert_allclose(network.params, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared layers"])
+@pytest.mark.parametrize("large", [1.0, 1e6])
+def test_large_errors_of_the_values_leave_the_policys_step_as_it_is(shared, large) -> None:
+    optimizer, network = optimizer_of(grad_clip=0.5, shared=shared)
+    of_values = network.value_params
+    assert of_values.any()
+    gradient = np.linspace(-1, 1, len(network.params)).astype(np.float32)
+    gradient[of_values] *= np.float32(large)
+    expected, clipped = network.params.copy(), gradient.copy()
+    for part in (of_values, ~of_values):
+        length = np.linalg.norm(gradient[part])
+        assert length > 0.5
+        clipped[part] *= np.float32(0.5 / (length + 1e-6))
+    Adam(len(expected)).step(expected, clipped, 0.1)
+    assert optimizer.step(gradient.copy(), 0.1) == pytest.approx(float(np.linalg.norm(gradient)))
+    np.testing.assert_allclose(network.params, expected, rtol=1e-5)
+
+
+def test_a_part_that_is_short_enough_is_not_clipped() -> None:
+    optimizer, network = optimizer_of(grad_clip=0.5)
+    gradient = np.where(network.value_params, np.float32(10), np.float32(1e-3))
+    expected, clipped = network.params.copy(), gradient.copy()
+    clipped[network.value_params] *= np.float32(0.5 / (np.linalg.norm(gradient[network.value_params]) + 1e-6))
+    Adam(len(expected)).step(expected, clipped, 0.1)
+    optimizer.step(gradient, 0.1)
     np.testing.assert_allclose(network.params, expected, rtol=1e-6)
 
 
@@ -102,4 +130,4 @@ def test_steps_are_taken_back_only_if_one_was_refused_and_the_network_is_not_sou
         assert np.array_equal(network.params, before) != is_kept
         assert optimizer.adam.steps == steps + is_kept
         assert beside.tolist() == [is_kept] * 2
-    assert caplog.messages == ["learning went out of bounds (lr 0.1): the weights from before it are kept"]
+    assert caplog.messages == ["learning diverged (lr 0.1): the weights from before it are kept"]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from walks import Walk, copied
 
-from shoal.algorithms.on_policy import clipped_rewards, explained_variance
+from shoal.algorithms.on_policy import explained_variance
 from shoal.algorithms.ppo import PPOLearner
+from shoal.algorithms.rewards import clipped_rewards
 from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch
 from shoal.data.state import State
@@ -23,22 +24,6 @@ from shoal.parallel.group import Alone
 from shoal.sampling.sampler import Sampler
 
 T, N, FEATURES = 16, 4, 3
-
-
-class Walk(gym.Env):
-    observation_space = spaces.Box(-100, 100, (FEATURES,), np.float32)
-    action_space: spaces.Space = spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        self.obs = self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, {}
-
-    def step(self, action):
-        self.steps += 1
-        self.obs = self.obs + self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, float(self.obs[0] + np.sum(action)), bool(abs(self.obs[1]) > 2), self.steps >= 5, {}
 
 
 class WalkInBox(Walk):
@@ -61,12 +46,6 @@ def learner_and_batch(kind=Walk, iterations=1, **changes) -> tuple[PPOLearner, B
     for _ in range(iterations - 1):
         learner.update(sampler.sample(T).batch, 0)
     return learner, copied(sampler.sample(T).batch)
-
-
-def copied(batch: Batch) -> Batch:
-    names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs", "final_at")
-    arrays = {name: getattr(batch, name).copy() for name in names}
-    return Batch(obs=(batch.obs[0].copy(),), final_obs=(batch.final_obs[0].copy(),), **arrays)
 
 
 def double(array):
@@ -106,6 +85,17 @@ class Textbook:
     def encode(self, raw):
         return double(self.learner.policy.encoder.encode(np.ascontiguousarray(raw)))
 
+    def reward_scale(self, b: Batch, rewards):
+        """The standard deviation of the discounted sums of each episode's rewards, in a batch that is the first."""
+        sums = []
+        for n in range(N):
+            begin = 0
+            for t in range(T):
+                sums.append(sum(self.c.gamma ** (t - k) * float(rewards[k, n]) for k in range(begin, t + 1)))
+                if b.terminated[t, n] or b.truncated[t, n]:
+                    begin = t + 1
+        return max(np.std(sums), 0.1 * abs(np.mean(sums)))
+
     def advantages(self, b: Batch):
         c = self.c
         rewards = double(b.rewards)
@@ -113,6 +103,8 @@ class Textbook:
             rewards = rewards.sign()
         elif c.clip_rewards:
             rewards = rewards.clamp(-c.clip_rewards, c.clip_rewards)
+        if c.normalize_rewards:
+            rewards = rewards / self.reward_scale(b, rewards)
         with torch.no_grad():
             values = self.net(self.encode(b.obs[0].reshape(T * N, -1)), "value").reshape(T, N)
             finals = self.net(self.encode(b.final_obs[0]), "value")[:, 0]
@@ -167,7 +159,10 @@ class Textbook:
             for p in self.params.values():
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             limit = np.inf if self.c.grad_clip is None else self.c.grad_clip
-            norm = torch.nn.utils.clip_grad_norm_(self.params.values(), limit)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in self.params.values()])
+            for is_of_values in (True, False):
+                part = [p for name, p in self.params.items() if name.startswith("value.") is is_of_values]
+                torch.nn.utils.clip_grad_norm_(part, limit)
             self.optimizer.step()
             seen.append((norm.item(), ratio.detach()))
         return seen
@@ -195,6 +190,7 @@ SETTINGS = {
     "all at once": {"entropy_coeff": 0.05, "kl_coeff": 0.3, "vf_clip_param": 2.0, "clip_param": 0.05, "lr": 1e-3},
     "no gradient clip": {"grad_clip": None},
     "tiny gradient clip": {"grad_clip": 1e-3},
+    "rewards as they are": {"normalize_rewards": False},
     "sign of rewards": {"clip_rewards": True},
     "clipped rewards": {"clip_rewards": 0.5},
     "no gae": {"use_gae": False},
@@ -279,7 +275,7 @@ def test_invalid_rows_have_no_influence(observation_filter) -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_refused_and_the_policy_stays() -> None:
-    learner, batch = learner_and_batch(num_sgd_iter=2)
+    learner, batch = learner_and_batch(num_sgd_iter=2, normalize_rewards=False)
     before, steps = learner.policy.network.params.copy(), learner.optimizer.adam.steps
     wild = replace(batch, rewards=np.full_like(batch.rewards, 3e38))
     with np.errstate(all="ignore"):
@@ -372,3 +368,43 @@ def test_explained_variance() -> None:
     assert explained_variance(-actual, actual, Alone()) < 0
     assert explained_variance(actual, np.ones(4, np.float32), Alone()) == 0
     assert explained_variance(actual[:0], actual[:0], Alone()) == 0
+
+
+def test_a_target_for_the_kl_ends_the_passes_over_a_batch() -> None:
+    free, batch = learner_and_batch(num_sgd_iter=8, lr=1e-2)
+    stats = free.update(batch, 0)
+    assert stats["num_passes"] == 8
+    held, batch = learner_and_batch(num_sgd_iter=8, lr=1e-2, target_kl=stats["kl"] / 4)
+    held_stats = held.update(batch, 0)
+    assert 1 <= held_stats["num_passes"] < 8
+    assert stats["kl"] / 4 < held_stats["kl"] / 1.5
+    assert held.minibatches.passes == held_stats["num_passes"]
+    alike, batch = learner_and_batch(num_sgd_iter=8, lr=1e-2, target_kl=1e6)
+    alike.update(batch, 0)
+    np.testing.assert_array_equal(alike.policy.network.params, free.policy.network.params)
+
+
+def test_the_unit_of_rewards_changes_nothing() -> None:
+    learned = []
+    for unit in (1e-3, 1.0, 1e5):
+        learner, batch = learner_and_batch(num_sgd_iter=3)
+        batch = replace(batch, rewards=batch.rewards * np.float32(unit))
+        for _ in range(2):
+            stats = learner.update(batch, 0)
+        learned.append((learner.policy.network.params, stats["reward_scale"] / unit))
+    for params, scale in learned:
+        np.testing.assert_allclose(params, learned[1][0], rtol=1e-3, atol=1e-4)
+        assert scale == pytest.approx(learned[1][1], rel=1e-5)
+
+
+def test_a_checkpoint_without_a_scale_goes_on_without_one(caplog) -> None:
+    learner, batch = learner_and_batch()
+    learner.update(batch, 0)
+    state = learner.get_state()
+    values = {key: value for key, value in state.values.items() if key != "rewards"}
+    learner.set_state(State(values, state.arrays))
+    assert caplog.messages == ["the checkpoint was trained without normalize_rewards, and goes on without"]
+    assert learner.update(batch, 0)["reward_scale"] == 1
+    again = PPOLearner(learner.config, learner.policy)
+    again.set_state(learner.get_state())
+    assert again.rewards.scale is None

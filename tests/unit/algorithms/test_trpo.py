@@ -15,6 +15,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from walks import Walk, copied
 
 from shoal.algorithms import trpo
 from shoal.algorithms.network_inputs import batch_inputs
@@ -38,25 +39,6 @@ ACTIONS = {
     "box": BOX,
     "composite": spaces.Dict({"a": spaces.Discrete(3), "b": BOX, "c": spaces.MultiBinary(2)}),
 }
-
-
-class Walk(gym.Env):
-    observation_space: spaces.Space = spaces.Box(-100, 100, (FEATURES,), np.float32)
-
-    def __init__(self, action_space: spaces.Space) -> None:
-        self.action_space = action_space
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        self.obs = self.np_random.standard_normal(FEATURES).astype(np.float32)
-        return self.obs, {}
-
-    def step(self, action):
-        self.steps += 1
-        self.obs = self.obs + self.np_random.standard_normal(FEATURES).astype(np.float32)
-        reward = float(self.obs[0] + np.sum(spaces.flatten(self.action_space, action)))
-        return self.obs, reward, bool(abs(self.obs[1]) > 2), self.steps >= 5, {}
 
 
 class Film(gym.Env):
@@ -101,12 +83,6 @@ def learner_and_batch(action_space=ACTIONS["discrete"], kind=Walk, **changes) ->
     policy = moved_policy(config, action_space, kind)
     vector = PythonVector(lambda _: (kind(action_space), None), N, policy.obs_spec, policy.action_spec, seed=3)
     return TRPOLearner(config, policy), copied(Sampler(policy, vector, 3).sample(T).batch)
-
-
-def copied(batch: Batch) -> Batch:
-    names = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs", "final_at")
-    arrays = {name: getattr(batch, name).copy() for name in names}
-    return Batch(obs=(batch.obs[0].copy(),), final_obs=(batch.final_obs[0].copy(),), **arrays)
 
 
 def columns(batch: Batch, first: int, end: int) -> Batch:
@@ -301,7 +277,7 @@ def test_the_kl_after_an_iteration_is_within_the_trust_region(action_space, chan
         stats = learner.update(now, 0)
         after = learner.policy.network.act(inputs).copy()
         kl = kl_between(learner, now, before, after)
-        assert kl <= learner.config.max_kl * (1 + 1e-4) + 1e-7
+        assert kl <= learner.max_kl * (1 + 1e-4) + 1e-7
         assert stats["kl"] == pytest.approx(kl, rel=1e-3, abs=1e-6)
         assert (stats["step_fraction"] > 0) == (not np.array_equal(before, after))
         assert not np.array_equal(values, learner.policy.network.values(inputs))
@@ -399,13 +375,13 @@ def test_invalid_rows_have_no_influence(changes) -> None:
 
 
 def test_a_step_that_is_not_finite_is_refused_and_the_policy_stays(caplog) -> None:
-    learner, batch = learner_and_batch()
+    learner, batch = learner_and_batch(normalize_rewards=False)
     before = learner.policy.network.params.copy()
     wild = replace(batch, rewards=np.full_like(batch.rewards, 3e38))
     with caplog.at_level(logging.WARNING, "shoal"):
         stats = learner.update(wild, 0)
     assert [record.message for record in caplog.records] == [
-        "the policy's step is not finite: it is left out, and the policy stays as it was"
+        "the policy's step is not finite: it is skipped, and the policy stays as it was"
     ]
     np.testing.assert_array_equal(learner.policy.network.params, before)
     assert not learner.optimizer.adam.m.any()
@@ -523,7 +499,7 @@ def test_torch_models_train_and_the_value_fit_moves_only_what_is_the_values(kind
 def test_a_model_whose_values_have_nothing_of_their_own_is_refused_with_a_way_out() -> None:
     config = config_of(model={"custom_model": OneHead})
     policy = build_policy(Walk.observation_space, ACTIONS["discrete"], config)
-    with pytest.raises(ConfigError, match="give it a value layer of its own, or say use_critic: false, use_gae: false"):
+    with pytest.raises(ConfigError, match="give it a value layer of its own, or set use_critic: false, use_gae: false"):
         TRPOLearner(config, policy)
     learner, batch = learner_and_batch(model={"custom_model": OneHead}, **NO_CRITIC)
     assert learner.update(batch, 0)["step_fraction"] > 0
@@ -573,3 +549,14 @@ def test_a_saved_learner_goes_on_the_same(framework) -> None:
         theirs.set_state(State(json.loads(json.dumps(state.values)), state.arrays))
     assert first.update(batch, 64) == second.update(batch, 64)
     np.testing.assert_array_equal(first.policy.network.params, second.policy.network.params)
+
+
+@pytest.mark.parametrize(("kind", "numbers"), [("discrete", 1), ("multi_discrete", 3), ("multi_binary", 3)])
+def test_the_trust_region_grows_with_the_numbers_of_an_action(kind, numbers) -> None:
+    learner, batch = learner_and_batch(ACTIONS[kind])
+    assert learner.update(batch, 0)["max_kl"] == pytest.approx(0.01 * numbers)
+    learner, _ = learner_and_batch(ACTIONS[kind], max_kl=0.02)
+    assert learner.max_kl == 0.02
+    for wrong in (0, -0.1, True, "small"):
+        with pytest.raises(ConfigError, match=r"config.max_kl: must be a number above 0, or auto"):
+            config_of(max_kl=wrong)

@@ -123,7 +123,7 @@ def test_a_file_that_is_missing_or_empty_is_named(tmp_path: Path, environ: dict[
     with pytest.raises(ClusterError, match=f"^{variable}='{file}' names no host"):
         allocation({**environ, variable: str(file)})
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(ClusterError, match=rf"^{variable}={file} cannot be read \(it is no text\)"):
+    with pytest.raises(ClusterError, match=rf"^{variable}={file} cannot be read \(it is not text\)"):
         allocation({**environ, variable: str(file)})
 
 
@@ -132,7 +132,7 @@ def test_the_scheduler_can_be_told(tmp_path: Path) -> None:
     assert allocation(both) == allocation(SLURM)
     assert allocation(both, "pbs") == Allocation("pbs", "7", (Host("p1", 1),))
     assert allocation(both, "none") is None
-    with pytest.raises(ClusterError, match="This is no lsf job: LSB_JOBID and LSB_MCPU_HOSTS, or LSB_JOBID and "):
+    with pytest.raises(ClusterError, match="This is not a job of lsf: LSB_JOBID and LSB_MCPU_HOSTS, or LSB_JOBID and "):
         allocation(both, "lsf")
     with pytest.raises(ConfigError, match="there is no scheduler 'slrum'; use --scheduler with one of slurm, lsf"):
         allocation(both, "slrum")

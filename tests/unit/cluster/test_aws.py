@@ -194,7 +194,7 @@ def test_a_shoal_from_a_package_index_is_installed_by_its_version(
         ({"python": "3.9"}, "--python"),
         ({"spot_price": float("nan")}, "--spot-price"),
         ({"spot": True, "nodes": 1}, "--spot: the head is never a spot machine"),
-        ({"instance_type": "m7g.large"}, "choose both types alike"),
+        ({"instance_type": "m7g.large"}, "choose both types of the same kind"),
         ({"folder": Path("/no/such/folder")}, "--folder: there is no /no/such/folder"),
         ({"folder": Path("/")}, "--folder: must be a path"),
         ({"folder": Path('/"')}, "--folder: must be a path without spaces and quotes"),
@@ -211,6 +211,6 @@ def test_what_would_go_wrong_is_refused(small: AwsCluster, changes: dict[str, An
     ("kind", "processor"), [("m6i", "amd64"), ("g4dn", "amd64"), ("m7g", "arm64"), ("c6gn", "arm64")]
 )
 def test_without_an_image_the_command_that_finds_one_is_told(small: AwsCluster, kind: str, processor: str) -> None:
-    with pytest.raises(ConfigError, match="--image: say what the machines run") as refused:
+    with pytest.raises(ConfigError, match="--image: is missing") as refused:
         replace(small, image=None, instance_type=f"{kind}.large", head_instance_type=f"{kind}.large")
     assert f"/24.04/stable/current/{processor}/hvm/ebs-gp3/ami-id" in str(refused.value)

@@ -91,7 +91,7 @@ def test_directives_stand_together_on_top(scheduler: str) -> None:
         ("sge", {"parallel_environment": "mpi", "gpus_per_node": 1}, 'gpus_per_node: .*"-l gpu=1"'),
         ("sge", {"parallel_environment": "mpi", "memory_per_node": "4GB"}, "memory_per_node: .*extra_directives"),
         ("slurm", {"parallel_environment": "mpi"}, "parallel_environment: only Grid Engine has them"),
-        ("cobalt", {"cpus_per_node": 64}, "cpus_per_node: Cobalt gives whole nodes; leave it out"),
+        ("cobalt", {"cpus_per_node": 64}, "cpus_per_node: Cobalt allocates whole nodes; leave it out"),
         ("pbs", {"extra_directives": ["-v CASE=wet"]}, "extra_directives: '-v CASE=wet' would be lost .* variables"),
         ("cobalt", {"extra_directives": ["--env=CASE=wet"]}, "would be lost"),
     ],

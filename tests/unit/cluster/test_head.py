@@ -34,7 +34,7 @@ def plan_of(folder: Path, num_ranks: int | None, hosts: tuple[str, ...] = (), **
         is_local=True,
         prefers_loopback=True,
         min_nodes=None,
-        timeout_s=20.0,
+        timeout_s=100.0,
         ports=None,
         dashboard=False,
         environment={"PYTHONPATH": "x"},
@@ -160,7 +160,7 @@ def test_the_user_says_how_many_cpus_ray_offers_on_each_host(tmp_path: Path) -> 
         assert [host.num_cpus for host in head.up] == [5, 5, 7]
 
     told = with_head(plan_of(tmp_path, 2, num_cpus=5), body)
-    assert told[0] == "n1 has fewer CPUs than --num-cpus, so Ray offers more than there are (5 on n1, which has 2)"
+    assert told[0] == "n1 has fewer CPUs than --num-cpus, so Ray offers more CPUs than there are (5 on n1, which has 2)"
 
 
 def test_a_check_sees_what_all_hosts_offer_before_any_ray_is_started(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_missing_ranks_and_hosts_are_named(tmp_path: Path) -> None:
     sentences: list[str] = []
     with_head(plan_of(tmp_path, 3, timeout_s=0.3), body)
     with_head(plan_of(tmp_path, None, ("n1", "n2", "n3"), timeout_s=0.3), body)
-    assert sentences == ["rank 1, 2 of 3 has not shown up within 0.3 s", "n2, n3 have not shown up within 0.3 s"]
+    assert sentences == ["rank 1, 2 of 3 has not appeared within 0.3 s", "n2, n3 have not appeared within 0.3 s"]
 
 
 def test_a_host_that_cannot_start_is_named_with_its_error(tmp_path: Path) -> None:

@@ -94,14 +94,14 @@ def test_the_grammar_of_slurm() -> None:
         ("n1,", "a name is missing, at character 4"),
         ("n[1-3", "a bracket that is never closed, at character 2"),
         ("n1]", "a bracket that was never opened, at character 3"),
-        ("n[1[2]]", "a bracket inside of a bracket, at character 4"),
+        ("n[1[2]]", "a bracket inside a bracket, at character 4"),
         ("a,n[3-1]", "the range 3-1 runs backwards, at character 3"),
-        ("n[]", "'' is no number and no range"),
-        ("n[1-x]", "'1-x' is no number and no range"),
-        ("n[1--2]", "'1--2' is no number and no range"),
-        ("-oProxyCommand=x", "'-oProxyCommand=x' is no host name"),
-        ("n1 n2", "'n1 n2' is no host name"),
-        ("n;ls", "'n;ls' is no host name"),
+        ("n[]", "'' is neither a number nor a range"),
+        ("n[1-x]", "'1-x' is neither a number nor a range"),
+        ("n[1--2]", "'1--2' is neither a number nor a range"),
+        ("-oProxyCommand=x", "'-oProxyCommand=x' is not a host name"),
+        ("n1 n2", "'n1 n2' is not a host name"),
+        ("n;ls", "'n;ls' is not a host name"),
         ("n[0-100000]", "more than 100000 hosts"),
         ("n[0-999999999999999999]", "more than 100000 hosts"),
         ("a[0-999]b[0-999]", "more than 100000 hosts"),
@@ -134,9 +134,9 @@ def test_a_host_file_may_say_how_many_cpus() -> None:
     ("text", "problem"),
     [
         ("n1\nn2 max_slots=4", "hosts.txt, line 2: cannot read 'max_slots=4'; write `host slots=N`"),
-        ("n1 slots=0", "hosts.txt, line 1: '0' is no number of CPUs"),
-        ("n1 slots=many", "hosts.txt, line 1: 'many' is no number of CPUs"),
-        ("n1:2 slots=2", "hosts.txt, line 1: n1 has its CPUs twice"),
+        ("n1 slots=0", "hosts.txt, line 1: '0' is not a number of CPUs"),
+        ("n1 slots=many", "hosts.txt, line 1: 'many' is not a number of CPUs"),
+        ("n1:2 slots=2", "hosts.txt, line 1: n1 has two numbers of CPUs"),
         ("n1\nn[1", "hosts.txt, line 2: a bracket that is never closed"),
         ("# nothing yet\n", "hosts.txt names no host"),
     ],
@@ -154,14 +154,14 @@ def test_repeats_in_a_node_file_add_up_in_the_order_of_first_appearance(lines: l
 
 def test_pairs_of_lsf() -> None:
     assert hosts_and_slots("h1 16 h2 8 h1 4", "LSB_MCPU_HOSTS") == [Host("h1", 20), Host("h2", 8)]
-    with pytest.raises(ClusterError, match="LSB_MCPU_HOSTS: 'h2' has no number of slots"):
+    with pytest.raises(ClusterError, match="LSB_MCPU_HOSTS: 'h2' is not followed by a number of slots"):
         hosts_and_slots("h1 16 h2", "LSB_MCPU_HOSTS")
-    with pytest.raises(ClusterError, match="'x' is no number of CPUs"):
+    with pytest.raises(ClusterError, match="'x' is not a number of CPUs"):
         hosts_and_slots("h1 x", "LSB_MCPU_HOSTS")
 
 
 def test_host_file_of_grid_engine() -> None:
     text = "n1.site 4 all.q@n1.site UNDEFINED\nn2.site 2 all.q@n2.site <NULL>\nn1.site 1 big.q@n1.site UNDEFINED\n"
     assert hosts_with_slots(text, "PE_HOSTFILE") == [Host("n1.site", 5), Host("n2.site", 2)]
-    with pytest.raises(ClusterError, match="PE_HOSTFILE, line 2: 'n2' has no number of slots"):
+    with pytest.raises(ClusterError, match="PE_HOSTFILE, line 2: 'n2' is not followed by a number of slots"):
         hosts_with_slots("n1 4\nn2\n", "PE_HOSTFILE")

@@ -40,7 +40,7 @@ def test_jobs_are_found_by_every_id_they_have_had(work: Path) -> None:
 def test_a_torn_record_is_named(work: Path) -> None:
     torn = submitted(work, "41") / "job.json"
     torn.write_text(torn.read_text()[:20])
-    with pytest.raises(ClusterError, match=f"{torn} is no record of a job; remove it"):
+    with pytest.raises(ClusterError, match=f"{torn} is not the record of a job; remove it"):
         recorded()
 
 

@@ -48,10 +48,10 @@ def test_what_is_kept(key: str, value: Any, kept: Any) -> None:
         ({"time": "20m"}, "--time: unknown key; did you mean walltime?"),
         ({"noodes": 3}, "--noodes: unknown key; did you mean nodes?"),
         ({"xyzzy": 3}, "--xyzzy: unknown key"),
-        ({"walltime": 20}, '--walltime: must say its unit, as "90m"'),
-        ({"walltime": "20"}, '--walltime: must say its unit, as "90m"'),
+        ({"walltime": 20}, '--walltime: must have a unit, such as "90m"'),
+        ({"walltime": "20"}, '--walltime: must have a unit, such as "90m"'),
         ({"walltime": "02:30"}, "--walltime: must be a length of time such as"),
-        ({"walltime": "0s"}, "--walltime: must be longer than nothing (got '0s')"),
+        ({"walltime": "0s"}, "--walltime: must be more than 0 (got '0s')"),
         ({"walltime": None}, "--walltime: must be a length of time such as"),
         ({"nodes": 0}, "--nodes: must be at least 1 (got 0)"),
         ({"nodes": "3"}, "--nodes: must be a whole number (got '3')"),
@@ -63,22 +63,22 @@ def test_what_is_kept(key: str, value: Any, kept: Any) -> None:
             "must be auto or one of slurm, lsf, cobalt, pbs, sge; did you mean slurm? (got 'slrum')",
         ),
         ({"name": "a\n#SBATCH --exclusive"}, "--name: must be one line of printable text"),
-        ({"name": "3d"}, "--name: must begin with a letter"),
+        ({"name": "3d"}, "--name: must be a letter followed by"),
         ({"account": "a b"}, "--account: must be one word"),
         ({"account": "a\x1b[2J"}, "--account: must be one line of printable text"),
         ({"partition": "-x"}, "--partition: must be one word"),
-        ({"output": "a$(b).log"}, "--output: must be a file of letters"),
-        ({"output": "%u.log"}, "--output: must be a file of letters"),
+        ({"output": "a$(b).log"}, "--output: must be a file name of letters"),
+        ({"output": "%u.log"}, "--output: must be a file name of letters"),
         ({"extra_directives": ["a\nb"]}, "--extra-directives: each must be one line of printable text"),
         ({"extra_directives": ["#SBATCH --x"]}, "--extra-directives: leave the directive word out"),
         ({"extra_directives": "--x"}, "--extra-directives: must be a list of directives"),
         ({"preamble": ["echo \x07"]}, "--preamble: a line has a character that does not print"),
         ({"preamble": 3}, "--preamble: must be a list of shell lines, or one text"),
-        ({"variables": {"a-b": 1}}, "--variables: a-b is no name of a variable"),
+        ({"variables": {"a-b": 1}}, "--variables: a-b is not the name of a variable"),
         ({"variables": {"A": True}}, "--variables: A must be text or a number; put it in quotes"),
         ({"variables": {"A": "x\ny"}}, "--variables: A must be one line"),
         ({"command": "a | b"}, "command: is not read by a shell"),
-        ({"command": "echo $HOME"}, 'say [bash, -c, "..."]'),
+        ({"command": "echo $HOME"}, 'use [bash, -c, "..."]'),
         ({"command": "echo 'a"}, "command: has a quote that is not closed"),
         ({"command": []}, "command: must be a list of words"),
         ({"command": [""]}, "command: must be a list of words"),
@@ -103,7 +103,7 @@ def test_what_is_missing_is_told_with_what_to_type() -> None:
     with pytest.raises(ConfigError) as refused:
         job_from([])
     walltime, command = refused.value.problems
-    assert walltime.startswith("walltime: is missing; say --walltime 20m")
+    assert walltime.startswith("walltime: is missing; use --walltime 20m")
     assert command.startswith("command: is missing; write it after --")
 
 
@@ -118,7 +118,7 @@ def test_later_sources_go_before_earlier_ones_and_each_problem_has_its_place(tmp
     assert refused.value.problems == [
         f"{site}:4: queue: unknown key; did you mean partition?",
         "--nodes: must be at least 1 (got 0)",
-        f'{site}:3: walltime: must say its unit, as "90m", "1h30m", "02:30:00" or "1-12:00:00" (got 30)',
+        f'{site}:3: walltime: must have a unit, such as "90m", "1h30m", "02:30:00" or "1-12:00:00" (got 30)',
         "command: is missing; write it after --, as in `shoal submit --walltime 20m -- shoal train CartPole-v1`",
     ]
 

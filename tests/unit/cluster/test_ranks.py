@@ -139,7 +139,7 @@ def test_keys_are_short_safe_file_names() -> None:
 
 
 def test_a_rank_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ClusterError, match="OMPI_COMM_WORLD_RANK='x' is no number"):
+    with pytest.raises(ClusterError, match="OMPI_COMM_WORLD_RANK='x' is not a number"):
         rank_of({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "x"})
 
 

@@ -56,7 +56,7 @@ def test_a_package_adds_a_scheduler_that_is_loaded_when_it_is_named(package: Pat
 def test_what_cannot_be_loaded_is_named_and_stands_in_nobodys_way(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ClusterError, match="the scheduler broken of nowhere:X cannot be loaded: No module named 'nowh"):
         scheduler_called("broken")
-    with pytest.raises(ClusterError, match="moon_scheduler:LIST is no Scheduler called odd"):
+    with pytest.raises(ClusterError, match="moon_scheduler:LIST is not a Scheduler called odd"):
         scheduler_called("odd")
     assert [each.name for each in all_schedulers()] == [*BUILT_IN, "moon"]
     assert "broken" in caplog.text

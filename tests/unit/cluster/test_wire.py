@@ -39,7 +39,7 @@ def test_messages_go_both_ways_and_the_end_is_none() -> None:
         assert await head.receive() == {"kind": "hello", "rank": 3, "text": "ü" * 100_000}
         head.send("stop")
         assert await agent.receive() == {"kind": "stop"}
-        assert agent.remote_address == head.local_address == "127.0.0.1"
+        assert agent.remote_address == "127.0.0.1"
         await agent.close()
         assert await head.receive() is None
         await head.close()

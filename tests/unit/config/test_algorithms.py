@@ -112,7 +112,5 @@ def test_a_name_of_two_packages_is_refused_and_shoals_own_wins(install) -> None:
 
 def test_a_name_that_nobody_has_is_refused_with_all_there_are(install) -> None:
     install("added", "ADDED", "added_algorithm:Config")
-    with pytest.raises(
-        ConfigError, match=r"run: there are PPO, TRPO, DQN and ADDED \(got 'ADED'\); did you mean ADDED"
-    ):
+    with pytest.raises(ConfigError, match=r"run: must be PPO, TRPO, DQN or ADDED \(got 'ADED'\); did you mean ADDED"):
         algorithm_class("ADED")

@@ -36,7 +36,7 @@ RICH = {
     "model": {"fcnet_hiddens": [32], "vf_share_layers": True},
     "randomize": {"env_config": {"mass": {"uniform": [0, 1]}}},
     "evaluation_config": {"explore": False},
-    "train_batch_size": 100,
+    "train_batch_size": 50,
     "lambda_": 0.9,
 }
 
@@ -48,7 +48,7 @@ def test_nothing_else_changes() -> None:
     assert again.model_fields_set == config.model_fields_set
     assert again.env_config["case"] is config.env_config["case"]
     other = changed(config, lr_schedule=None, lr=0.5)
-    assert (other.lr, other.lr_schedule, other.sgd_minibatch_size) == (0.5, None, 100)
+    assert (other.lr, other.lr_schedule, other.sgd_minibatch_size) == (0.5, None, 50)
 
 
 def test_values_keys_and_what_does_not_go_together_are_refused() -> None:

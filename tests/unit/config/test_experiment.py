@@ -104,23 +104,23 @@ def test_problems_in_a_file_have_their_line(tmp_path: Path) -> None:
         f"{path}:8: custom_env.config.lr: must be a number (got 'fast')",
         f"{path}:9: custom_env.config.model.fcnet_hidens: unknown key; did you mean config.model.fcnet_hiddens?",
         f"{path}:10: other.env: is missing; write env: with an id such as CartPole-v1, module:Class or file.py:Class",
-        f"{path}:11: other.run: there are PPO, TRPO and DQN (got 'DQM'); did you mean DQN?",
+        f"{path}:11: other.run: must be PPO, TRPO or DQN (got 'DQM'); did you mean DQN?",
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
-        ("env: CartPole-v1\nrun: PPO\n", ":1: the experiment has no name; write a name on top"),
+        ("env: CartPole-v1\nrun: PPO\n", ":1: the experiment has no name; write a name and under it"),
         ("stop: {timesteps_total: 1}\nrun: PPO\n", ":2: the experiment has no name"),
-        ("", "is empty; write a name on top"),
+        ("", "is empty; write a name and under it"),
         ("- a\n", "has no experiment in it"),
         ("CartPole-v1", "has no experiment in it"),
         ("x: 3", ":1: x: must be an experiment with env, run, stop and config (got 3)"),
         ("x:", "x: must be an experiment"),
         ("1: {env: X-v0}", "name must be text; put it in quotes"),
-        ("x: {env: X-v0, name: y}", "x.name: unknown key; the experiment's name is the key on top"),
-        ("a/b: {env: X-v0}", "becomes a folder"),
+        ("x: {env: X-v0, name: y}", "x.name: unknown key; the experiment's name is the top-level key"),
+        ("a/b: {env: X-v0}", "becomes the name of a folder"),
         ("x: {env: 3}", ":1: x.config.env: must be an environment's id"),
     ],
 )

@@ -86,15 +86,15 @@ def test_the_whole_dictionary_of_defaults_is_accepted(run: str) -> None:
 def test_in_a_copy_of_the_defaults_only_changes_count() -> None:
     default = default_config("PPO")
     config = default.copy()
-    config["train_batch_size"] = 200
+    config["train_batch_size"] = 40
     config["env_config"]["Scalar"] = 1
     config["model"]["fcnet_hiddens"] = [32]
     assert default == default_config("PPO")
     said = as_said("PPO", config)
-    assert said == {"train_batch_size": 200, "env_config": {"Scalar": 1}, "model": {"fcnet_hiddens": [32]}}
-    assert algorithm_config("PPO", said).sgd_minibatch_size == 200
+    assert said == {"train_batch_size": 40, "env_config": {"Scalar": 1}, "model": {"fcnet_hiddens": [32]}}
+    assert algorithm_config("PPO", said).sgd_minibatch_size == 40
     config["model"]["lstm_cell_size"] = 32
-    with pytest.raises(ConfigError, match="lstm_cell_size: nothing reads it; say use_lstm: true"):
+    with pytest.raises(ConfigError, match="lstm_cell_size: it has no effect; set use_lstm: true"):
         algorithm_config("PPO", as_said("PPO", config))
     assert as_said("PPO", {"lr": 1e-3}) == {"lr": 1e-3}
 

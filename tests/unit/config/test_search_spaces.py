@@ -85,7 +85,7 @@ def test_a_mapping_with_more_keys_is_no_search() -> None:
         ({"lr": {"normal": [0, 0]}}, "its standard deviation must be more than 0"),
         ({"lr": {"sample_from": "lambda spec: 1"}}, "sample_from would run code"),
         ({"randomize": {"options": {"x": {"sample_from": "f"}}}}, "sample_from would run code"),
-        ({"seed": {"grid_search": [1, 2]}}, "config.seed: is not ranked but averaged over; say seeds: 3"),
+        ({"seed": {"grid_search": [1, 2]}}, "config.seed: is not ranked but averaged over; set seeds: 3"),
         ({"model": {"fcnet_hiddens": [{"choice": [32, 64]}, 64]}}, "let the whole list be chosen"),
         ({"env_config": {"a/b": {"choice": [1, 2]}}}, "no dot and no slash"),
     ],

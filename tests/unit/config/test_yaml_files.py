@@ -43,12 +43,12 @@ SCALARS: list[tuple[str, Any]] = [
 ]
 
 REFUSED: list[tuple[str, str]] = [
-    ("a: 1\nb: 2\na: 3", "f.yml:3:1: the key a stands here twice"),
-    ("a: {b: 1, b: 2}", "f.yml:1:11: the key b stands here twice"),
+    ("a: 1\nb: 2\na: 3", "f.yml:3:1: the key a is here twice"),
+    ("a: {b: 1, b: 2}", "f.yml:1:11: the key b is here twice"),
     ("a: !!python/object/apply:os.system [ls]", "f.yml:1:4: the tag !!python/object/apply:os.system is not allowed"),
     ("a: !mine x", "the tag !mine is not allowed"),
     ("a: !!binary aGk=", "the tag !!binary is not allowed"),
-    ("a:\n\tb: 1", "f.yml:2:1: a tab stands here; indent with spaces"),
+    ("a:\n\tb: 1", "f.yml:2:1: there is a tab here; indent with spaces"),
     ("a: [1, 2", "f.yml:1:9: expected ',' or ']'"),
     ("a: b: c", "f.yml:1:5: mapping values are not allowed here"),
     ("a: 'x", "found unexpected end of stream"),

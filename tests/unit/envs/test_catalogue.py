@@ -91,7 +91,7 @@ def test_spaces_come_from_another_process_which_may_hang_or_crash(monkeypatch: p
 def test_looking_ends_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.envs.catalogue.BUDGET_S", 0.0)
     assert {answer for _, answer in spaces_of_ids(["CartPole-v1", "Acrobot-v1"])} == {
-        "was not looked at, as it takes long; give a PATTERN"
+        "was not checked, because that takes long; give a PATTERN"
     }
 
 

@@ -156,21 +156,21 @@ def obs(value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("keywords", "sentence"),
     [
-        (obs(np.zeros(2)), "reset(): the observation is float64 where its space says float32: shoal casts it"),
+        (obs(np.zeros(2)), "reset(): the observation is float64, but its space says float32: shoal converts it"),
         (
             obs(np.full(2, 9, np.float32)),
-            "reset(): the observation lies outside its space Box(-1.0, 1.0, (2,), float32)",
+            "reset(): the observation is outside its space Box(-1.0, 1.0, (2,), float32)",
         ),
         (obs(np.full(2, np.nan, np.float32)), "reset(): the observation is not finite (NaN or infinity)"),
         ({"step": (GOOD, float("nan"), False, False, {})}, "step(): the reward is not finite (nan)"),
-        ({"step": (GOOD, 1.0, 1, False, {})}, "step(): terminated is 1, no bool: shoal reads it as True"),
+        ({"step": (GOOD, 1.0, 1, False, {})}, "step(): terminated is 1, not a bool: shoal reads it as True"),
         (
             {**obs({"a": 0, "b": 1}), "observation_space": spaces.Dict(a=spaces.Discrete(2))},
-            "reset() gives b, which observation_space does not have: never seen by the policy",
+            "reset() gives b, which observation_space does not have: the policy does not see it",
         ),
         (
             {**obs(np.array([4, 0])), "observation_space": spaces.MultiDiscrete([4, 49])},
-            "reset(): the observation lies outside its space MultiDiscrete([ 4 49])",
+            "reset(): the observation is outside its space MultiDiscrete([ 4 49])",
         ),
     ],
 )

@@ -62,12 +62,13 @@ def test_an_illness_is_found(env: str, check: str, verdict: str, words: str) -> 
     [
         ("Segfault", "extreme actions", ["step() ended the process (SIGSEGV) in File", "sick_envs.py"]),
         ("Exit", "random actions", ["exit code 3", "the licence is lost"]),
-        ("Hang", "random actions", ["step() did not return within 2 s"]),
+        ("Hang", "random actions", ["step() did not return within 5 s"]),
         ("Raising", "random actions", ["RuntimeError: the solver diverged", "sick_envs.py:"]),
     ],
 )
 def test_what_ends_or_stops_its_process_is_a_finding(env: str, check: str, words: list[str]) -> None:
-    found = list(examine(Wanted(f"{SICK}:{env}", {}, episodes=2, timeout_s=2)))
+    timeout_s = 5 if env == "Hang" else 100
+    found = list(examine(Wanted(f"{SICK}:{env}", {}, episodes=2, timeout_s=timeout_s)))
     [problem] = [finding for finding in found if finding.verdict == "problem"]
     assert problem.check == check
     for word in words:

@@ -240,7 +240,7 @@ def test_a_class_of_ones_own_with_the_new_interface_is_no_old_gym(caplog: pytest
     env.reset(seed=1)
     assert not caplog.messages
     assert env.step(0)[2:4] == (False, False)
-    assert ["FourValues speaks the interface of old Gym" in message for message in caplog.messages] == [True]
+    assert ["FourValues has the interface of old Gym" in message for message in caplog.messages] == [True]
 
 
 @pytest.mark.parametrize("line", ["import gym", "from gym import spaces", "import gym.spaces"])

@@ -108,7 +108,7 @@ def test_the_notice_comes_once(caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(3):
             LegacyGymEnv(old_gym.Drawing()).reset()
     assert [record.name for record in caplog.records] == ["shoal"]
-    assert "Drawing speaks the interface of old Gym" in caplog.text
+    assert "Drawing has the interface of old Gym" in caplog.text
 
 
 def test_a_tuple_observation_with_a_dict_in_it() -> None:
@@ -138,7 +138,7 @@ def test_old_spaces_become_gymnasiums() -> None:
 
 
 def test_strange_spaces_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\.Text is no space"):
+    with pytest.raises(ConfigError, match=r"\.Text is not a space"):
         gymnasium_space(old_gym.Text())
     with pytest.raises(EnvError, match="is None; set both"):
         gymnasium_space(None)

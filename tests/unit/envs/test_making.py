@@ -346,7 +346,7 @@ def test_code_that_anyone_can_change_is_told(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level(logging.INFO, "shoal"):
         env_maker("open_env:Env", UserCode.at(tmp_path))
     assert f"environment code comes from {tmp_path}/open_env.py" in caplog.text
-    assert "can be changed by every user" in caplog.text
+    assert "can be written by every user" in caplog.text
 
 
 def test_old_versions_are_told_once_and_without_warnings(caplog: pytest.LogCaptureFixture) -> None:

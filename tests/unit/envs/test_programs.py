@@ -70,7 +70,7 @@ def test_braces_are_filled_in() -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("noise", "no message: 'Iteration 3 residual 1e-5'"),
+        ("noise", "not a message: 'Iteration 3 residual 1e-5'"),
         ("error", "reports: 'diverged at t = 3'"),
         ("shape", "does not fit Box"),
         ("reward", "needs a number as reward"),
@@ -135,9 +135,9 @@ def _session(pid: int) -> int | None:
     ("how", "words"),
     [
         ("early", "ended with code 3; it printed last: no licence"),
-        ("banner", "no message: 'Reading mesh ...'"),
+        ("banner", "not a message: 'Reading mesh ...'"),
         ("version", "the version of the protocol"),
-        ("spaceless", "does not tell its observation space"),
+        ("spaceless", "does not send its observation space"),
         ("space", "its type must be one of Box"),
         ("silent", "did not answer hello within"),
     ],
@@ -174,7 +174,7 @@ def test_spaces_may_stand_in_the_file() -> None:
         ({"command": ["./no_such_program"]}, "there is no program './no_such_program'"),
         ({"command": ["no_such_program_anywhere"]}, "nor in PATH"),
         ({"command": ["./speaking.py"]}, "may not be executed"),
-        ({"command": ["echo", "{siz}"]}, "what stands in braces"),
+        ({"command": ["echo", "{siz}"]}, "unknown name in braces"),
         ({"listen": "127.0.0.1:1"}, "needs a secret"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_command_that_cannot_be_is_refused(env: dict[str, Any], words: str, mo
 @pytest.mark.parametrize(
     ("env", "problem"),
     [
-        ({"comand": "./a"}, "config.env: must have the key command (a program to start) or listen"),
+        ({"comand": "./a"}, "config.env: must have the key command (a program to start), listen or fmu"),
         ({"command": "./a", "protocoll": "lines"}, "env.protocoll: unknown key; did you mean env.protocol?"),
         ({"command": "./a", "protocol": "xml"}, "env.protocol: must be lines (got 'xml')"),
         ({"command": []}, "env.command: must be a program and its arguments"),

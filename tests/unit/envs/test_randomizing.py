@@ -63,7 +63,7 @@ def test_cases_come_from_a_file(tmp_path) -> None:
 BAD_CASES = {
     "": "it has no rows",
     "options.wind\n": "it has no rows",
-    "wind\n1\n": "column 'wind' belongs to nobody",
+    "wind\n1\n": "column 'wind' has an unknown meaning",
     "options.wind,seed\n1,2\n": "training seeds its episodes itself; leave seed out",
 }
 
@@ -80,5 +80,5 @@ def test_a_file_that_holds_no_cases_is_refused(tmp_path, text) -> None:
 def test_a_value_that_is_said_twice_is_refused(tmp_path) -> None:
     (tmp_path / "cases.csv").write_text("options.wind\n1\n")
     config = RandomizeConfig(options={"wind": {"uniform": [0, 1]}}, cases="cases.csv")
-    with pytest.raises(ConfigError, match=r"config\.randomize\.options\.wind: cases has a column of it"):
+    with pytest.raises(ConfigError, match=r"config\.randomize\.options\.wind: cases has a column for it"):
         Randomizer(config, 0, UserCode.at(tmp_path))

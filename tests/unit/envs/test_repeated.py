@@ -90,8 +90,8 @@ def test_items_are_padded_and_come_back(space, shape) -> None:
         (spaces.Sequence(BOX), [np.zeros(2)] * 7, "has 7 items, and model.sequence_max_len is 6"),
         (Repeated(BOX, 2), [np.zeros(2), np.zeros(3)], r"item 1 of observation: observation has shape \(3,\)"),
         (Repeated(UNIT, 2), [{"place": np.zeros(2)}], "item 0 of observation: observation lacks 'kind'"),
-        (Repeated(BOX, 2), 3.0, r"observation is no tuple or list of items \(got float\)"),
-        (Repeated(BOX, 2), None, "no tuple or list"),
+        (Repeated(BOX, 2), 3.0, r"observation is not a tuple or list of items \(got float\)"),
+        (Repeated(BOX, 2), None, "not a tuple or list"),
         (Repeated(BOX, 2), [np.array([0, np.nan])], "not finite"),
     ],
     ids=str,
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_named(space, obs, words) -> None:
 
 def test_an_open_length_and_sequences_of_sequences_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"'a': a Sequence has no longest length; say model: \{sequence_max_len: 32\}"
+        ConfigError, match=r"'a': a Sequence has no maximum length; set model: \{sequence_max_len: 32\}"
     ):
         ObsSpec(spaces.Dict(a=spaces.Sequence(BOX)))
     with pytest.raises(ConfigError, match="a sequence of sequences"):

@@ -75,9 +75,9 @@ CAUSES = {
     "raises": "RuntimeError: diverged",
     "nan observation": "ValueError: observation is not finite: [nan 0.]",
     "long observation": "ValueError: observation has shape (3,), its space says (2,)",
-    "no reward": "ValueError: reward is None, it must be one number",
-    "nan reward": "ValueError: reward is nan, it must be a finite number",
-    "array reward": "ValueError: reward is an array of shape (2,), it must be one number",
+    "no reward": "ValueError: reward is None, but must be one number",
+    "nan reward": "ValueError: reward is nan, but must be a finite number",
+    "array reward": "ValueError: reward is an array of shape (2,), but must be one number",
 }
 
 

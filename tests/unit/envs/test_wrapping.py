@@ -136,7 +136,7 @@ def test_what_only_a_first_step_reveals_is_hidden_from_wrappers() -> None:
     [
         ("FrameStack", r"Gymnasium has no wrapper 'FrameStack'; did you mean FrameStackObservation\?"),
         ("FlatenObservation", r"did you mean FlattenObservation"),
-        ("zzz", r"one of your own is my_module:MyWrapper or my_file\.py:MyWrapper"),
+        ("zzz", r"your own is named my_module:MyWrapper or my_file\.py:MyWrapper"),
         (
             "FrameStackObservation",
             r"stack_size is missing; FrameStackObservation takes stack_size, padding_type='reset'",
@@ -146,7 +146,7 @@ def test_what_only_a_first_step_reveals_is_hidden_from_wrappers() -> None:
         ({Doubled: {"facter": 4}}, r"no argument facter; Doubled takes factor=2\.0, shift=0\.0"),
         ("nothing_here:Wrap", r"config\.wrappers\[0\] 'nothing_here:Wrap': no module 'nothing_here'"),
         ("os:sep", r"os:sep is of type str; name a wrapper class"),
-        ("gymnasium.wrappers:Autoreset", r"cannot be used here: shoal begins the next episode itself"),
+        ("gymnasium.wrappers:Autoreset", r"cannot be used here: shoal starts the next episode itself"),
         ("gymnasium.wrappers.vector:FlattenObservation", r"it is for a batch of environments"),
         *((name, rf"{name} cannot be used here: ") for name in REFUSED),
     ],
@@ -175,7 +175,7 @@ def test_what_a_wrapper_may_give_and_wrap() -> None:
         def close_extras(self, **keywords):
             closed.append(True)
 
-    with pytest.raises(ConfigError, match="is a batch of environments, of which shoal wraps none"):
+    with pytest.raises(ConfigError, match="is a batch of environments, which shoal does not wrap"):
         made(lambda config: Vector([Maze]), Doubled)
     assert closed
 

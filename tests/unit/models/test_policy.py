@@ -123,3 +123,19 @@ def test_different_seeds_give_different_policies_and_the_same_seed_the_same() ->
 def test_an_observation_that_does_not_fit_is_refused(obs) -> None:
     with pytest.raises(ValueError):
         policy_for().compute_single_action(obs)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_the_spread_of_continuous_actions_begins_where_it_is_asked_to(framework) -> None:
+    policy = policy_for(action_space=BOX, framework=framework, model={"log_std_init": -1.5})
+    np.testing.assert_allclose(policy.get_weights()["log_std"], -1.5, rtol=1e-6)
+    assert not policy_for(action_space=BOX, framework=framework).get_weights()["log_std"].any()
+
+
+def test_a_spread_that_nothing_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"config.model.log_std_init: is the spread of continuous actions"):
+        policy_for(model={"log_std_init": -1})
+    for changes in ({"model": {"free_log_std": False}}, {"exploration_config": {"type": "GaussianNoise"}}):
+        model = {"log_std_init": -1, **changes.get("model", {})}
+        with pytest.raises(ConfigError, match=r"config.model.log_std_init"):
+            PPOConfig(**{**changes, "model": model})

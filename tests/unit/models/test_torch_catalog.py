@@ -45,7 +45,7 @@ def test_paths(tmp_path, text):
         ("lost_models:Missing", "no 'Missing'"),
         ("__main__.Missing", "it was defined in the program that started the run: start from that program"),
         ("lost_models:MyModl", "did you mean MyModel"),
-        ("lost_models:not_a_class", "is no class"),
+        ("lost_models:not_a_class", "is not a class"),
         ("absent.py:MyModel", "no file 'absent.py'"),
     ],
 )

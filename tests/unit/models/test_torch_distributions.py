@@ -149,7 +149,7 @@ def test_what_is_wrong_with_it_is_told_before_the_first_iteration(kind, space, w
 def test_it_is_refused_where_nothing_reads_it() -> None:
     with pytest.raises(ConfigError, match="DQN acts by values"):
         DQNConfig(model={"custom_action_dist": Choice})
-    with pytest.raises(ConfigError, match="squash_actions: nothing reads it, for custom_action_dist samples"):
+    with pytest.raises(ConfigError, match="squash_actions: it has no effect, because custom_action_dist samples"):
         PPOConfig(model={"custom_action_dist": Diagonal}, squash_actions=True)
     masked = spaces.Dict(observations=BOX, action_mask=spaces.MultiBinary(4))
     policy = build_policy(masked, spaces.Discrete(4), PPOConfig(model={"custom_action_dist": Choice}))

@@ -80,19 +80,19 @@ def test_a_sequence_alone_is_enough_to_see() -> None:
 @pytest.mark.parametrize(
     ("obs_space", "config", "words"),
     [
-        (spaces.Sequence(BOX), {}, "say model: {sequence_max_len: 32}"),
-        (UNITS, {"framework": "numpy"}, "numpy cannot pool a Sequence; say torch"),
-        (OFFERS, {"framework": "numpy"}, "numpy cannot score avail_actions; say torch"),
+        (spaces.Sequence(BOX), {}, "set model: {sequence_max_len: 32}"),
+        (UNITS, {"framework": "numpy"}, "numpy cannot pool a Sequence; use torch"),
+        (OFFERS, {"framework": "numpy"}, "numpy cannot score avail_actions; use torch"),
         (
             BOX,
             {"model": {"sequence_pooling": "max"}},
-            "sequence_pooling: nothing reads it, for no observation is a Seq",
+            "sequence_pooling: it has no effect, because no observation is a Seq",
         ),
-        (BOX, {"model": {"sequence_max_len": 3}}, "sequence_max_len: nothing reads it"),
+        (BOX, {"model": {"sequence_max_len": 3}}, "sequence_max_len: it has no effect"),
         (UNITS, {"model": {"sequence_max_len": 3}}, "no observation is a Sequence that leaves its length open"),
-        (spaces.Dict(OFFERS.spaces | {"avail_actions": spaces.Box(0, 1, (6,))}), {}, "a mask is called action_mask"),
+        (spaces.Dict(OFFERS.spaces | {"avail_actions": spaces.Box(0, 1, (6,))}), {}, "call a mask action_mask"),
         (spaces.Dict(OFFERS.spaces | {"avail_actions": spaces.Box(0, 1, (5, 2))}), {}, r"of Discrete\(n\) actions"),
-        (BOX, {"squash_actions": True}, "squash_actions: nothing reads it, for no action is a bounded Box"),
+        (BOX, {"squash_actions": True}, "squash_actions: it has no effect, because no action is a bounded Box"),
     ],
     ids=str,
 )

@@ -64,11 +64,11 @@ def test_nothing_matters() -> None:
 
 
 def test_it_says_why_there_is_nothing() -> None:
-    assert importances(["a"], [{"a": 1}] * 9, range(9)).note == "9 configurations are too few to tell; 10 are needed"
+    assert importances(["a"], [{"a": 1}] * 9, range(9)).note == "9 configurations are too few; at least 10 are needed"
     assert importances([], [{}] * 20, range(20)).note == "no setting differs between trials"
     assert importances(["a"], [{"a": i % 2} for i in range(20)], [0.5] * 20).note == "all trials did equally well"
     names = [{"a": f"name {i}"} for i in range(20)]
-    assert importances(["a"], names, range(20)) == Importances(note="a: too few different trials to tell")
+    assert importances(["a"], names, range(20)) == Importances(note="a: too few different trials")
 
 
 def test_what_was_drawn_six_times_was_tried_six_times() -> None:
@@ -77,7 +77,7 @@ def test_what_was_drawn_six_times_was_tried_six_times() -> None:
     trials = [{"drawn": draw, "net": net} for draw in draws[:6] for net in ("a", "b", "c")]
     result = importances(["drawn", "net"], trials, [t["drawn"] + (t["net"] == "a") for t in trials], ["net"])
     assert [one.paths for one in result.settings] == [("net",)]
-    assert result.note == "drawn: too few different trials to tell"
+    assert result.note == "drawn: too few different trials"
     trials = [{"drawn": draw, "net": net} for draw in draws for net in ("a", "b", "c")]
     result = importances(["drawn", "net"], trials, [t["drawn"] + (t["net"] == "a") for t in trials], ["net"])
     assert shares(result)["net"] == pytest.approx(0.7, abs=0.15)

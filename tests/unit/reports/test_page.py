@@ -191,7 +191,7 @@ def test_a_sweep_without_any_result_or_metric_makes_a_page(tmp_path: Path, metri
     )
     analysis = write_answer(tmp_path)
     assert answer_lines(answer_of(analysis)) == ["2 trials: 2 waiting"]
-    assert ("names no metric" if not metric else "No trial has a score yet") in text_of(parsed(tmp_path))
+    assert ("has no metric" if not metric else "No trial has a score yet") in text_of(parsed(tmp_path))
     write_sweep(tmp_path, sweep(LR, metric=metric), [])
     assert answer_lines(answer_of(write_answer(tmp_path))) == ["no trial has begun"]
     parsed(tmp_path)

@@ -69,4 +69,4 @@ def test_the_verdict_says_when_seeds_are_too_few_and_when_one_is_better() -> Non
     sure = verdict(ranked(scored({0: [1.0, 2.0, 3.0, 4.0], 1: [7.0, 8.0, 9.0, 6.0]}), "max", 4), 4)
     assert sure == "The first is better than the second by more than luck (permutation test, p = 0.03)."
     unsure = verdict(ranked(scored({0: [1.0, 2.0, 3.0, 4.0], 1: [2.0, 3.0, 4.0, 5.0]}), "max", 4), 4)
-    assert unsure.startswith("The first cannot be told from the second")
+    assert unsure.startswith("The first cannot be distinguished from the second")

@@ -66,7 +66,7 @@ def test_run_folders_are_new_and_dated(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be written: Not a directory; give another place with --results-dir"):
+    with pytest.raises(ConfigError, match="cannot be written: Not a directory; set another folder with --results-dir"):
         make_run_folder(tmp_path / "file" / "x", "PPO", "E")
 
 
@@ -101,7 +101,7 @@ def test_a_trainers_own_folder_is_a_run(tmp_path: Path) -> None:
     assert find_run(tmp_path / "mine") == tmp_path / "mine"
 
 
-@pytest.mark.parametrize(("path", "message"), [("nowhere", "there is no run"), (".", "is no run and holds none")])
+@pytest.mark.parametrize(("path", "message"), [("nowhere", "there is no run"), (".", "is not a run and contains none")])
 def test_no_run(tmp_path: Path, path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         find_run(tmp_path / path)

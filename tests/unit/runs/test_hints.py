@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shoal.config.experiment import experiment_from
+from shoal.config.ppo import PPOConfig
 from shoal.runs.hints import Hints
 from shoal.runs.run import Run
 
@@ -82,3 +83,41 @@ def test_a_run_says_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
         pass
     (told,) = (record for record in caplog.records if record.levelno == logging.WARNING)
     assert "config.horizon" in told.getMessage()
+
+
+def told_by(config: PPOConfig, count: int, mean: float = 10.0, algorithm: str = "PPO", **learner: float) -> list[str]:
+    """What is said over so many iterations that are all alike, each with episodes that differ."""
+    hints = Hints(algorithm, 8, config)
+    results = [
+        {**result(k, mean - 1, mean + 1), "episode_reward_mean": mean, "learner": learner} for k in range(1, count + 1)
+    ]
+    return [hint for each in results for hint in hints.add(each)]
+
+
+def test_large_returns_that_are_learned_as_they_are_are_said_once() -> None:
+    (told,) = told_by(PPOConfig(normalize_rewards=False), 9, mean=-54321.0)
+    assert "(their mean is -54321)" in told
+    assert told.endswith("--set config.normalize_rewards=true")
+    assert not told_by(PPOConfig(normalize_rewards=False), 9, mean=500.0)
+    assert not told_by(PPOConfig(normalize_rewards=False, clip_rewards=1), 9, mean=-54321.0)
+    assert not told_by(PPOConfig(), 9, mean=-54321.0)
+
+
+def test_gradients_that_are_nearly_all_cut_off_are_said_once() -> None:
+    (told,) = told_by(PPOConfig(), 90, grad_gnorm=40.0)
+    assert "more than 20 times config.grad_clip (0.5) for 20 iterations" in told
+    assert told.endswith("set config.grad_clip=null, or larger")
+    (told,) = told_by(PPOConfig(normalize_rewards=False), 90, grad_gnorm=40.0)
+    assert told.endswith("--set config.normalize_rewards=true")
+    assert not told_by(PPOConfig(), 90, grad_gnorm=4.0)
+    assert not told_by(PPOConfig(), 19, grad_gnorm=40.0)
+    assert not told_by(PPOConfig(grad_clip=None), 90, grad_gnorm=40.0)
+    assert not told_by(PPOConfig(), 90, algorithm="TRPO", grad_gnorm=40.0)
+
+
+def test_values_that_explain_nothing_are_said_once() -> None:
+    (told,) = told_by(PPOConfig(), 90, vf_explained_var=0.001)
+    assert "explained nothing of the returns for 20 iterations (vf_explained_var is 0.001)" in told
+    assert "--set config.observation_filter=MeanStdFilter" in told
+    assert not told_by(PPOConfig(), 90, vf_explained_var=0.5)
+    assert not told_by(PPOConfig(), 90, vf_explained_var=0.0)  # all returns are the same

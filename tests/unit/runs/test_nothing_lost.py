@@ -85,9 +85,9 @@ def test_a_checkpoint_remembers_where_its_module_is(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"kl_target": 0.02}, "config.kl_target: nothing reads it"),
-        ({"model": {"conv_filters": [[16, 3, 1]]}}, "config.model.conv_filters: nothing reads it"),
-        ({"model": {"post_fcnet_hiddens": [16]}}, "config.model.post_fcnet_hiddens: nothing reads it"),
+        ({"kl_target": 0.02}, "config.kl_target: it has no effect"),
+        ({"model": {"conv_filters": [[16, 3, 1]]}}, "config.model.conv_filters: it has no effect"),
+        ({"model": {"post_fcnet_hiddens": [16]}}, "config.model.post_fcnet_hiddens: it has no effect"),
     ],
 )
 def test_a_key_that_nothing_would_read_is_refused(config: dict[str, Any], words: str) -> None:

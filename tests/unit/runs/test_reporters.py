@@ -99,7 +99,7 @@ def test_a_full_disk_delays_rows(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert [line["training_iteration"] for line in lines(tmp_path)] == [1, 2, 3, 4]
     assert [row["training_iteration"] for row in rows(tmp_path)] == ["1", "2", "3", "4"]
     assert len(caplog.records) == 1
-    assert "training goes on" in caplog.text
+    assert "training continues" in caplog.text
 
 
 def test_reporters_keep_what_was_written_when_the_process_dies(tmp_path: Path) -> None:

@@ -389,7 +389,7 @@ def test_what_hangs_in_spite_of_a_signal_is_saved_meanwhile(
     assert opened.outcome.sentence == "interrupted by SIGTERM"
     assert opened._saved_words() == f"; the last checkpoint is {opened.folder}/checkpoint_000004."
     (told,) = (line for line in caplog.text.splitlines() if "does not end" in line)
-    assert "SIGTERM came, but training iteration 5" in told
+    assert "SIGTERM: training iteration 5 does not end" in told
     assert "checkpoint_000004 is saved; Ctrl-C or SIGTERM ends the process at once." in told
 
 
@@ -494,7 +494,7 @@ def test_resume(tmp_path: Path) -> None:
     more = Run.resume(first.folder.parent, {"stop": {"timesteps_total": 900}})
     assert more.user_code.folders == (str(tmp_path / "near"), os.getcwd())
     assert iterations(more.results()) == [8, 9]
-    with pytest.raises(CheckpointError, match="goes on from its newest checkpoint"):
+    with pytest.raises(CheckpointError, match="continues from its newest checkpoint"):
         Run.resume(first.folder / "checkpoint_000003")
     assert Run.resume(first.folder / "checkpoint_000009" / "checkpoint-9").done == "timesteps_total 900 >= 900"
 
@@ -572,3 +572,10 @@ def test_the_second_signal_ends_at_once_and_loses_nothing(tmp_path: Path) -> Non
     assert iterations(again.results()) == [4, 5, 6, 7]
     assert rows(folder) == list(range(1, 8))
     assert not list(folder.glob(".tmp-*"))
+
+
+def test_an_iteration_of_many_fragments_ends_with_the_one_that_reaches_the_limit(tmp_path: Path) -> None:
+    config = {"num_envs_per_worker": 2, "rollout_fragment_length": 5, "learning_starts": 20}
+    tree = {"env": "CartPole-v1", "run": "DQN", "results_dir": str(tmp_path), "config": config}
+    (result,) = Run.open(experiment_from({**tree, "stop": {"timesteps_total": 75}})).results()
+    assert result["timesteps_total"] == 80

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.errors import ConfigError
 from shoal.sampling import many_envs
-from shoal.sampling.many_envs import Crowd
+from shoal.sampling.many_envs import EnvCreationMonitor
 
 EACH = 1 << 20
 
@@ -23,13 +23,13 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def make(count: int, memory: list[int], until: int | None = None) -> int:
-    watched = Crowd(count)
+    monitor = EnvCreationMonitor(count)
     made = 0
     while made < (until or count):
         made += 1
         memory[0] += EACH
         memory[1] -= EACH
-        watched.one_more()
+        monitor.env_made()
     return made
 
 

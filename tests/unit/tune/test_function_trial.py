@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ import pytest
 import shoal
 from shoal.config.sweep import sweep_from
 from shoal.reports.records import results_of, write_sweep
-from shoal.tune.sweep_run import SweepRun
+from shoal.tune.sweep_run import OwnFunction, SweepRun
 
 
 def three_reports(config: dict[str, Any]) -> None:
@@ -25,9 +27,8 @@ def process_of_trial_0(tmp_path: Path) -> Callable[[], Any]:
     """Sets up what a process of trial 0 holds."""
     pytest.importorskip("ray.tune")
     tree = {"name": "test", "config": {"x": {"grid_search": [10]}}, "metric": "score", "mode": "max"}
-    opened = SweepRun(sweep_from(tree, check_experiment=False), tmp_path)
-    opened.function = three_reports
-    write_sweep(tmp_path, opened.sweep, (), "three_reports")
+    opened = SweepRun(sweep_from(tree, check_experiment=False), tmp_path, function=OwnFunction(three_reports))
+    write_sweep(tmp_path, opened.sweep, opened.user_code, "three_reports")
     trial_class: Any = opened._trainable("life")
 
     def set_up() -> Any:
@@ -64,3 +65,27 @@ def test_a_function_that_was_interrupted_begins_anew(process_of_trial_0, tmp_pat
     assert [(result["score"], result["training_iteration"]) for result in told] == [(10, 1), (11, 2), (12, 3)]
     assert scores(tmp_path) == [10, 11, 12]
     again.cleanup()
+
+
+def test_one_call_has_ended_when_the_next_begins(tmp_path: Path) -> None:
+    """A process that goes from trial to trial has one `sys.stdout`."""
+    pytest.importorskip("ray.tune")
+    from shoal.tune.function_trial import FunctionThread
+
+    def tidy(config: dict[str, Any]) -> None:
+        try:
+            while True:
+                print("trial", config["x"])
+                shoal.tune.report(score=1)
+        finally:
+            time.sleep(0.2)
+            print("tidied up after", config["x"])
+
+    before = sys.stdout
+    for x in range(3):
+        call = FunctionThread(tidy, {"x": x}, tmp_path / f"{x}.txt")
+        assert call.next() == ("result", {"score": 1})
+        call.stop()
+    assert sys.stdout is before
+    logs = [(tmp_path / f"{x}.txt").read_text() for x in range(3)]
+    assert logs == [f"trial {x}\ntidied up after {x}\n" for x in range(3)]

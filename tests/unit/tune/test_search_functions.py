@@ -90,15 +90,15 @@ def test_what_is_run_is_an_algorithm_its_trainer_or_a_function() -> None:
 
     trainer = shoal.PPO("CartPole-v1")
     for what, sentence in (
-        (trainer, "every trial makes a trainer of its own .*; say 'PPO'"),
+        (trainer, "every trial makes a trainer of its own .*; use 'PPO'"),
         (Mine, "trials run one of PPO, TRPO, DQN, not a trainer of your own"),
-        (3, "takes the name of an algorithm, or a function"),
-        ("A3C", "run: there are PPO, TRPO and DQN"),
+        (3, "needs the name of an algorithm, or a function"),
+        ("A3C", "run: must be PPO, TRPO or DQN"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             shoal.tune.run(what, config={"env": "CartPole-v1"}, stop={"training_iteration": 1})
     with pytest.raises(
-        ConfigError, match="num_samples: nothing is drawn, so 4 samples would be the same; say seeds: 4"
+        ConfigError, match="num_samples: nothing is drawn, so 4 samples would be the same; set seeds: 4"
     ):
         shoal.tune.run(
             shoal.PPO, config={"env": "X-v0"}, stop={"training_iteration": 9}, scheduler="asha", num_samples=4
@@ -107,7 +107,7 @@ def test_what_is_run_is_an_algorithm_its_trainer_or_a_function() -> None:
 
 @pytest.mark.parametrize("word", FOREIGN)
 def test_rays_other_arguments_are_refused_with_what_to_write(word: str) -> None:
-    with pytest.raises(ConfigError, match=f"{word}: shoal.tune.run does not take it; .*(leave|say|use)"):
+    with pytest.raises(ConfigError, match=f"{word}: shoal.tune.run does not take it; .*(leave|set|use)"):
         shoal.tune.run("PPO", config={"env": "CartPole-v1"}, **{word: 1})
 
 

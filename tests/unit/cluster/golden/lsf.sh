@@ -12,14 +12,14 @@
 #BSUB -Q 99
 #BSUB -alloc_flags smt4
 
-# Written by `shoal submit`; `bsub < job.sh` submits it as well, also where there is no shoal.
+# Written by `shoal submit`; `bsub < job.sh` submits it too, even where shoal is not installed.
 
 # LSF keeps the output until the job has ended, so this shell writes the log itself.
 job_id=$LSB_JOBID
 log=$PWD/ppo-$job_id.log
 exec >>"$log" 2>&1
 
-# The preamble of the job's description. Where a line of it fails, that is said, and the job ends.
+# The preamble of the job's description. If a line of it fails, a message says so, and the job ends.
 trap 'echo "The job ended in its preamble, with exit code $?." >&2; exit 1' EXIT
 trap 'code=$? at=$LINENO
   [ ${#BASH_SOURCE[@]} -eq 1 ] || code=0 # the lines of a file that it sources may fail
@@ -41,7 +41,7 @@ export OMP_NUM_THREADS=1
 export CASE='it'"'"'s wet'
 
 # `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.
-# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.
+# Its process group is its own (set -m): signals of the scheduler reach it through this shell.
 set +e -m
 shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
   -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
@@ -68,7 +68,7 @@ if [ "$code" -eq 85 ]; then
   if [ -z "$stopped" ] && [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
     echo "$job_id" >>"$log.requeues-$job_id" && exit 99
   fi
-  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
+  echo "The run is saved, but the job is not requeued; submit it again to continue." >&2
 fi
 [ "$code" -ne 99 ] || code=1 # else LSF would requeue the job
 exit "$code"

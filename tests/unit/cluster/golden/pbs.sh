@@ -9,7 +9,7 @@
 #PBS -r y
 #PBS -l filesystems=home:eagle
 
-# Written by `shoal submit`; `qsub job.sh` submits it as well, also where there is no shoal.
+# Written by `shoal submit`; `qsub job.sh` submits it too, even where shoal is not installed.
 
 # PBS keeps the output until the job has ended, so this shell writes the log itself.
 cd "$PBS_O_WORKDIR" || exit
@@ -17,7 +17,7 @@ job_id=${SHOAL_FIRST_JOB:-${PBS_JOBID%%.*}}
 log=$PWD/ppo-$job_id.log
 exec >>"$log" 2>&1
 
-# The preamble of the job's description. Where a line of it fails, that is said, and the job ends.
+# The preamble of the job's description. If a line of it fails, a message says so, and the job ends.
 trap 'echo "The job ended in its preamble, with exit code $?." >&2; exit 1' EXIT
 trap 'code=$? at=$LINENO
   [ ${#BASH_SOURCE[@]} -eq 1 ] || code=0 # the lines of a file that it sources may fail
@@ -39,7 +39,7 @@ export OMP_NUM_THREADS=1
 export CASE='it'"'"'s wet'
 
 # `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.
-# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.
+# Its process group is its own (set -m): signals of the scheduler reach it through this shell.
 set +e -m
 shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
   -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
@@ -61,11 +61,11 @@ while [ -n "$told" ]; do # a signal ends `wait` before the command has ended
 done
 kill -- "-$timer" 2>/dev/null
 
-# 85: saved, resume me. PBS requeues a job for its operators only, so this one submits its script anew, at most 20 times.
+# 85: saved, resume me. PBS requeues a job for its operators only, so this one submits its script again, at most 20 times.
 if [ "$code" -eq 85 ]; then
   if [ -z "$stopped" ] && [ "$(touch "$log.requeues-$job_id" && grep -c '^[0-9]' "$log.requeues-$job_id")" -lt 20 ]; then
     cd "$PBS_O_WORKDIR" && qsub -v SHOAL_FIRST_JOB="$job_id" "$0" >>"$log.requeues-$job_id" && exit 0
   fi
-  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
+  echo "The run is saved, but the job is not requeued; submit it again to continue." >&2
 fi
 exit "$code"

@@ -14,11 +14,11 @@
 #SBATCH --requeue
 #SBATCH --constraint=haswell
 
-# Written by `shoal submit`; `sbatch job.sh` submits it as well, also where there is no shoal.
+# Written by `shoal submit`; `sbatch job.sh` submits it too, even where shoal is not installed.
 
 job_id=$SLURM_JOB_ID
 
-# The preamble of the job's description. Where a line of it fails, that is said, and the job ends.
+# The preamble of the job's description. If a line of it fails, a message says so, and the job ends.
 trap 'echo "The job ended in its preamble, with exit code $?." >&2; exit 1' EXIT
 trap 'code=$? at=$LINENO
   [ ${#BASH_SOURCE[@]} -eq 1 ] || code=0 # the lines of a file that it sources may fail
@@ -40,7 +40,7 @@ export OMP_NUM_THREADS=1
 export CASE='it'"'"'s wet'
 
 # `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.
-# Its process group is its own (set -m): what a scheduler tells this shell's group, it hears from this shell.
+# Its process group is its own (set -m): signals of the scheduler reach it through this shell.
 set +e -m
 shoal launch --job-dir /home/ada/.shoal/jobs/ppo-20261115-213005-"$job_id" --min-nodes 2 --ports 30000-30999 --on-node-loss continue \
   -- shoal train -f 'my case.yml' --num-workers 100 </dev/null &
@@ -62,6 +62,6 @@ if [ "$code" -eq 85 ]; then
   if [ -z "$stopped" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 20 ]; then
     scontrol requeue "$SLURM_JOB_ID" && exit 0
   fi
-  echo "The run is saved, but the job is not requeued; submit it once more to go on." >&2
+  echo "The run is saved, but the job is not requeued; submit it again to continue." >&2
 fi
 exit "$code"

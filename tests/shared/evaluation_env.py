@@ -141,7 +141,7 @@ class Meeting(Falling):
         if place.exists():
             mine, theirs = ("evaluated", "trained") if self.config.env_index >= 4 else ("trained", "evaluated")
             (place / mine).touch()
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while not (place / theirs).exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert (place / theirs).exists(), f"{mine} alone"

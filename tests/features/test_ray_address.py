@@ -164,7 +164,7 @@ def test_something_else_listens_there(answer: bytes, sentence: str) -> None:
         ("host:", "give HOST:PORT"),
         (":6379", "give HOST:PORT"),
         ("host:70000", "give HOST:PORT"),
-        ("ray://host:10001", "is no address of a cluster's head; give HOST:PORT"),
+        ("ray://host:10001", "is not the address of a cluster's head; give HOST:PORT"),
         ("no-such-host.invalid:6379", "no host no-such-host.invalid is known here"),
     ],
 )

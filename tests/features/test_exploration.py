@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from same_training import without_times
 
 import shoal
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 SMALL = {"num_envs_per_worker": 4, "model": {"fcnet_hiddens": [8]}, "seed": 11}
 ON_POLICY = {**SMALL, "train_batch_size": 200, "sgd_minibatch_size": 50, "num_sgd_iter": 2}
 REPLAY = {"timesteps_per_iteration": 96, "learning_starts": 100, "replay_buffer_config": {"capacity": 200}}
@@ -37,24 +38,13 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(variant: str, **changes: Any) -> shoal.Trainer:
         algorithm, env, config = VARIANTS[variant]
         common = {**SMALL, **REPLAY} if algorithm == "DQN" else ON_POLICY
-        kind = getattr(shoal, algorithm)
-        started.append(kind(env=f"{PROBES}:{env}", config={**common, **config, **changes}))
-        return started[-1]
+        return start_trainer(algorithm, f"{PROBES}:{env}", {**common, **config, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
-
-
-def without_times(result: dict[str, Any]) -> dict[str, Any]:
-    timed = {"time_this_iter_s", "time_total_s", "timesteps_per_s", "timers", "parallel_efficiency"}
-    return {key: value for key, value in result.items() if key not in timed}
+    return make
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -105,7 +95,8 @@ def test_correlated_noise_correlates_actions(trainer_of) -> None:
     assert np.mean(z[1:] * z[:-1]) == pytest.approx(0.9, abs=0.1)
 
 
-@pytest.mark.parametrize("variant", ["correlated", "given spread", "softmax"])
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("variant", ["correlated", pytest.param("given spread", marks=pytest.mark.slow), "softmax"])
 def test_two_workers_sample_and_learn_the_same(trainer_of, variant) -> None:
     alone, shared = trainer_of(variant), trainer_of(variant, num_workers=2, num_envs_per_worker=2)
     for _ in range(3):

@@ -8,11 +8,12 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+from same_training import assert_same_state, without_times
 
 import shoal
 from shoal.errors import ConfigError
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 CONFIG = {
     "num_envs_per_worker": 4,
     "train_batch_size": 16,
@@ -35,36 +36,16 @@ VARIANTS = {
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(name: str = "Walk", **changes) -> shoal.DQN:
         env = name if "-v" in name else f"{PROBES}:{name}"
-        started.append(shoal.DQN(env=env, config={**CONFIG, **changes}))
-        return started[-1]
+        return start_trainer("DQN", env, {**CONFIG, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
+    return make
 
 
 def params(trainer) -> np.ndarray:
     return trainer.get_policy().network.params.copy()
-
-
-def without_times(result: dict) -> dict:
-    timed = {"time_this_iter_s", "time_total_s", "timesteps_per_s", "timers"}
-    return {key: value for key, value in result.items() if key not in timed}
-
-
-def assert_same_state(mine, theirs) -> None:
-    one, two = mine.get_state(), theirs.get_state()
-    for state in (one, two):
-        del state.values["time_total_s"]
-    assert one.values == two.values
-    assert set(one.arrays) == set(two.arrays)
-    for name, array in one.arrays.items():
-        np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
 
 
 def test_a_result_has_every_name(trainer_of) -> None:
@@ -145,7 +126,7 @@ def test_a_run_saves_and_goes_on(tmp_path) -> None:
 
 
 def test_box_actions_are_refused_with_a_way_out(trainer_of) -> None:
-    with pytest.raises(ConfigError, match="say run: PPO"):
+    with pytest.raises(ConfigError, match="set run: PPO"):
         trainer_of("WalkInBox")
 
 
@@ -157,7 +138,8 @@ def test_a_native_vector_environment_trains(trainer_of) -> None:
     assert result["learner"]["num_updates"] > 0
 
 
-@pytest.mark.parametrize("name", ["Walk", "Masked", "Offers"])
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("name", ["Walk", pytest.param("Masked", marks=pytest.mark.slow), "Offers"])
 def test_two_workers_sample_and_learn_the_same(trainer_of, name) -> None:
     changes = {**VARIANTS["priorities and filter"], "exploration_config": {"type": "PerWorkerEpsilonGreedy"}}
     alone, shared = trainer_of(name, **changes), trainer_of(name, **changes, num_workers=2, num_envs_per_worker=2)

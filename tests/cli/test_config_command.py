@@ -54,7 +54,7 @@ def test_config_show_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("key", ["lr", "config.lr"])
 def test_config_show_one_key(key: str) -> None:
     done = shoal("config", "show", key)
-    assert done.stdout.startswith("lr  number > 0  0.001  Learning rate")
+    assert done.stdout.startswith("lr  number > 0  0.0005  Learning rate")
     assert len(done.stdout.splitlines()) == 1
 
 
@@ -64,7 +64,7 @@ def test_config_show_a_key_with_keys_inside() -> None:
 
 
 def test_config_show_is_grouped_and_fits_80_columns() -> None:
-    for run in ("PPO", "trpo", "DQN"):
+    for run, lr in (("PPO", "0.0005"), ("trpo", "0.001"), ("DQN", "0.001")):
         lines = shoal("config", "show", "--run", run).stdout.splitlines()
         assert max(map(len, lines)) <= 80
         titles = [line for line in lines if line and not line.startswith(" ")]
@@ -72,7 +72,7 @@ def test_config_show_is_grouped_and_fits_80_columns() -> None:
         assert f"config: {run.upper()} itself" in titles
         keys = {line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")}
         assert {row.key for row in config_rows(run.upper())} <= keys
-        at = lines.index("  lr = 0.001  (number > 0)")
+        at = lines.index(f"  lr = {lr}  (number > 0)")
         assert "config: Learning" in lines[:at]
         assert lines[at + 1].startswith("      Learning rate")
 
@@ -95,7 +95,7 @@ def test_config_show_pages_on_a_terminal_alone(tmp_path: Path, is_terminal: bool
     ("args", "fragment"),
     [
         (("config", "show", "learning_rate"), "Error: learning_rate: unknown key; did you mean config.lr?"),
-        (("config", "show", "--run", "PP0"), "Error: run: there are PPO, TRPO and DQN (got 'PP0'); did you mean PPO?"),
+        (("config", "show", "--run", "PP0"), "Error: run: must be PPO, TRPO or DQN (got 'PP0'); did you mean PPO?"),
         (("config", "show", "--json-schema", "lr"), "Error: --json-schema describes whole files; leave KEY out"),
         (("config", "check", "nowhere.yml"), "Error: nowhere.yml: there is no such file"),
         (("confg",), "There is no command 'confg'; did you mean config?"),
@@ -176,5 +176,5 @@ def test_ctrl_c_is_quiet(tmp_path: Path) -> None:
         pipe.open("w"),  # opens only when the command reads from the other end
     ):
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (130, "", "")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import shoal
 from shoal.cli.main import main
 
-ENVS = Path(__file__).with_name("meeting_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "meeting_env.py"
 NUM_ENVS = 4
 SMALL: dict[str, Any] = {
     "num_envs_per_worker": NUM_ENVS,
@@ -29,17 +29,12 @@ DRAWS = {"options": {"wind": {"uniform": [-0.1, 0.1]}}, "env_config": {"mass": {
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(name: str = "Course", run: str = "PPO", **changes: Any) -> shoal.Trainer:
         config = {**SMALL, **changes} if run != "DQN" else {"seed": 3, **changes}
-        started.append(getattr(shoal, run)(env=f"{ENVS}:{name}", config=config))
-        return started[-1]
+        return start_trainer(run, f"{ENVS}:{name}", config)
 
-    yield make
-    for trainer in started:
-        trainer.stop()
+    return make
 
 
 def evaluated(path: str, *arguments: str) -> dict[str, Any]:

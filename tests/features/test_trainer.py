@@ -9,13 +9,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from same_training import assert_same_state, without_times
 
 import shoal
 from shoal.envs.native import NativeVector
 from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
 
-PROBES = Path(__file__).with_name("probe_env.py")
+PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 CONFIG = {
     "num_envs_per_worker": 4,
     "train_batch_size": 100,
@@ -27,36 +28,16 @@ CONFIG = {
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(name: str = "Walk", run: str = "PPO", **changes) -> shoal.Trainer:
         env = name if "-v" in name else f"{PROBES}:{name}"
-        started.append(getattr(shoal, run)(env=env, config={**CONFIG, **changes}))
-        return started[-1]
+        return start_trainer(run, env, {**CONFIG, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
+    return make
 
 
 def params(trainer) -> np.ndarray:
     return trainer.get_policy().network.params.copy()
-
-
-def without_times(result: dict) -> dict:
-    timed = {"time_this_iter_s", "time_total_s", "timesteps_per_s", "timers"}
-    return {key: value for key, value in result.items() if key not in timed}
-
-
-def assert_same_state(mine, theirs) -> None:
-    one, two = mine.get_state(), theirs.get_state()
-    assert {k: v for k, v in one.values.items() if k != "time_total_s"} == {
-        k: v for k, v in two.values.items() if k != "time_total_s"
-    }
-    assert set(one.arrays) == set(two.arrays)
-    for name, array in one.arrays.items():
-        np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
 
 
 def test_a_result_has_every_name(trainer_of) -> None:
@@ -338,7 +319,7 @@ class Line(gym.Env):
         (lambda: ("CartPole-v1", "Acrobot-v1"), "env: given twice, as 'Acrobot-v1' and as 'CartPole-v1'"),
         (lambda: ({"lr": 1e-3}, {"lr": 1e-4}), "config: given twice"),
         (lambda: ("CartPole-v1", {"env": "Acrobot-v1"}), "env: given twice"),
-        (lambda: (gym.make("CartPole-v1"),), "made already, and there will be several; write env='CartPole-v1'"),
+        (lambda: (gym.make("CartPole-v1"),), "that is already made, but several are needed; write env='CartPole-v1'"),
         (lambda: (Line(),), r"give the class, env=Line, or a function that makes one, env=lambda config: Line\(...\)"),
         (
             lambda: (gym.wrappers.FlattenObservation(gym.make("CartPole-v1")),),
@@ -425,7 +406,7 @@ def test_an_environment_that_never_steps_ends_with_its_cause(trainer_of, size) -
 
 
 def test_there_must_be_one_environment() -> None:
-    with pytest.raises(ConfigError, match="nothing to train on"):
+    with pytest.raises(ConfigError, match="env: is missing"):
         shoal.PPO()
     with pytest.raises(ConfigError, match="given twice"):
         shoal.PPO(env="CartPole-v1", config={"env": "Acrobot-v1"})

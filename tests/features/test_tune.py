@@ -20,7 +20,7 @@ from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
 from shoal.runs.run import Run
 from shoal.tune.trial_resources import check_room
 
-ENVS = Path(__file__).with_name("tune_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "tune_env.py"
 SMALL = {
     "env": "CartPole-v1",
     "train_batch_size": 128,
@@ -280,7 +280,7 @@ def test_asha_stops_bad_trials_early_and_finds_the_same_best(sweep, tmp_path) ->
 
 def test_a_function_cannot_be_paused(sweep) -> None:
     words = {"scheduler": "hyperband", "stop": {"training_iteration": 9}}
-    with pytest.raises(ConfigError, match="scheduler: hyperband pauses trials and lets them go on, which a function"):
+    with pytest.raises(ConfigError, match="scheduler: hyperband pauses and resumes trials, which a function"):
         sweep(hill, config={"x": {"uniform": [0, 1]}}, metric="score", mode="max", num_samples=3, **words)
 
 

@@ -63,14 +63,14 @@ def test_a_log_has_a_line_per_event_and_a_summary_now_and_then(capsys: pytest.Ca
         now[0] = float(second)
         view.show(Event("result", "trial 0 episode_reward_mean 5", record(0, score=float(second), lr=3e-4)))
     view.show(Event("failed", "trial 0 failed: EnvError: it died\nTraceback", record(0, "failed", 69.0, lr=3e-4)))
-    view.show(Event("exploited", "trial 1 takes over trial 0", record(1, score=1.0, lr=6e-4)))
+    view.show(Event("exploited", "trial 1 copies trial 0", record(1, score=1.0, lr=6e-4)))
     view.show(Event("note", "SIGTERM: 1 running trial saves and ends"))
     assert capsys.readouterr().out.splitlines() == [
         "trial 0 starts: lr 0.0003",
         "30 s: 1 of 4 trials: 1 running; best is trial 0, episode_reward_mean 30",
         "1 min: 1 of 4 trials: 1 running; best is trial 0, episode_reward_mean 60",
         "trial 0 failed: EnvError: it died",
-        "trial 1 takes over trial 0: lr 0.0006",
+        "trial 1 copies trial 0: lr 0.0006",
         "SIGTERM: 1 running trial saves and ends",
     ]
 
@@ -100,7 +100,7 @@ def test_the_view_knows_the_trials_of_a_sweep_that_goes_on(tmp_path: Path, capsy
     again = dataclasses.replace(read_trials(folder)[2], status="running")
     with open_tune_view(run, quiet=True) as view:
         view.show(Event("started", "trial 2 goes on", again))
-    begin = f"cartpole: goes on with 3 of 3 trials: 3 finished in {folder}\n"
+    begin = f"cartpole: continues with 3 of 3 trials: 3 finished in {folder}\n"
     assert capsys.readouterr().out == begin
     with open_tune_view(run, quiet=False) as view:
         view.show(Event("started", "trial 2 goes on", again))
@@ -118,4 +118,4 @@ def test_one_trial_is_not_said_to_be_many(tmp_path: Path, capsys: pytest.Capture
     assert TrialOverview(alone).counts() == "0 of 1 trial"
     told = [counted(count, "trial", ("has", "have")) for count in (0, 1, 2)]
     assert told == ["0 trials have", "1 trial has", "2 trials have"]
-    assert importances(["a"], [{"a": 1}], [0.0]).note == "1 configuration is too few to tell; 10 are needed"
+    assert importances(["a"], [{"a": 1}], [0.0]).note == "1 configuration is too few; at least 10 are needed"

@@ -62,7 +62,7 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "nothing to train on"),
+        ([], "no environment to train on"),
         (["CartPole-v1", "--env", "CartPole-v1"], "given twice"),
         (["CartPole-v1", "--local-mode", "--num-workers", "2"], "--local-mode means no workers"),
         (["CartPole-v1", "--num-workers", "-1"], "--num-workers"),
@@ -73,8 +73,8 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
         (["CartPole-v1", "--set", "lr=-5"], "config.lr"),
         (["CartPole-v1", "--set", "config.lr"], "write KEY=VALUE"),
         (["CartPole-v1", "--run", "PPP"], "did you mean PPO?"),
-        (["CartPole-v1", "--num-workers", "3", "--num-cpus", "2"], "need 4 (got 2); give more, or --num-workers 1"),
-        (["CartPole-v1", "--num-cpus", "100000"], "this machine gives"),
+        (["CartPole-v1", "--num-workers", "3", "--num-cpus", "2"], "need 4 (got 2); allow more, or --num-workers 1"),
+        (["CartPole-v1", "--num-cpus", "100000"], "this machine has"),
         (["CartPole-v1", "--ray-address", "host:6379"], "add --num-workers N"),
         (["-f", "no_such_file.yml"], "no such file"),
         (["CartPole-v1", "--results-dir", "$NO_SUCH_VAR/x", "--stop", "timesteps_total=1"], "is not set"),
@@ -89,7 +89,7 @@ def test_what_is_refused(arguments: list[str], message: str) -> None:
 def test_one_name_for_two_experiments_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "two.yml"
     file.write_text("first: {env: CartPole-v1}\nsecond: {env: CartPole-v1}\n")
-    assert "one name" in shoal("train", "-f", str(file), "--name", "x").output
+    assert "the same name" in shoal("train", "-f", str(file), "--name", "x").output
 
 
 def test_local_mode_means_no_workers() -> None:
@@ -142,7 +142,7 @@ def test_the_evaluation_table_has_a_line_for_each_number() -> None:
     assert reward.split() == ["episode_reward", "12", "10.26", "to", "13", "-1", "0.0001"]
     assert drag.split() == ["drag", "12", "-", "-1", "0.0001"]
     assert len(head) == len(reward) == len(drag)
-    assert table({}) == "  no episode came to its end"
+    assert table({}) == "  no episode ended"
 
 
 def test_ray_address_is_kept_for_the_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from shoal.envs.recording import RecordingOptions
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.evaluation import EvaluationSetup, start_cases, start_evaluation
 
-ENVS = Path(__file__).with_name("evaluation_env.py")
+ENVS = Path(__file__).parents[1] / "shared" / "evaluation_env.py"
 RECORDING = RecordingOptions(trajectories=True)
 SMALL = {"num_envs_per_worker": 4, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
 
@@ -30,16 +30,11 @@ def typed(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def trainer_of():
-    started = []
-
+def trainer_of(start_trainer):
     def make(name: str = "Falling", **changes: Any) -> shoal.PPO:
-        started.append(shoal.PPO(env=f"{ENVS}:{name}", config={**SMALL, **changes}))
-        return started[-1]
+        return start_trainer("PPO", f"{ENVS}:{name}", {**SMALL, **changes})
 
-    yield make
-    for trainer in started:
-        trainer.stop()
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -170,16 +165,16 @@ def test_cases_that_all_fail_are_an_error_that_leaves_their_results(run, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--cases", "CASES", "--episodes", "2"], "Give one of --episodes, --steps and --cases."),
+        (["--cases", "CASES", "--episodes", "2"], "Use only one of --episodes, --steps and --cases."),
         (["--output", "x.csv"], "--output is for the results of --cases"),
         (["--video", "x.mp4", "--num-workers", "1"], "A video is made in one process"),
         (["--video", "x.avi"], "a video's name must end in .mp4 or .gif"),
         (["--trajectories", "x.csv"], "must end in .parquet"),
         (["--trajectories", "no/such/folder/x.parquet"], "there is no folder"),
         (["--trajectories", "/proc/x.parquet"], "/proc cannot be written"),
-        (["--cases", "CASES", "--output", "."], ".: is a folder; give the name of a file in it"),
+        (["--cases", "CASES", "--output", "."], ".: is a folder; write the name of a file in it"),
         (["--cases", "no_such.csv"], "cannot be read: No such file"),
-        (["--cases", "CASES"], "column 'gravity' belongs to nobody; write env_config.gravity"),
+        (["--cases", "CASES"], "column 'gravity' has an unknown meaning; write env_config.gravity"),
     ],
 )
 def test_what_evaluate_refuses(run, tmp_path, monkeypatch, arguments, words) -> None:
@@ -313,7 +308,7 @@ def test_what_cannot_be_drawn_is_refused_before_training(trainer_of, monkeypatch
         with pytest.raises(ConfigError, match="has no window"):
             trainer_of(name, render_env=True)
     pytest.importorskip("av")
-    with pytest.raises(ConfigError, match=r"its render\(\) must give an array of uint8 .* \(got NoneType\)"):
+    with pytest.raises(ConfigError, match=r"its render\(\) must return an array of uint8 .* \(got NoneType\)"):
         trainer_of("Blind", record_env=True)
 
 
@@ -346,7 +341,7 @@ print(type(policy).__name__, sorted({{"ray", "torch"}} & set(sys.modules)))
     assert single in ("0", "1")
     assert by_key.startswith("{'a': ")
     assert len(json.loads(batch)) == 3
-    assert end == "Policy []"
+    assert end == "LoadedPolicy []"
 
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
@@ -380,7 +375,7 @@ def test_a_checkpoint_without_spaces_needs_its_environment(run, tmp_path) -> Non
     old = read_checkpoint(run)
     del old.state.values["spaces"]
     path = write_checkpoint(tmp_path, old.state, old.experiment_tree, old.summary)
-    with pytest.raises(CheckpointError, match="does not tell the spaces of its environment"):
+    with pytest.raises(CheckpointError, match="does not record the spaces of its environment"):
         shoal.Policy.load(path)
     done = typed("evaluate", str(path), "--episodes", "1")
     assert done.exit_code == 0, done.output

@@ -1,0 +1,109 @@
+"""What `learning.py` shows: a table with the interquartile mean of each lesson, and a page of curves."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lessons import Lesson
+from record import RESULTS, console
+from rich.table import Table
+
+RESAMPLES = 2000
+COLOURS = {"shoal": "tab:blue", "sb3": "tab:orange"}
+
+Pieces = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def iqm(values: Sequence[float]) -> float:
+    """Mean of the middle half: a quarter of the values, rounded down, is cut off at each end."""
+    cut = len(values) // 4
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Where the interquartile mean lies in 95 of 100 resamples."""
+    chance = random.Random(0)
+    means = sorted(iqm(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
+
+
+def table_of(found: Pieces, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
+    """One row for each lesson of which anything was measured."""
+    rows: list[dict[str, Any]] = []
+    for lesson in lessons:
+        row: dict[str, Any] = {"run": lesson.run, "name": lesson.name, "kind": lesson.kind, "steps": lesson.steps}
+        for who in lesson.who:
+            pieces = found.get(f"{lesson.key}/{who}")
+            if pieces:
+                finals = [piece["final"] for piece in pieces]
+                row[who] = {
+                    "iqm": iqm(finals),
+                    "interval": interval(finals),
+                    "each": finals,
+                    "wall_s": statistics.fmean(piece["wall_s"] for piece in pieces),
+                    "cpu_s": statistics.fmean(piece["cpu_s"] for piece in pieces),
+                    "commits": sorted({piece["commit"] for piece in pieces}),
+                }
+        if "shoal" in row and "sb3" in row:
+            low, high = row["sb3"]["interval"]
+            ours = row["shoal"]["iqm"]
+            row["verdict"] = "below" if ours < low else "above" if ours > high else "inside"
+        if "shoal" in row or "sb3" in row:
+            rows.append(row)
+    return rows
+
+
+def _cell(figures: Mapping[str, Any] | None) -> str:
+    if figures is None:
+        return ""
+    low, high = figures["interval"]
+    return f"{figures['iqm']:.1f} ({low:.1f}..{high:.1f})"
+
+
+def write_page(part: str, rows: Sequence[Mapping[str, Any]], found: Pieces, lessons: Sequence[Lesson]) -> None:
+    """Print the table, and write it with the curves to `results/learning-PART.md`."""
+    heads = ("algorithm", "task", "settings", "steps", "shoal", "SB3", "shoal is", "CPU s", "SB3's CPU s")
+    printed = Table(*heads, title="Return, last 100 episodes: interquartile mean over the seeds (95 % interval)")
+    lines = [" | ".join(("", *heads, "")).strip(), "|" + "---|" * len(heads)]
+    for row in rows:
+        ours, theirs = row.get("shoal"), row.get("sb3")
+        times = [f"{each['cpu_s']:.0f}" if each else "" for each in (ours, theirs)]
+        cells = [row["run"], row["name"], row["kind"], f"{row['steps']:,}", _cell(ours), _cell(theirs)]
+        cells += [row.get("verdict", ""), *times]
+        printed.add_row(*cells)
+        lines.append("| " + " | ".join(cells) + " |")
+    console.print(printed)
+    plot(part, found, lessons)
+    title = f"# What shoal learns: {part}\n\nMade by `benchmarks/learning.py {part}`; the pieces are in "
+    title += f"[learning-{part}.jsonl](learning-{part}.jsonl).\n\n![curves](learning-{part}.png)\n\n"
+    (RESULTS / f"learning-{part}.md").write_text(title + "\n".join(lines) + "\n")
+
+
+def plot(part: str, found: Pieces, lessons: Sequence[Lesson]) -> None:
+    """Draw every seed's curve, in one panel for each lesson."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [each for each in lessons if any(f"{each.key}/{who}" in found for who in each.who)]
+    columns = min(4, len(shown))
+    lines = -(-len(shown) // columns)
+    figure, axes = pyplot.subplots(
+        lines, columns, figsize=(3.4 * columns, 2.4 * lines), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat[len(shown) :]:
+        axis.axis("off")
+    for axis, lesson in zip(axes.flat, shown, strict=False):
+        for who in lesson.who:
+            for number, piece in enumerate(found.get(f"{lesson.key}/{who}", ())):
+                steps, means = zip(*piece["curve"], strict=True)
+                axis.plot(steps, means, color=COLOURS[who], linewidth=0.9, label=None if number else who)
+        axis.set_title(f"{lesson.run}, {lesson.name}, {lesson.kind}", fontsize=8)
+        axis.tick_params(labelsize=7)
+        axis.legend(fontsize=7)
+    figure.savefig(RESULTS / f"learning-{part}.png", dpi=60)
+    pyplot.close(figure)

@@ -1,0 +1,37 @@
+"""Whether two trainers have done the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+TIMES = {"time_this_iter_s", "time_total_s", "timesteps_per_s", "timers", "parallel_efficiency"}
+"""Names of results that follow from the clock."""
+LAYOUT = {"num_healthy_workers", "num_remote_worker_restarts", "staleness"}
+"""Names of results that tell who has sampled."""
+
+
+def without_times(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result, or the values of a state, without what no two trainings share."""
+    return _without(TIMES, result)
+
+
+def without_times_and_layout(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What is the same also with other numbers of workers."""
+    return _without(TIMES | LAYOUT, result)
+
+
+def assert_same_state(mine: Any, theirs: Any) -> None:
+    """Two trainers would go on in the same way."""
+    one, two = mine.get_state(), theirs.get_state()
+    assert without_times(one.values) == without_times(two.values)
+    assert set(one.arrays) == set(two.arrays)
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
+
+
+def _without(names: set[str], tree: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in tree.items() if name not in names}
+    return {name: _without(names, value) if isinstance(value, Mapping) else value for name, value in kept.items()}
