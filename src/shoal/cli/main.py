@@ -25,6 +25,7 @@ class _Lazy(NamedTuple):
 
 
 COMMANDS = {
+    "init": _Lazy("shoal.cli.init", "init", "Make a small project that can be trained at once."),
     "train": _Lazy("shoal.cli.train", "train", "Train an agent on an environment, or the experiments of a file."),
     "tune": _Lazy("shoal.cli.tune", "tune", "Search for the best settings with many runs."),
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
@@ -51,6 +52,8 @@ COMMANDS = {
 
 
 FOREIGN_COMMANDS = {
+    "new": "init",
+    "create": "init",
     "run": "train",
     "learn": "train",
     "fit": "train",
