@@ -185,7 +185,9 @@ def test_a_new_run_begins_with_weights_and_filter_of_another(home: Path) -> None
     np.testing.assert_allclose(after.arrays["policy/params"], before.arrays["policy/params"], atol=1e-8)
     counts = [state.values["policy"]["filter"]["count"] for state in (before, after)]
     assert counts[1] == counts[0] + 128
-    assert (after.values["training_iteration"], after.values["learner"]["optimizer"]["steps"]) == (1, 1)
+    assert (after.values["training_iteration"], after.values["learner"]["optimizer"]["steps"]) == (1, 2)
+    scales = [state.values["learner"]["rewards"]["count"] for state in (before, after)]
+    assert scales[1] == scales[0] + 128
     assert json.loads((run / "experiment.json").read_text())["restore"] == str(source)
     assert restored((run / "config.yaml").read_text()) == str(source)
     # The same command goes on with it; nothing is taken a second time.
@@ -246,7 +248,7 @@ def test_a_run_goes_on_with_other_settings(tmp_path: Path) -> None:
     assert result.output.splitlines()[:4] == [
         "stop.training_iteration: 1 -> 2",
         "checkpoint_freq: 10 -> 5",
-        "config.lr: 0.001 -> 0.0001",
+        "config.lr: 0.0005 -> 0.0001",
         "config.evaluation_config.explore: false -> true",
     ]
     assert json.loads((run / "experiment.json").read_text())["config"]["lr"] == 1e-4

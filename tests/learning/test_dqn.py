@@ -50,15 +50,16 @@ class EndlessChain(Chain):
 
 
 def values(trainer: shoal.DQN, *observations: int) -> np.ndarray[Any, Any]:
-    """The value of every action for each observation."""
+    """The value of every action for each observation, in the environment's own rewards."""
     policy = trainer.get_policy()
     rows = policy.obs_spec.allocate(len(observations))
     for row, obs in enumerate(observations):
         policy.obs_spec.put(obs, rows, row)
     outputs, state_values, _ = policy.network.forward(policy.encoder(rows))
+    scale = np.float32(trainer.learner.rewards.divisor)  # type: ignore[attr-defined]
     if not trainer.config.dueling:  # type: ignore[attr-defined]
-        return outputs
-    return outputs + (state_values - outputs.mean(axis=1))[:, None]
+        return outputs * scale
+    return scale * (outputs + (state_values - outputs.mean(axis=1))[:, None])
 
 
 @pytest.mark.parametrize(

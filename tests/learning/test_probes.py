@@ -19,6 +19,7 @@ SETTINGS = {
     "train_batch_size": 256,
     "sgd_minibatch_size": 64,
     "lr": 3e-3,
+    "normalize_rewards": False,  # values are known in the unit of the rewards
     "seed": 1,
 }
 

@@ -78,14 +78,16 @@ def test_a_batch_log_has_what_begins_and_a_line_about_what_takes_long(
 ) -> None:
     monkeypatch.setattr(live, "LOOK_S", 0.01)
     monkeypatch.setattr(progress, "level", logging.INFO)
-    enough = threading.Event()
+    begun, enough = threading.Event(), threading.Event()
 
     def activity() -> Activity:
+        assert begun.wait(60)  # the view's thread may look before anything has begun
         enough.set()
         return Activity("training", 1, time.monotonic() - 11.0, lambda: 11, 2048, "train_batch_size")
 
     with open_view("PPO Slow", Path("run"), {}, quiet=False, log_level="INFO", activity=activity):
         progress.info("making %d environments", 8)
+        begun.set()
         assert enough.wait(60)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "making 8 environments"
