@@ -40,7 +40,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         pytest.skip(f"there is no {missing[0]} here")
     if kind == "fmu" and importlib.util.find_spec("fmpy") is None:
         pytest.skip("fmpy is not installed")
-    if kind == "case" and not hasattr(EnvContext(), "scratch_dir"):
+    if kind == "case" and not hasattr(EnvContext, "scratch_dir"):
         pytest.skip("environments have no scratch_dir")
     if kind == "mpi" and os.getuid() == 0:  # which Open MPI refuses otherwise
         monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")

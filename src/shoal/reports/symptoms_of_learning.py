@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.data.findings import Finding
 from shoal.data.number_text import number_text
@@ -14,12 +15,13 @@ from shoal.reports.symptoms_of_episodes import are_rewards_scaled, scaling_remed
 PERSISTENT = 10  # iterations after which what is so in most of them is no matter of chance
 REFUSED = 0.01  # of all minibatches
 HIGH_KL = 0.1
+LEAP_KL = 1.0
 FAR_OFF = 5.0  # times the KL that the penalty aims at
 NO_KL = 1e-5
 OFTEN_CLIPPED = 0.5
 CUT_OFF = 200.0  # times grad_clip
 LEAST_EXPLAINED = 0.02
-ENTROPY_GONE = 0.02  # of what it was at first
+ENTROPY_GONE = 0.02  # of the most that it was
 ENTROPY_FULL = 0.98
 SMALL_STD, LARGE_STD = 0.02, 3.0  # in the policy's own unit, whose bounds are -1 and 1
 LARGE_WEIGHT = 1e3
@@ -85,34 +87,48 @@ def no_exploration(facts: RunFacts) -> Iterator[Finding]:
 
 
 def kl_high(facts: RunFacts) -> Iterator[Finding]:
-    """Each iteration moves the policy too far."""
-    kl = facts.late("learner/kl")
-    config = facts.config
+    """Each iteration moves the policy too far, or one has moved it so far that there was no way back."""
+    kl, config = facts.late("learner/kl"), facts.config
     if len(kl) < 2 or "clip_param" not in type(config).model_fields:
         return
+    remedy = f"--set config.lr={config.lr / 3:.2g}, or --set config.num_sgd_iter={_half_the_passes(facts)}"
     has_penalty = getattr(config, "kl_coeff", 0.0) > 0
-    limit = FAR_OFF * getattr(config, "kl_target", 0.01) if has_penalty else HIGH_KL
+    aim = getattr(config, "kl_target", 0.01)
     middle = float(np.median(kl))
-    if middle <= limit:
-        return
-    aim = f", and its target is {number_text(getattr(config, 'kl_target', 0.01))}" if has_penalty else ""
-    text = f"the KL divergence of an iteration is {number_text(middle)}{aim}: the policy moves too far on each batch"
-    passes = max(getattr(config, "num_sgd_iter", 10) // 2, 1)
-    yield Finding(
-        "KL high", "warning", text, f"--set config.lr={config.lr / 3:.2g}, or --set config.num_sgd_iter={passes}"
-    )
+    if middle > (FAR_OFF * aim if has_penalty else HIGH_KL):
+        target = f", and its target is {number_text(aim)}" if has_penalty else ""
+        text = f"the KL divergence of an iteration is {number_text(middle)}{target}: the policy moves too far"
+        yield Finding("KL high", "warning", text, remedy)
+    elif _has_leapt(facts):
+        every = facts.series("learner/kl")
+        text = (
+            f"the KL divergence was {number_text(float(every.max()))} in iteration {every.argmax() + 1}: the policy "
+            "moved so far on one batch that it has not recovered"
+        )
+        yield Finding("KL high", "warning", text, f"--set config.lr={config.lr / 10:.2g}")
+
+
+def _has_leapt(facts: RunFacts) -> bool:
+    """Whether one iteration has changed the policy beyond recognition, and the return does not rise."""
+    kl = facts.series("learner/kl")
+    return not facts.is_learning and len(kl) > 0 and bool(kl.max() > LEAP_KL)
+
+
+def _half_the_passes(facts: RunFacts) -> int:
+    return max(int(getattr(facts.config, "num_sgd_iter", 10)) // 2, 1)
 
 
 def stands_still(facts: RunFacts) -> Iterator[Finding]:
-    """The policy does not change."""
+    """The policy does not change, and never did much."""
     kl = facts.late("learner/kl")
     if facts.is_learning or facts.iterations < PERSISTENT or not len(kl) or np.median(kl) >= NO_KL:
         return
+    if _has_leapt(facts) or len(_gone(facts)):
+        return  # it stands still because it has come to an end, and larger steps would not help
     text = f"the KL divergence of an iteration is {number_text(float(np.median(kl)))}: the policy hardly changes"
-    lr = max(10 * facts.config.lr, 1e-4)
-    remedy = (
-        f"--set config.lr={lr:.2g}" if "clip_param" in type(facts.config).model_fields else "--set config.max_kl=0.02"
-    )
+    remedy = "--set config.max_kl=0.02"
+    if "clip_param" in type(facts.config).model_fields:
+        remedy = f"--set config.lr={max(10 * facts.config.lr, 1e-4):.2g}"
     yield Finding("stands still", "warning", text, remedy)
 
 
@@ -123,8 +139,7 @@ def clip_binds(facts: RunFacts) -> Iterator[Finding]:
         return
     limit = facts.last("learner/clip_param", 0.2)
     text = f"{np.median(clipped):.0%} of the steps of a batch are clipped at clip_param {limit:g}"
-    passes = max(getattr(facts.config, "num_sgd_iter", 10) // 2, 1)
-    remedy = f"--set config.lr={facts.config.lr / 3:.2g}, or --set config.num_sgd_iter={passes}"
+    remedy = f"--set config.lr={facts.config.lr / 3:.2g}, or --set config.num_sgd_iter={_half_the_passes(facts)}"
     yield Finding("clip binds", "warning", text, remedy)
 
 
@@ -167,20 +182,31 @@ def values_clipped(facts: RunFacts) -> Iterator[Finding]:
 
 def entropy_gone(facts: RunFacts) -> Iterator[Finding]:
     """A policy over choices has made up its mind before it had learned."""
+    gone = _gone(facts)
+    if facts.is_learning or facts.iterations < PERSISTENT or not len(gone):
+        return
     entropy = facts.series("learner/entropy")
-    if facts.is_learning or "log_std" in facts.weights or len(entropy) < PERSISTENT or entropy[0] <= 0:
-        return
-    gone = np.flatnonzero(np.abs(entropy) < ENTROPY_GONE * entropy[0])
-    if not len(gone) or gone[0] > len(entropy) // 2 or np.abs(entropy[-1]) >= ENTROPY_GONE * entropy[0]:
-        return
     text = (
-        f"the policy's entropy fell from {number_text(float(entropy[0]))} to {number_text(float(entropy[gone[0]]))} by "
-        f"iteration {gone[0] + 1} of {len(entropy)}: it tries nothing else any more"
+        f"the policy's entropy had fallen to {number_text(float(entropy[gone[0]]))} by iteration {gone[0] + 1} of "
+        f"{len(entropy)}: it tries nothing else any more"
     )
     remedy = "--set config.entropy_coeff=0.01"
     if "entropy_coeff" not in type(facts.config).model_fields:
         remedy = f"--set config.train_batch_size={2 * facts.config.train_batch_size}"
     yield Finding("entropy gone", "warning", text, f"{remedy}, or a smaller config.lr")
+
+
+def _gone(facts: RunFacts) -> NDArray[np.intp]:
+    """The iterations in which a policy over choices had no entropy left, if that was early and stayed so."""
+    entropy = facts.series("learner/entropy")
+    none = np.zeros(0, np.intp)
+    if not len(entropy) or "log_std" in facts.weights or entropy.min() < 0:  # that of continuous actions has no end
+        return none
+    least = ENTROPY_GONE * max(entropy.max(), np.log(2))
+    gone = np.flatnonzero(entropy < least)
+    if not len(gone) or gone[0] > len(entropy) // 2 or entropy[-1] >= least:
+        return none
+    return gone
 
 
 def entropy_full(facts: RunFacts) -> Iterator[Finding]:

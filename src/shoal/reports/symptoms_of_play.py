@@ -32,7 +32,7 @@ def of_trials(_: RunFacts, played: Played) -> Iterator[Finding]:
 
 def constant_observations(facts: RunFacts, played: Played) -> Iterator[Finding]:
     """Numbers of the observation that never change."""
-    if played.num_steps < ENOUGH_STEPS or not played.obs.shape[-1]:
+    if facts.is_learning or played.num_steps < ENOUGH_STEPS or not played.obs.shape[-1]:
         return
     rows = played.obs[played.valid]
     constant = np.flatnonzero(np.ptp(rows, axis=0) == 0)
@@ -41,7 +41,7 @@ def constant_observations(facts: RunFacts, played: Played) -> Iterator[Finding]:
         yield Finding(
             "same observation", "problem", text, "return what reset() and step() see, in a new array each time"
         )
-    elif len(constant) and not facts.is_learning:
+    elif len(constant):
         names = ", ".join(played.columns[column] for column in constant[:MOST_NAMES])
         text = f"{len(constant)} of {rows.shape[1]} numbers of the observation never changed in play: {names}"
         yield Finding(

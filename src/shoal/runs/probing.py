@@ -17,8 +17,10 @@ from shoal.data.findings import Finding
 from shoal.data.played import Played
 from shoal.data.streams import evaluation_seed
 from shoal.envs.closing import close_quietly
+from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.examination import COMPARED_STEPS, SEED, Examination, first_steps, seeding
 from shoal.envs.making import EnvMaker, env_maker
+from shoal.envs.randomizing import first_draw
 from shoal.envs.spaces import ActionSpec, path_name
 from shoal.models.policy import Policy
 from shoal.parallel.ray_workers import without_gpu
@@ -27,9 +29,10 @@ from shoal.runs.loaded_policy import policy_of
 from shoal.runs.resuming import experiment_of
 from shoal.sampling.worker import Worker
 
-CHUNK = 50
+CHUNK = 10  # steps between two looks at the clock
 MOST_ENVS = 8
 TRIES = 3  # with other actions, before they are said to change nothing
+TRIALS = 3 + 1 + TRIES  # episodes that are played to see what seeds and actions decide
 
 
 def probe(checkpoint: Checkpoint, episodes: int, max_steps: int, budget_s: float) -> Played:
@@ -56,10 +59,13 @@ def probe(checkpoint: Checkpoint, episodes: int, max_steps: int, budget_s: float
     worker = Worker(own, maker, policy=policy, any_size=True)
     try:
         worker.task = (checkpoint.state.values.get("curriculum") or {}).get("task")
+        began = monotonic()
         batches = _batches(worker, episodes, max_steps, budget_s)
+        step_s = (monotonic() - began) / sum(batch.valid.size for batch in batches)
     finally:
         worker.stop()
-    return _played(own, policy, batches, tuple(_trials(own, maker, budget_s)))
+    most = max(int(budget_s / TRIALS / step_s), 2)
+    return _played(own, policy, batches, tuple(_trials(own, maker, most)))
 
 
 def _batches(worker: Worker, episodes: int, max_steps: int, budget_s: float) -> list[Batch]:
@@ -68,7 +74,7 @@ def _batches(worker: Worker, episodes: int, max_steps: int, budget_s: float) -> 
     until = monotonic() + budget_s
     while steps < max_steps and ended < episodes:
         sample = worker.sample(CHUNK)
-        found.append(_copied(sample.batch))
+        found.append(_copied(sample.batch, worker.policy))
         steps += sample.num_steps
         ended += len(sample.episodes)
         if monotonic() > until:
@@ -76,10 +82,11 @@ def _batches(worker: Worker, episodes: int, max_steps: int, budget_s: float) -> 
     return found
 
 
-def _copied(batch: Batch) -> Batch:
-    """The batch in arrays of its own: the sampler writes into the same ones again."""
+def _copied(batch: Batch, policy: Policy) -> Batch:
+    """The batch without its images in arrays of its own: the sampler writes into the same ones again."""
     kept = {name: getattr(batch, name).copy() for name in ("actions", "rewards", "terminated", "truncated", "valid")}
-    obs = tuple(part.copy() for part in batch.obs)
+    kinds = policy.obs_spec.kinds
+    obs = tuple(part.copy() for part, kind in zip(batch.obs, kinds, strict=True) if kind in ("vector", "mask"))
     return Batch(
         obs=obs,
         **kept,
@@ -156,9 +163,20 @@ def _outside(config: AlgorithmConfig, spec: ActionSpec, actions: NDArray[Any]) -
     return float(np.mean(outside)) if outside else None
 
 
-def _trials(config: AlgorithmConfig, maker: EnvMaker, budget_s: float) -> Iterator[Finding]:
+def _trials(config: AlgorithmConfig, maker: EnvMaker, max_steps: int) -> Iterator[Finding]:
+    """What trials with random actions show; an environment that fails in them has played well, so that is told, too."""
+    try:
+        yield from _of_seeds(config, maker, max_steps)
+    except BaseException as error:
+        pass_on_interrupts(error)
+        text = f"the environment failed when it was played with random actions: {error_text(error)}"
+        yield Finding("random actions", "warning", text, "`shoal check` tries more of them")
+
+
+def _of_seeds(config: AlgorithmConfig, maker: EnvMaker, max_steps: int) -> Iterator[Finding]:
     """What shows only if the same seed is given twice: whether it decides all, and whether actions decide anything."""
-    exam = Examination(maker, dict(config.env_config), max_steps=config.horizon or COMPARED_STEPS, budget_s=budget_s)
+    drawn = first_draw(config, maker.user_code)
+    exam = Examination(maker, {**config.env_config, **drawn.env_config}, max_steps=min(max_steps, COMPARED_STEPS))
     for _ in first_steps(exam):
         pass
     if exam.is_batch:
@@ -172,12 +190,11 @@ def _trials(config: AlgorithmConfig, maker: EnvMaker, budget_s: float) -> Iterat
 
 
 def _do_actions_matter(exam: Examination) -> bool:
-    steps = min(exam.max_steps, COMPARED_STEPS)
     env = exam.make()
     try:
-        expected = exam.play(env, exam.random_actions(SEED), steps, SEED, keep=True)
+        expected = exam.play(env, exam.random_actions(SEED), exam.max_steps, SEED, keep=True)
         for other in range(1, TRIES + 1):
-            seen = exam.play(env, exam.random_actions(SEED + other), steps, SEED, keep=True)
+            seen = exam.play(env, exam.random_actions(SEED + other), exam.max_steps, SEED, keep=True)
             if expected.first_difference(seen) is not None:
                 return True
     finally:

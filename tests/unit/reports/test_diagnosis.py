@@ -241,6 +241,13 @@ def test_the_most_frequent_cause_of_failures_is_named(tmp_path: Path) -> None:
     assert "2 times: diverged" in finding.text
 
 
+def test_a_policy_that_leapt_away_is_not_told_to_take_larger_steps(tmp_path: Path) -> None:
+    still = {"learner/kl": [30.0] + [0.0] * (ITERATIONS - 1), "learner/entropy": 1e-22}
+    found = found_in(tmp_path / "run", "PPO", {}, {**FLAT, **still})
+    assert [finding.check for finding in found] == ["KL high", "entropy gone"]
+    assert "30 in iteration 1" in found[0].text
+
+
 def test_how_far_the_run_is(tmp_path: Path) -> None:
     facts = facts_of(write_run(tmp_path / "run", "PPO", {}, history("PPO")))
     assert progress_text(facts) == "40 iterations, 81,920 steps, 1,200 episodes; mean return 20 -> 180, rising"

@@ -77,6 +77,12 @@ def test_actions_that_change_nothing(tmp_path: Path) -> None:
     assert (finding.check, finding.verdict) == ("no effect", "problem")
 
 
+def test_random_actions_that_break_the_environment(tmp_path: Path) -> None:
+    weights = {"policy.weight": np.zeros((8, 3)), "policy.bias": np.array([0.0, 0.0, -60.0])}
+    texts = {finding.check: finding.text for finding in found(tmp_path, "Fragile", weights)}
+    assert "RuntimeError: the solver diverged" in texts["random actions"]
+
+
 def test_actions_beyond_their_bounds(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, "Continuous", {"log_std": np.full(1, 3.0)})
     assert (finding.check, finding.remedy) == ("actions clipped", "--set config.squash_actions=true")

@@ -68,6 +68,15 @@ class Deaf(Healthy):
         return super().step(1)
 
 
+class Fragile(Healthy):
+    """It fails where it is pushed to the right, which a policy may have learned to leave."""
+
+    def step(self, action):
+        if action == 2:
+            raise RuntimeError("the solver diverged")
+        return super().step(action)
+
+
 class Limited(Healthy):
     """Its time limit says that the episode has terminated."""
 
