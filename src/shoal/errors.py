@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 class ShoalError(Exception):
@@ -66,7 +67,9 @@ class MissingMetric(ConfigError):
 
 
 class EnvError(ShoalError):
-    """An environment cannot be made, or failed too often."""
+    """An environment cannot be made, or failed too often; `incidents` are failures that nobody has been told of."""
+
+    incidents: Sequence[Any] = ()
 
 
 class EnvStartError(EnvError):
@@ -141,4 +144,4 @@ class NodeNotUp(Exception):
 
 
 class NoSuchItem(KeyError):
-    """One of the four indices of an environment was asked for as an item of its config."""
+    """One of the attributes of an environment's config was asked for as an item."""

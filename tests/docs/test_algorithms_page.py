@@ -31,7 +31,7 @@ for num_workers in (0, 2):
         weights.append(trainer.get_policy().network.params.copy())
 np.testing.assert_allclose(*weights, rtol=1e-4, atol=1e-6)
 reported = {f"learner/{name}" for name in result["learner"]}
-from shoal.config.results import result_names
+from shoal.config.result_names import result_names
 assert reported <= set(result_names()), reported
 """
 

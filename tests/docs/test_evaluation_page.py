@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import shoal
 from shoal.cli.main import main
 from shoal.config.experiment import ALGORITHMS, experiments_from_file
-from shoal.config.results import result_names
+from shoal.config.result_names import result_names
 from shoal.config.settings import key_paths
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()

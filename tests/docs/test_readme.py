@@ -150,3 +150,12 @@ def test_files_that_the_architecture_names_exist() -> None:
     named = re.findall(r"`(\w+/[\w*]+\.py)`", (ROOT / "docs/architecture.md").read_text())
     assert named
     assert not [name for name in named if not list((ROOT / "src" / "shoal").glob(name))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_of_the_code_that_a_document_names_exist(document: str) -> None:
+    rooms = {path.name for path in (ROOT / "src" / "shoal").iterdir() if path.is_dir()}
+    named = re.findall(r"`(?:src/shoal/)?((\w+)/\w+\.py)`", (ROOT / document).read_text())
+    of_recipes = {"config/a2c.py", "algorithms/a2c.py"}  # what CONTRIBUTING has the reader write
+    missing = [path for path, room in named if room in rooms and not (ROOT / "src" / "shoal" / path).is_file()]
+    assert not set(missing) - of_recipes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from same_training import assert_same_state, without_times_and_layout
+from same_training import assert_restored_exactly, without_times_and_layout
 
 import shoal
 from shoal.errors import CallbackError, ShoalError
@@ -77,18 +77,7 @@ def watched(trainer) -> list:
 @pytest.mark.parametrize("name", ["Ladder", "Failing"])
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
-    whole = trainer_of(name, **changes)
-    for _ in range(3):
-        whole.train()
-    path = whole.save(tmp_path)
-    loaded = trainer_of(name, **changes)
-    for _ in range(5):
-        loaded.train()
-    loaded.restore(path)
-    assert_same_state(whole, loaded)
-    for _ in range(4):
-        assert without_times_and_layout(whole.train()) == without_times_and_layout(loaded.train())
-    assert_same_state(whole, loaded)
+    assert_restored_exactly(lambda: trainer_of(name, **changes), tmp_path, 4, num_before=6)
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -8,7 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from same_training import assert_same_state, without_times
+from same_training import assert_restored_exactly, without_times
 
 import shoal
 from shoal.errors import ConfigError
@@ -64,17 +64,7 @@ def test_a_result_has_every_name(trainer_of) -> None:
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("name", ["Walk", "FailingNowAndThen", "Masked", "Crowd"])
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
-    whole = trainer_of(name, **changes)
-    for _ in range(4):
-        whole.train()
-    path = whole.save(tmp_path)
-    loaded = trainer_of(name, **changes)
-    loaded.train()
-    loaded.restore(path)
-    assert_same_state(whole, loaded)
-    for _ in range(4):
-        assert without_times(whole.train()) == without_times(loaded.train())
-    assert_same_state(whole, loaded)
+    assert_restored_exactly(lambda: trainer_of(name, **changes), tmp_path, 4)
 
 
 def test_a_state_can_be_saved_while_the_next_iteration_trains(trainer_of) -> None:

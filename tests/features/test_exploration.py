@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from same_training import without_times
+from same_training import assert_restored_exactly
 
 import shoal
 
@@ -49,16 +49,7 @@ def trainer_of(start_trainer):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, variant) -> None:
-    whole = trainer_of(variant)
-    for _ in range(2):
-        whole.train()
-    path = whole.save(tmp_path)
-    loaded = trainer_of(variant)
-    loaded.train()
-    loaded.restore(path)
-    for _ in range(2):
-        assert without_times(whole.train()) == without_times(loaded.train())
-    np.testing.assert_array_equal(whole.get_policy().network.params, loaded.get_policy().network.params)
+    assert_restored_exactly(lambda: trainer_of(variant), tmp_path, 2)
 
 
 def test_schedules_are_shown_in_results(trainer_of) -> None:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from same_training import assert_same_state, without_times
+from same_training import assert_restored_exactly, assert_same_state, without_times
 
 import shoal
 from shoal.envs.native import NativeVector
@@ -79,17 +79,7 @@ def test_the_same_seed_gives_the_same_run(trainer_of, name, run) -> None:
     ],
 )
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
-    whole = trainer_of(name, **changes)
-    for _ in range(3):
-        whole.train()
-    path = whole.save(tmp_path)
-    loaded = trainer_of(name, **changes)
-    loaded.train()
-    loaded.restore(path)
-    assert_same_state(whole, loaded)
-    for _ in range(3):
-        assert without_times(whole.train()) == without_times(loaded.train())
-    assert_same_state(whole, loaded)
+    assert_restored_exactly(lambda: trainer_of(name, **changes), tmp_path, 3)
 
 
 def test_a_game_goes_on_through_episodes_without_a_seed(trainer_of, tmp_path) -> None:

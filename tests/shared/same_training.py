@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,22 @@ def assert_same_state(mine: Any, theirs: Any) -> None:
     assert set(one.arrays) == set(two.arrays)
     for name, array in one.arrays.items():
         np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
+
+
+def assert_restored_exactly(make: Callable[[], Any], folder: Path, num_iterations: int, num_before: int = 1) -> None:
+    """So many iterations, a save, a load into a trainer that has trained, and as many again, are twice as many."""
+    whole = make()
+    for _ in range(num_iterations):
+        whole.train()
+    path = whole.save(folder)
+    loaded = make()
+    for _ in range(num_before):
+        loaded.train()
+    loaded.restore(path)
+    assert_same_state(whole, loaded)
+    for _ in range(num_iterations):
+        assert without_times(whole.train()) == without_times(loaded.train())
+    assert_same_state(whole, loaded)
 
 
 def _without(names: set[str], tree: Mapping[str, Any]) -> dict[str, Any]:

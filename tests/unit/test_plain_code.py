@@ -72,6 +72,15 @@ def test_no_function_is_too_complex() -> None:
     assert not found, "make several functions of these"
 
 
+def test_a_class_name_has_one_meaning() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name)
+    assert not {name: files for name, files in homes.items() if len(files) > 1}
+
+
 @pytest.mark.parametrize(
     ("code", "count"),
     [

@@ -56,8 +56,8 @@ class PPOLearner:
         policy, group = self.policy, self.group
         now = self._coefficients(timesteps_total)
         inputs = batch_inputs(policy, batch)
-        values, advantages = values_and_advantages(policy, batch, self.rewards.of(batch), inputs, self.config)
-        steps = Steps.from_batch(batch, advantages, values)
+        values, advantages = values_and_advantages(policy, batch, self.rewards.scaled(batch), inputs, self.config)
+        steps = BatchSteps.from_batch(batch, advantages, values)
         stats: dict[str, float] = {}
         epochs = self.minibatches.epochs(batch.valid, group, batch.columns, inputs.starts)
         with self.optimizer.guarded(lambda: is_sound(policy, inputs, group)):
@@ -98,7 +98,7 @@ class PPOLearner:
         self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
 
     def _learn_once(
-        self, epoch: Epoch, inputs: BatchInputs, steps: Steps, now: Coefficients, totals: EpochStatistics | None
+        self, epoch: Epoch, inputs: BatchInputs, steps: BatchSteps, now: Coefficients, totals: EpochStatistics | None
     ) -> None:
         """One pass over the batch: a step of the optimiser for each minibatch."""
         network = self.policy.network
@@ -113,7 +113,7 @@ class PPOLearner:
             if totals is not None and norm is not None:
                 totals.add(terms, size, norm / self.group.size)
 
-    def _objective(self, outputs: Array, values: Array, steps: Steps, now: Coefficients) -> Terms:
+    def _objective(self, outputs: Array, values: Array, steps: BatchSteps, now: Coefficients) -> Terms:
         """The terms of the objective for one minibatch, each `[B]`."""
         policy_now = self.policy.distribution.evaluate(outputs, steps.actions, steps.dist_inputs)
         log_ratio = policy_now.log_prob - steps.log_probs
@@ -182,7 +182,7 @@ class Terms(NamedTuple):
     value_error: Array
 
 
-class Steps(NamedTuple):
+class BatchSteps(NamedTuple):
     """What the objective asks of a batch beside what the network sees, a row for each step."""
 
     actions: NDArray[Any]  # [B, A]
@@ -192,7 +192,7 @@ class Steps(NamedTuple):
     targets: Array  # [B], of the values
 
     @classmethod
-    def from_batch(cls, batch: Batch, advantages: Array, values: Array) -> Steps:
+    def from_batch(cls, batch: Batch, advantages: Array, values: Array) -> BatchSteps:
         """Every step of a `[T, N]` batch."""
         return cls(
             actions=batch.actions.reshape(-1, batch.actions.shape[2]),
@@ -202,13 +202,13 @@ class Steps(NamedTuple):
             targets=(advantages + values).reshape(-1),
         )
 
-    def ordered(self, epoch: Epoch, group: Group, with_dist_inputs: bool) -> Steps:
+    def ordered(self, epoch: Epoch, group: Group, with_dist_inputs: bool) -> BatchSteps:
         """The steps in the order of a pass, with advantages of mean 0 and deviation 1 in every minibatch."""
         rows = epoch.rows
         dist_inputs = None
         if with_dist_inputs and self.dist_inputs is not None:
             dist_inputs = self.dist_inputs.take(rows, axis=0)
-        return Steps(
+        return BatchSteps(
             actions=self.actions.take(rows, axis=0),
             log_probs=self.log_probs.take(rows),
             dist_inputs=dist_inputs,
@@ -216,10 +216,12 @@ class Steps(NamedTuple):
             targets=self.targets.take(rows),
         )
 
-    def part(self, part: slice) -> Steps:
+    def part(self, part: slice) -> BatchSteps:
         """A stretch of the steps."""
         dist_inputs = None if self.dist_inputs is None else self.dist_inputs[part]
-        return Steps(self.actions[part], self.log_probs[part], dist_inputs, self.advantages[part], self.targets[part])
+        return BatchSteps(
+            self.actions[part], self.log_probs[part], dist_inputs, self.advantages[part], self.targets[part]
+        )
 
 
 class EpochStatistics:

@@ -28,7 +28,7 @@ class LearnedRewards:
         """What rewards are divided by now."""
         return 1.0 if self.scale is None else self.scale.divisor
 
-    def of(self, batch: Batch) -> Array:
+    def scaled(self, batch: Batch) -> Array:
         """The rewards `[T, N]` of a batch to learn from; the scale has seen them before it divides them."""
         rewards = self.unscaled(batch)
         if self.scale is None:

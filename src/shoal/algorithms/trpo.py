@@ -80,7 +80,7 @@ class TRPOLearner:
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
         inputs = batch_inputs(policy, batch)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
-            values, advantages = values_and_advantages(policy, batch, self.rewards.of(batch), inputs, c)
+            values, advantages = values_and_advantages(policy, batch, self.rewards.scaled(batch), inputs, c)
             targets = (advantages + values).reshape(-1)
             stats = self._step_policy(TrustRegion(policy, self.group, batch, inputs, advantages, c.fisher_subsample))
             stats |= self._fit_values(batch, inputs, targets, lr)

@@ -11,20 +11,14 @@ import click
 
 from shoal.cli.completion import environments
 from shoal.cli.findings import counted, tell, verdict_counts
-from shoal.cli.options import Command, set_option
+from shoal.cli.options import Command, protocol_option, set_option, wrap_option
 
 
 @click.command(cls=Command)
 @click.argument("env", metavar="[ENV|FILE]", required=False, shell_complete=environments)
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more experiments.")
-@click.option("--protocol", type=click.Choice(["lines"]), help="ENV is a program that speaks this protocol.")
-@click.option(
-    "--wrap",
-    "wraps",
-    multiple=True,
-    metavar="NAME[:KEY=VALUE,...]",
-    help="Wrap the environment; repeatable, applied in order.",
-)
+@protocol_option
+@wrap_option
 @set_option("Set any key, e.g. env_config.size=5; repeatable.")
 @click.option(
     "--episodes", type=click.IntRange(1), default=10, show_default=True, help="Number of episodes that a check plays."

@@ -59,7 +59,7 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items: 
 
 def results(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001
     """Names of results for `--stop`."""
-    from shoal.config.results import result_names
+    from shoal.config.result_names import result_names
 
     return _plain(f"{name}=" for name in result_names() if name.startswith(incomplete))
 

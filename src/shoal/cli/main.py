@@ -33,6 +33,8 @@ COMMANDS = {
     "check": _Lazy("shoal.cli.check", "check", "Try everything on an environment that training will do to it."),
     "diagnose": _Lazy("shoal.cli.diagnose", "diagnose", "Find out why a run does not learn, and what to set."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
+    "incidents": _Lazy("shoal.cli.incidents", "incidents", "List the failures of a run's environments."),
+    "replay": _Lazy("shoal.cli.incidents", "replay", "Run the episode of a failure again."),
     "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a private Ray cluster, on the hosts of this job."),
     "submit": _Lazy("shoal.cli.submit", "submit", "Submit a command to the batch system of a cluster."),
     "jobs": _Lazy("shoal.cli.submit", "jobs", "List the jobs that were submitted from here."),

@@ -35,6 +35,18 @@ def set_option(text: str) -> Callable[[T], T]:
     return click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", shell_complete=keys, help=text)
 
 
+def protocol_option(function: T) -> T:
+    """`--protocol NAME`, for commands whose environment may be a program."""
+    text = "ENV is a program that speaks this protocol."
+    return click.option("--protocol", type=click.Choice(["lines"]), help=text)(function)
+
+
+def wrap_option(function: T) -> T:
+    """`--wrap NAME[:KEY=VALUE,...]`, for commands that make environments."""
+    text = "Wrap the environment; repeatable, applied in order."
+    return click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help=text)(function)
+
+
 def where_option() -> Callable[[T], T]:
     """`--results-dir FOLDER`, for commands that look for a run by its name."""
     return click.option("--results-dir", metavar="FOLDER", help=FOLDER)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import algorithms, environments, runs
-from shoal.cli.options import Command, set_option, stop_option, where_option
+from shoal.cli.options import Command, protocol_option, set_option, stop_option, where_option, wrap_option
 from shoal.config.algorithms import BUILT_IN
 from shoal.errors import ConfigError
 
@@ -62,14 +62,8 @@ class TrainCommand(Command):
 @click.option(
     "--env", "env_option", metavar="ENV", shell_complete=environments, help="The environment; the same as the argument."
 )
-@click.option("--protocol", type=click.Choice(["lines"]), help="ENV is a program that speaks this protocol.")
-@click.option(
-    "--wrap",
-    "wraps",
-    multiple=True,
-    metavar="NAME[:KEY=VALUE,...]",
-    help="Wrap the environment; repeatable, applied in order.",
-)
+@protocol_option
+@wrap_option
 @click.option(
     "--num-workers", type=WorkerCount(), help="Number of sampling processes; 0: only this one; auto: use all cores."
 )
@@ -86,7 +80,7 @@ class TrainCommand(Command):
     "--restore",
     metavar="RUN|CHECKPOINT|NAME",
     shell_complete=runs,
-    help="Start a new run with the weights and observation filter of another; other settings may differ.",
+    help="Start a new run with the weights, observation filter and reward scale of another; other settings may differ.",
 )
 @click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option("--name", help="Name of the experiment, and the folder of its runs.")

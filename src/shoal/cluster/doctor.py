@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from shoal.cluster.host_checks import CHECKS, VERDICTS, Facts, Finding, Verdict
+from shoal.cluster.host_checks import CHECKS, VERDICTS, Facts, HostFinding, Verdict
 
 MOST_GROUPS = 3
 """So many different troubles of one kind are told apart; of more, the first is told as an example."""
@@ -17,7 +17,7 @@ class CheckRow:
     """What one check says of every host."""
 
     check: str
-    findings: Mapping[str, Finding]
+    findings: Mapping[str, HostFinding]
 
     @property
     def verdict(self) -> Verdict:
@@ -80,7 +80,7 @@ def _brackets(numbers: list[str]) -> str:
     return "[" + ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + "]"
 
 
-def _answer(facts: Facts) -> Finding:
+def _answer(facts: Facts) -> HostFinding:
     if "error" not in facts:
-        return Finding("ok", "answers")
-    return Finding("bad", facts["error"], "log in to that host (ssh HOST) and type shoal doctor there")
+        return HostFinding("ok", "answers")
+    return HostFinding("bad", facts["error"], "log in to that host (ssh HOST) and type shoal doctor there")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shoal.cluster import schedulers
 from shoal.machine.cores import usable_cpus
 from shoal.machine.memory import bytes_text
 
@@ -37,7 +38,7 @@ MOST_SKEW_S, BREAKING_SKEW_S = 1.0, 300.0  # munge and Kerberos refuse after fiv
 
 
 @dataclass(frozen=True)
-class Finding:
+class HostFinding:
     """What one check says of one host."""
 
     verdict: Verdict
@@ -45,113 +46,123 @@ class Finding:
     remedy: str = ""
 
 
-def _versions(hosts: Mapping[str, Facts]) -> dict[str, Finding]:
+def _versions(hosts: Mapping[str, Facts]) -> dict[str, HostFinding]:
     told = {host: {"python": facts["python"]["version"], **facts["versions"]} for host, facts in hosts.items()}
     names = next(iter(told.values()), {})
     usual = {name: Counter(versions[name] for versions in told.values()).most_common(1)[0][0] for name in names}
     return {host: _version(versions, usual, hosts[host]["python"]["executable"]) for host, versions in told.items()}
 
 
-def _version(have: Mapping[str, str | None], usual: Mapping[str, str | None], python: str) -> Finding:
+def _version(have: Mapping[str, str | None], usual: Mapping[str, str | None], python: str) -> HostFinding:
     """Ray refuses another Ray and another Python, to the patch; shoal's processes speak to their like only."""
     ray = have["ray"]
     if ray is None or tuple(map(int, re.findall(r"\d+", ray)[:2])) < OLDEST_RAY:
         wanted = f"'ray[tune]>={'.'.join(map(str, OLDEST_RAY))}'"
-        return Finding("bad", f"ray {ray or 'is not installed'}", f"{python} -m pip install {wanted}")
+        return HostFinding("bad", f"ray {ray or 'is not installed'}", f"{python} -m pip install {wanted}")
     other = [name for name in have if have[name] != usual[name]]
     detail = ", ".join(f"{name} {have[name] or 'none'}" for name in other or have)
     if not other:
-        return Finding("ok", detail)
+        return HostFinding("ok", detail)
     return _other_versions(other, usual, detail, python)
 
 
-def _other_versions(other: Sequence[str], usual: Mapping[str, str | None], detail: str, python: str) -> Finding:
+def _other_versions(other: Sequence[str], usual: Mapping[str, str | None], detail: str, python: str) -> HostFinding:
     """What to do about the packages whose versions are other ones than on most hosts."""
     detail += "; elsewhere " + ", ".join(f"{name} {usual[name] or 'none'}" for name in other)
     # What follows a + names a build, such as +cpu, that the package index does not have.
     exact = {name: (usual[name] or "").partition("+")[0] for name in other if name not in ("python", "shoal")}
     wanted = " ".join(f"'{name}=={version}'" for name, version in exact.items() if version)
     if wanted and not {"python", "shoal"} & set(other):
-        return Finding("bad" if "ray" in other else "warn", detail, f"{python} -m pip install {wanted}")
+        return HostFinding("bad" if "ray" in other else "warn", detail, f"{python} -m pip install {wanted}")
     remedy = "use one environment on every host, on a file system that they all share"
-    return Finding("bad" if {"python", "shoal"} & set(other) else "warn", detail, remedy)
+    return HostFinding("bad" if {"python", "shoal"} & set(other) else "warn", detail, remedy)
 
 
-def _interpreter(facts: Facts) -> Finding:
+def _interpreter(facts: Facts) -> HostFinding:
     python, variables = facts["python"], facts["variables"]
     if "PYTHONHOME" in variables:
-        return Finding("bad", f"PYTHONHOME={variables['PYTHONHOME']} replaces the standard library", "unset PYTHONHOME")
+        return HostFinding(
+            "bad", f"PYTHONHOME={variables['PYTHONHOME']} replaces the standard library", "unset PYTHONHOME"
+        )
     if python["shadowed"]:
         names = ", ".join(python["shadowed"])
-        return Finding("warn", f"PYTHONPATH={variables['PYTHONPATH']} hides the installed {names}", "unset PYTHONPATH")
+        return HostFinding(
+            "warn", f"PYTHONPATH={variables['PYTHONPATH']} hides the installed {names}", "unset PYTHONPATH"
+        )
     if python["safe_path"]:
-        return Finding("warn", "-P: modules of the working folder are not found", "unset PYTHONSAFEPATH; leave -P out")
-    return Finding("ok", python["executable"])
+        return HostFinding(
+            "warn", "-P: modules of the working folder are not found", "unset PYTHONSAFEPATH; leave -P out"
+        )
+    return HostFinding("ok", python["executable"])
 
 
-def _open_files(facts: Facts) -> Finding:
+def _open_files(facts: Facts) -> HostFinding:
     soft, hard = facts["limits"]["open_files"]
     if soft is None or soft >= GOOD_OPEN_FILES:
-        return Finding("ok", "unlimited" if soft is None else str(soft))
+        return HostFinding("ok", "unlimited" if soft is None else str(soft))
     most = GOOD_OPEN_FILES if hard is None else min(hard, GOOD_OPEN_FILES)
     detail = f"{soft}, at most {'any number' if hard is None else hard}"
     remedy = f"ulimit -n {most}" if most > soft else ""
     if most < GOOD_OPEN_FILES:
         ask = f"ask the administrator for a hard limit of {GOOD_OPEN_FILES} (limits.conf, LimitNOFILE)"
         remedy = f"{remedy}; {ask}" if remedy else ask
-    return Finding("bad" if most < FEWEST_OPEN_FILES else "warn", detail, remedy)
+    return HostFinding("bad" if most < FEWEST_OPEN_FILES else "warn", detail, remedy)
 
 
-def _threads(facts: Facts) -> Finding:
+def _threads(facts: Facts) -> HostFinding:
     tasks, (limit, hard) = facts["tasks"], facts["limits"]["processes"]
     rooms = {"ulimit -u": (limit, tasks["of_user"]), "threads-max": (tasks["threads_max"], tasks["of_all"])}
     left = {name: most - now for name, (most, now) in rooms.items() if most is not None}
     if tasks["cgroup_room"] is not None:
         left["the cgroup's pids.max"] = tasks["cgroup_room"]
     if not left:
-        return Finding("ok", "unlimited")
+        return HostFinding("ok", "unlimited")
     by, room = min(left.items(), key=lambda pair: pair[1])
     need = THREADS_PER_NODE + THREADS_PER_CPU * _usable_cpus(facts)
     detail = f"{by} allows {room} more"
     if room >= need:
-        return Finding("ok", detail)
+        return HostFinding("ok", detail)
     raised = f"ulimit -u {'unlimited' if hard is None else hard}"
     ask = f"ask the administrator for room for {need}, or run fewer workers: --num-workers N"
     remedy = f"{raised}; or {ask}" if by == "ulimit -u" and (hard is None or hard > limit) else ask
-    return Finding("bad" if room < need // 2 else "warn", f"{detail}; Ray wants {need}", remedy)
+    return HostFinding("bad" if room < need // 2 else "warn", f"{detail}; Ray wants {need}", remedy)
 
 
-def _core_dumps(facts: Facts) -> Finding:
+def _core_dumps(facts: Facts) -> HostFinding:
     soft, _ = facts["limits"]["core"]
     if soft == 0:
-        return Finding("ok", "off")
+        return HostFinding("ok", "off")
     size = "of any size" if soft is None else f"up to {bytes_text(soft)}"
-    return Finding("warn", f"on, {size}: a crash writes a process's memory to the disk", "ulimit -c 0")
+    return HostFinding("warn", f"on, {size}: a crash writes a process's memory to the disk", "ulimit -c 0")
 
 
-def _shm(facts: Facts) -> Finding:
+def _shm(facts: Facts) -> HostFinding:
     shm, memory = facts["shm"], facts["memory"]["total"]
     if shm is None or not shm["writable"]:
-        return Finding("bad", "is missing or cannot be written", "sudo mount -t tmpfs tmpfs /dev/shm")
+        return HostFinding("bad", "is missing or cannot be written", "sudo mount -t tmpfs tmpfs /dev/shm")
     store = min(0.3 * memory, LARGEST_SLOW_STORE)
     detail = f"{bytes_text(shm['free'])} free of {bytes_text(shm['size'])}"
     if shm["free"] >= store:
-        return Finding("ok", detail)
+        return HostFinding("ok", detail)
     detail += f"; Ray's object store wants {bytes_text(store)} and goes to the disk instead"
     if shm["size"] < store:
-        return Finding("warn", detail, f"docker run --shm-size={store * 1.1 / 2**30:.1f}g, or ask the administrator")
-    return Finding("warn", detail, "remove what is left of yours: find /dev/shm -user $USER -ls")
+        return HostFinding(
+            "warn", detail, f"docker run --shm-size={store * 1.1 / 2**30:.1f}g, or ask the administrator"
+        )
+    return HostFinding("warn", detail, "remove what is left of yours: find /dev/shm -user $USER -ls")
 
 
-def _memory(facts: Facts) -> Finding:
+def _memory(facts: Facts) -> HostFinding:
     memory = facts["memory"]
     limited = (
         f", the limit of a cgroup, of {bytes_text(memory['machine'])}" if memory["total"] < memory["machine"] else ""
     )
     detail = f"{bytes_text(memory['available'])} free of {bytes_text(memory['total'])}{limited}"
     if memory["available"] >= LEAST_MEMORY:
-        return Finding("ok", detail)
-    return Finding("warn", detail, "ask the scheduler for more (--mem), or see what runs: ps -u $USER -o pid,rss,cmd")
+        return HostFinding("ok", detail)
+    return HostFinding(
+        "warn", detail, "ask the scheduler for more (--mem), or see what runs: ps -u $USER -o pid,rss,cmd"
+    )
 
 
 def temp_problem(folder: Facts) -> str | None:
@@ -168,23 +179,25 @@ def temp_problem(folder: Facts) -> str | None:
     return "is mounted noexec" if folder["noexec"] else None
 
 
-def _temp_folder(facts: Facts) -> Finding:
+def _temp_folder(facts: Facts) -> HostFinding:
     problems = {folder["path"]: temp_problem(folder) for folder in facts["temp_folders"]}
     good = [path for path, problem in problems.items() if problem is None]
     told = "; ".join(f"{path} {problem}" for path, problem in problems.items() if problem)
     if not good:
-        return Finding("bad", told, "export TMPDIR=/FOLDER, one that is short, on a disk of the host, and has space")
+        return HostFinding(
+            "bad", told, "export TMPDIR=/FOLDER, one that is short, on a disk of the host, and has space"
+        )
     first = facts["temp_folders"][0]
     if first["path"] == good[0]:
-        return Finding("ok", f"{first['path']} ({first['file_system']}, {bytes_text(first['space']['free'])} free)")
-    return Finding("warn", told, f"unset RAY_TMPDIR; export TMPDIR={good[0]}")
+        return HostFinding("ok", f"{first['path']} ({first['file_system']}, {bytes_text(first['space']['free'])} free)")
+    return HostFinding("warn", told, f"unset RAY_TMPDIR; export TMPDIR={good[0]}")
 
 
-def _addresses(hosts: Mapping[str, Facts]) -> dict[str, Finding]:
+def _addresses(hosts: Mapping[str, Facts]) -> dict[str, HostFinding]:
     return {host: _address(facts, alone=len(hosts) == 1) for host, facts in hosts.items()}
 
 
-def _address(facts: Facts, alone: bool) -> Finding:
+def _address(facts: Facts, alone: bool) -> HostFinding:
     """The host name's address matters to a Ray started by hand: it takes that one, loopback or not."""
     found = {entry["address"]: entry["interface"] for entry in facts["addresses"] if _is_reachable(entry["address"])}
     resolved = facts["resolves_to"]
@@ -192,15 +205,15 @@ def _address(facts: Facts, alone: bool) -> Finding:
     if facts.get("reached_by"):
         told = f"reached by {facts['reached_by']} of {told}"
     if alone:
-        return Finding("ok", told)
+        return HostFinding("ok", told)
     if not found:
-        return Finding("bad", told, "the host has no network that others could reach: ip -brief address")
+        return HostFinding("bad", told, "the host has no network that others could reach: ip -brief address")
     if resolved and any(_is_reachable(address) for address in resolved):
-        return Finding("ok", told)
+        return HostFinding("ok", told)
     name = facts["hostname"]
     trap = f"{name} resolves to {', '.join(resolved)}" if resolved else f"{name} does not resolve"
     remedy = "nothing for shoal launch; for ray start by hand add --node-ip-address with the address shown"
-    return Finding("warn", f"{trap}; it has {told}", remedy)
+    return HostFinding("warn", f"{trap}; it has {told}", remedy)
 
 
 def _is_reachable(address: str) -> bool:
@@ -208,7 +221,7 @@ def _is_reachable(address: str) -> bool:
     return not (known.is_loopback or known.is_link_local or known.is_unspecified)
 
 
-def _clocks(hosts: Mapping[str, Facts]) -> dict[str, Finding]:
+def _clocks(hosts: Mapping[str, Facts]) -> dict[str, HostFinding]:
     """How far a host's clock is from the asking one's; what the message's way may explain does not count."""
     findings = {}
     for host, facts in hosts.items():
@@ -218,46 +231,48 @@ def _clocks(hosts: Mapping[str, Facts]) -> dict[str, Finding]:
         unsure = (facts["answered_at"] - facts["asked_at"]) / 2
         off = abs(offset) - unsure
         if off <= MOST_SKEW_S:
-            findings[host] = Finding("ok", f"within {abs(offset) + unsure:.1f} s")
+            findings[host] = HostFinding("ok", f"within {abs(offset) + unsure:.1f} s")
         else:
             verdict: Verdict = "bad" if off > BREAKING_SKEW_S else "warn"
             remedy = "sudo chronyc makestep, or ask the administrator to enable NTP"
-            findings[host] = Finding(verdict, f"{offset:+.1f} s, give or take {unsure:.1f}", remedy)
+            findings[host] = HostFinding(verdict, f"{offset:+.1f} s, give or take {unsure:.1f}", remedy)
     return findings
 
 
-def _token(facts: Facts) -> Finding:
+def _token(facts: Facts) -> HostFinding:
     mode = facts["variables"].get("RAY_AUTH_MODE", "token")
     if mode != "token":
-        return Finding("bad", f"RAY_AUTH_MODE={mode}: anybody could run code as you", "unset RAY_AUTH_MODE")
+        return HostFinding("bad", f"RAY_AUTH_MODE={mode}: anybody could run code as you", "unset RAY_AUTH_MODE")
     for file in facts["token_files"]:
         path = file["path"]
         if int(file["mode"], 8) & 0o077:
-            return Finding("bad", f"{path} has mode {file['mode']}: others can read it", f"chmod 600 {path}")
+            return HostFinding("bad", f"{path} has mode {file['mode']}: others can read it", f"chmod 600 {path}")
         if file["owner"] != "us":
-            return Finding("bad", f"{path} belongs to {file['owner']}", f"mv {path} {path}.not-mine")
+            return HostFinding("bad", f"{path} belongs to {file['owner']}", f"mv {path} {path}.not-mine")
     if "RAY_AUTH_TOKEN" in facts["ray_variables"]:
-        return Finding("warn", "RAY_AUTH_TOKEN is set, and Ray prefers it to any file", "unset RAY_AUTH_TOKEN")
-    return Finding("ok", ", ".join(f"{file['path']} {file['mode']}" for file in facts["token_files"]) or "no old one")
+        return HostFinding("warn", "RAY_AUTH_TOKEN is set, and Ray prefers it to any file", "unset RAY_AUTH_TOKEN")
+    return HostFinding(
+        "ok", ", ".join(f"{file['path']} {file['mode']}" for file in facts["token_files"]) or "no old one"
+    )
 
 
-def _ray_variables(facts: Facts) -> Finding:
+def _ray_variables(facts: Facts) -> HostFinding:
     names = [name for name in facts["ray_variables"] if not name.startswith("RAY_AUTH_")]
     address = facts["variables"].get("RAY_ADDRESS")
     if not names:
-        return Finding("ok", "none")
+        return HostFinding("ok", "none")
     told = ", ".join(f"{name}={address}" if name == "RAY_ADDRESS" else name for name in names)
-    return Finding("warn", f"{told} set", f"unset {' '.join(names)}")
+    return HostFinding("warn", f"{told} set", f"unset {' '.join(names)}")
 
 
-def _preload(facts: Facts) -> Finding:
+def _preload(facts: Facts) -> HostFinding:
     value = facts["variables"].get("LD_PRELOAD")
     if not value:
-        return Finding("ok", "none")
-    return Finding("warn", f"{value} is loaded into every process of Ray", "unset LD_PRELOAD")
+        return HostFinding("ok", "none")
+    return HostFinding("warn", f"{value} is loaded into every process of Ray", "unset LD_PRELOAD")
 
 
-def _proxies(hosts: Mapping[str, Facts]) -> dict[str, Finding]:
+def _proxies(hosts: Mapping[str, Facts]) -> dict[str, HostFinding]:
     """What the hosts say to each other must not go through a proxy, which could not reach them."""
     findings = {}
     for host, facts in hosts.items():
@@ -265,9 +280,9 @@ def _proxies(hosts: Mapping[str, Facts]) -> dict[str, Finding]:
         direct = "*" in ends or all(name.endswith(ends) for name in hosts)
         told = ", ".join(f"{name}={value}" for name, value in facts["proxies"].items())
         if not told or direct or len(hosts) == 1:
-            findings[host] = Finding("ok", told or "none")
+            findings[host] = HostFinding("ok", told or "none")
         else:
-            findings[host] = Finding("warn", f"{told}, between the hosts too", "export no_proxy='*' NO_PROXY='*'")
+            findings[host] = HostFinding("warn", f"{told}, between the hosts too", "export no_proxy='*' NO_PROXY='*'")
     return findings
 
 
@@ -276,30 +291,32 @@ def _usable_cpus(facts: Facts) -> int:
     return usable_cpus(range(facts["cpus"]["affinity"]), facts["cpus"]["cgroup"], given.get("cpus_here"))
 
 
-def _cpus(facts: Facts) -> Finding:
+def _cpus(facts: Facts) -> HostFinding:
     cpus, given = facts["cpus"], facts["allocation"] or {}
     if "error" in given:
-        return Finding("bad", given["error"], "name the scheduler: --scheduler slurm|pbs|lsf|cobalt|sge|none")
+        return HostFinding(
+            "bad", given["error"], f"name the scheduler: --scheduler {'|'.join([*schedulers.names(), 'none'])}"
+        )
     promised = given.get("cpus_here")
     told = {"affinity": cpus["affinity"], "cgroup": cpus["cgroup"], given.get("scheduler", ""): promised}
     parts = ", ".join(f"{name} {number:g}" for name, number in told.items() if number is not None)
     detail = f"{_usable_cpus(facts)} of {cpus['machine']} ({parts})"
     if promised is None or _usable_cpus(facts) >= promised:
-        return Finding("ok", detail)
+        return HostFinding("ok", detail)
     remedy = "srun --cpus-per-task N --cpu-bind=none, mpirun --bind-to none, or aprun -cc none"
-    return Finding("warn", f"{detail}: fewer than the scheduler gave", remedy)
+    return HostFinding("warn", f"{detail}: fewer than the scheduler gave", remedy)
 
 
-def _gpus(facts: Facts) -> Finding:
+def _gpus(facts: Facts) -> HostFinding:
     variables = facts["gpu_variables"]
     if "ROCR_VISIBLE_DEVICES" in variables and "HIP_VISIBLE_DEVICES" not in variables:
         remedy = "export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES; unset ROCR_VISIBLE_DEVICES"
-        return Finding("bad", "ROCR_VISIBLE_DEVICES without HIP_VISIBLE_DEVICES, which Ray refuses", remedy)
+        return HostFinding("bad", "ROCR_VISIBLE_DEVICES without HIP_VISIBLE_DEVICES, which Ray refuses", remedy)
     told = ", ".join(f"{name}={value}" for name, value in variables.items())
-    return Finding("ok", f"{len(facts['gpus'])}{f' ({told})' if told else ''}")
+    return HostFinding("ok", f"{len(facts['gpus'])}{f' ({told})' if told else ''}")
 
 
-def _other_rays(facts: Facts) -> Finding:
+def _other_rays(facts: Facts) -> HostFinding:
     rays, folder = facts["tasks"]["rays"], facts["tmp_ray"]
     told = []
     if rays["ours"]:
@@ -309,39 +326,41 @@ def _other_rays(facts: Facts) -> Finding:
     if rays["others"]:
         told.append(f"{rays['others']} Ray daemons of other users")
     if not rays["ours"] and "another user" not in folder.values():
-        return Finding("ok", told[0] if told else "none")
+        return HostFinding("ok", told[0] if told else "none")
     see = "see whether you still need them: ps -u $USER -o pid,lstart,cmd | grep -E 'raylet|gcs_server'"
     explicit = "give the address: ray.init('HOST:PORT'), --ray-address HOST:PORT; never auto"
-    return Finding("warn", "; ".join(told), see if rays["ours"] else explicit)
+    return HostFinding("warn", "; ".join(told), see if rays["ours"] else explicit)
 
 
-def _selinux(facts: Facts) -> Finding:
+def _selinux(facts: Facts) -> HostFinding:
     selinux = facts["selinux"]
     if not selinux["enforcing"]:
-        return Finding("ok", "off")
+        return HostFinding("ok", "off")
     if "unconfined" in selinux["context"]:
-        return Finding("ok", "enforcing, but you are unconfined")
-    return Finding("warn", f"confines you as {selinux['context']}", "if a socket is refused: ausearch -m avc -ts today")
+        return HostFinding("ok", "enforcing, but you are unconfined")
+    return HostFinding(
+        "warn", f"confines you as {selinux['context']}", "if a socket is refused: ausearch -m avc -ts today"
+    )
 
 
-def _umask(facts: Facts) -> Finding:
+def _umask(facts: Facts) -> HostFinding:
     umask = facts["umask"]
     if umask is None or int(umask, 8) & 0o002:
-        return Finding("ok", umask or "unknown")
-    return Finding("warn", f"{umask}: everybody may write the files that you create", "umask 022")
+        return HostFinding("ok", umask or "unknown")
+    return HostFinding("warn", f"{umask}: everybody may write the files that you create", "umask 022")
 
 
-def _encoding(facts: Facts) -> Finding:
+def _encoding(facts: Facts) -> HostFinding:
     encoding = facts["encoding"]
     if re.fullmatch(r"utf-?8", encoding, re.IGNORECASE):
-        return Finding("ok", encoding)
-    return Finding("warn", f"{encoding} cannot write every name", "export LC_ALL=C.UTF-8")
+        return HostFinding("ok", encoding)
+    return HostFinding("warn", f"{encoding} cannot write every name", "export LC_ALL=C.UTF-8")
 
 
-Check = Callable[[Mapping[str, Facts]], dict[str, Finding]]
+Check = Callable[[Mapping[str, Facts]], dict[str, HostFinding]]
 
 
-def _each(check: Callable[[Facts], Finding]) -> Check:
+def _each(check: Callable[[Facts], HostFinding]) -> Check:
     """A check that looks at one host at a time."""
     return lambda hosts: {host: check(facts) for host, facts in hosts.items()}
 

@@ -10,7 +10,6 @@ A command with a FOLDER is a Ray: all of it is deaf to SIGUSR1 and SIGUSR2, with
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import resource
@@ -19,30 +18,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+from shoal.machine.processes import adopt_orphans, below, children_of_all, end_with_parent, processes
+
 POLL_S = 0.02
 LAST_GRACE_S = 2.0
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every process that our descendants leave behind."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def end_with_parent() -> None:
-    """Be told to end when the parent is killed; for a process between fork and exec."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end_descendants(grace_s: float, spared: int = 0) -> None:
     """Ask everything below this process to end, then make it, and bury it, but for one whose code is still wanted."""
     asked: set[int] = set()
     deadline = monotonic() + grace_s
-    while left := _descendants():
+    while left := below([os.getpid()], children_of_all()):
         number = signal.SIGTERM if monotonic() < deadline else signal.SIGKILL
         for pid in left:
             if number == signal.SIGKILL or pid not in asked:
@@ -127,43 +116,16 @@ def copy_logs(folder: Path, target: Path) -> None:
             shutil.copy(logs, target)
 
 
-def _descendants() -> list[int]:
-    """The pids below this process that are alive, the oldest first."""
-    children: dict[int, list[int]] = {}
-    for pid, parent, is_dead in _processes():
-        if not is_dead:
-            children.setdefault(parent, []).append(pid)
-    found, todo = [], [os.getpid()]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return sorted(found)
-
-
 def _bury_orphans(spared: int) -> None:
     """Bury the dead that were left to us, where no init does it; not the command, whose code is still wanted."""
-    for pid, parent, is_dead in _processes():
+    for pid, parent, is_dead in processes():
         if is_dead and parent == os.getpid() and pid != spared:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
 
-def _processes() -> Iterator[tuple[int, int, bool]]:
-    """Every process that can be seen: its pid, its parent's, and whether it only waits to be buried."""
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with contextlib.suppress(OSError, ValueError):
-                state, parent = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:2]
-                yield int(name), int(parent), state == "Z"
-
-
 def _code(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def main() -> None:

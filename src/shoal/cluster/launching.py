@@ -32,7 +32,7 @@ from shoal.cluster.job_folder import (
     published,
     withdraw,
 )
-from shoal.cluster.keeper import adopt_orphans, end_descendants
+from shoal.cluster.keeper import end_descendants
 from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import PortRange
 from shoal.cluster.ranks import Rank, rank_of
@@ -41,6 +41,7 @@ from shoal.cluster.start_commands import agents_command
 from shoal.cluster.user_command import UserCommand
 from shoal.errors import ClusterError, ConfigError
 from shoal.machine.host_names import is_own_name, short_name
+from shoal.machine.processes import adopt_orphans
 from shoal.machine.ray_variables import LOOPBACK, token_variables
 from shoal.machine.signals import ECHO_S, RESUME_ME
 

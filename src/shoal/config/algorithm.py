@@ -30,3 +30,5 @@ class Algorithm(BaseModel):
     }
     batch_key: ClassVar[str] = "train_batch_size"  # the key that the length of an iteration follows from
     mutable: ClassVar[tuple[str, ...]] = ("lr", "gamma", "grad_clip")  # keys that may change while a run trains
+    more_exploration: ClassVar[str] = "config.exploration_config"  # what to set if all episodes have the same return
+    clips_reported_norm: ClassVar[bool] = True  # grad_clip limits the gradient whose norm is grad_gnorm

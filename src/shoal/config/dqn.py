@@ -106,6 +106,7 @@ class DQNConfig(AlgorithmConfig):
     }
     batch_key = "timesteps_per_iteration"
     mutable = (*AlgorithmConfig.mutable, "training_intensity", "target_network_update_freq")
+    more_exploration = "a longer config.exploration_config.epsilon_timesteps"
 
     train_batch_size: Size = 32
     """Number of transitions that one update learns from."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 
 from shoal.config.fields import text
-from shoal.config.programs import checked_program
+from shoal.config.program_envs import checked_program
 
 
 def env_source(value: Any) -> str | dict[str, Any] | Callable[..., Any] | None:

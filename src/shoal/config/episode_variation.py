@@ -14,8 +14,8 @@ from pydantic_core import PydanticCustomError
 
 from shoal.config.fields import MAX_DEPTH, number, text
 from shoal.config.problems import got, printable
-from shoal.config.results import is_result_name, result_hint
-from shoal.config.stopping import limit_of
+from shoal.config.result_names import is_result_name, result_hint
+from shoal.config.stop_criteria import limit_of
 
 Sign = Literal[">=", "<="]
 

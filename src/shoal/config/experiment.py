@@ -27,7 +27,7 @@ from shoal.config.overrides import Override, set_in
 from shoal.config.problems import got, printable, sentences
 from shoal.config.search_spaces import space_kind, spaces_in
 from shoal.config.settings import AlgorithmConfig, key_paths
-from shoal.config.stopping import ScoreAttr, stop_criteria
+from shoal.config.stop_criteria import ScoreAttr, stop_criteria
 from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, SWEEP_KEYS, nearest
 from shoal.errors import ConfigError
 
@@ -67,7 +67,8 @@ class Experiment(BaseModel):
     restore: Text | None = None
     """A run, a checkpoint or the name of a run whose policy a new run starts with; null: none.
 
-    Weights and observation filter are taken; optimiser, counters and episodes are not. Other settings may differ."""
+    Weights, observation filter and reward scale are taken; optimiser, counters and episodes are not. Other settings
+    may differ."""
     config: InstanceOf[AlgorithmConfig]
     """The algorithm's own keys."""
 

@@ -30,6 +30,7 @@ class PPOConfig(OnPolicyConfig):
         "target_kl",
         "num_sgd_iter",
     )
+    more_exploration = "config.entropy_coeff=0.01"
 
     lr: Positive = 5e-4
     """Learning rate (classic RLlib: 5e-5; 5e-4 suits Adam on small networks and minibatches of 64)."""
@@ -42,7 +43,7 @@ class PPOConfig(OnPolicyConfig):
     kl_target: Positive = 0.01
     """KL divergence per iteration that the adaptive penalty aims at."""
     target_kl: Positive | None = None
-    """Passes over a batch end once the last one's mean KL divergence from the policy that sampled is over 1.5 of this.
+    """Passes over a batch end once the mean KL divergence from the policy that sampled is over 1.5 times this.
 
     null: all num_sgd_iter are made (classic RLlib: no such key; kl_target is the penalty's)."""
     num_sgd_iter: Size = 10

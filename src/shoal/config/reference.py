@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from shoal.config.algorithms import algorithm_names
 from shoal.config.experiment import Experiment, algorithm_class
-from shoal.config.results import CUSTOM_METRICS, result_names
+from shoal.config.result_names import CUSTOM_METRICS, result_names
 from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
@@ -74,7 +74,7 @@ def topics(run: str) -> dict[str, list[KeyRow]]:
 def experiment_rows() -> list[KeyRow]:
     """Every key that may stand beside `config` in an experiment."""
     rows = [row for row in _rows(Experiment, _experiment_schema(), {}, "") if row.key in EXPERIMENT_KEYS]
-    return [KeyRow("env", "text", "", meanings(AlgorithmConfig)["env"]), *rows]
+    return [KeyRow("env", "text, or mapping", "", meanings(AlgorithmConfig)["env"]), *rows]
 
 
 def stop_rows() -> list[KeyRow]:

@@ -50,6 +50,7 @@ from shoal.errors import ConfigError
 Config = TypeVar("Config", bound="AlgorithmConfig")
 
 AUTO_ENVS = 8
+LEAST_ENV_MEMORY_MB = 100
 
 NULL_IS_DEFAULT = (
     "env_config",
@@ -77,13 +78,29 @@ class AlgorithmConfig(Algorithm):
     env_config: FreeMapping = {}
     """Configuration that the environment gets.
 
-    worker_index, vector_index, env_index and num_workers are attributes of it."""
+    worker_index, vector_index, env_index and num_workers are attributes of it, and so are scratch_dir, an empty folder
+    of the environment's own, and port, a free one."""
     wrappers: Wrappers = ()
     """Wrappers around each environment, from inside to outside: [{FrameStackObservation: {stack_size: 4}}].
 
     Each is the name of one of Gymnasium's, module:Class or file.py:Class, alone or with its arguments as here."""
     max_env_failures: Count | None = 1000
     """Number of environment failures that a run survives; one more ends it, saved, with the cause; null: any number."""
+    env_isolation: Literal["auto", "none", "process"] = "auto"
+    """Where environments run: none: in the process of their worker; process: each in a process of its own.
+
+    In its own process an environment may hang, crash or exit, and is replaced alone; steps are taken as environments
+    are ready, on all cores, with the same result. auto: process where a timeout or memory limit is set, else none."""
+    env_step_timeout_s: Positive | None = None
+    """Longest time of one step in seconds, after which the environment is ended and started again; null: no limit."""
+    env_reset_timeout_s: Positive | None = None
+    """Longest time of a reset, or of making an environment, in seconds; null: no limit."""
+    env_memory_limit_mb: Size | None = None
+    """Most memory of an environment's process and all that it starts, in megabytes, at least 100; null: no limit."""
+    env_restart_delay_s: NonNegative = 0
+    """Seconds before a failed environment starts again, doubled with each further failure in a row, up to 64 times.
+
+    Needs environments in processes of their own, where the others do not wait for it."""
     horizon: Size | None = None
     """Longest episode in steps, after which it is truncated; null: the environment's own limit."""
     env_task_fn: FunctionSource = None
@@ -161,7 +178,7 @@ class AlgorithmConfig(Algorithm):
     grad_clip: Positive | None = 0.5
     """Largest norm of a gradient; null: no limit (classic RLlib: null).
 
-    The policy's part and the value function's are clipped apart; layers that they share count with the policy's."""
+    The policy's part and the value function's are clipped separately; shared layers count with the policy's."""
     model: ModelConfig = ModelConfig()
     """The network."""
     framework: Framework = "auto"
@@ -207,6 +224,11 @@ class AlgorithmConfig(Algorithm):
     def num_envs(self) -> int:
         """Training environments in all."""
         return max(self.worker_count, 1) * self.envs_per_worker
+
+    @property
+    def isolates_envs(self) -> bool:
+        """Whether environments run in processes of their own."""
+        return self.env_isolation == "process" or (self.env_isolation == "auto" and bool(self._limits_on_envs()))
 
     @property
     def envs_per_worker(self) -> int:
@@ -274,6 +296,7 @@ class AlgorithmConfig(Algorithm):
         found += self._ability_conflicts()
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
+        found += self._isolation_conflicts()
         if self.evaluation_parallel_to_training:
             found += [
                 f"config.evaluation_parallel_to_training: nothing is evaluated meanwhile; set {key} too"
@@ -333,6 +356,32 @@ class AlgorithmConfig(Algorithm):
                 for name in stage["until"]
                 if name.startswith("evaluation/")
             ]
+        return found
+
+    def _limits_on_envs(self) -> list[str]:
+        """The keys that limit an environment, of those that are set."""
+        keys = ("env_step_timeout_s", "env_reset_timeout_s", "env_memory_limit_mb")
+        return [key for key in keys if getattr(self, key) is not None]
+
+    def _isolation_conflicts(self) -> list[str]:
+        """What is asked of environments that run in the process of their worker, and cannot be had there."""
+        found: list[str] = []
+        if self.env_isolation == "none":
+            found += [
+                f"config.{key}: in the worker's own process nobody can end an environment; "
+                "set env_isolation: process, or leave env_isolation out"
+                for key in self._limits_on_envs()
+            ]
+        if self.env_memory_limit_mb is not None and self.env_memory_limit_mb < LEAST_ENV_MEMORY_MB:
+            found.append(
+                f"config.env_memory_limit_mb: Python alone takes about a third of {LEAST_ENV_MEMORY_MB} MB; "
+                f"set at least {LEAST_ENV_MEMORY_MB} (got {self.env_memory_limit_mb})"
+            )
+        if self.env_restart_delay_s and not self.isolates_envs:
+            found.append(
+                "config.env_restart_delay_s: in one process all environments would wait for one; "
+                "set env_isolation: process, or leave it out"
+            )
         return found
 
     def _unread(self, key: str, unread: bool, why: str) -> list[str]:

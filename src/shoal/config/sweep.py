@@ -21,10 +21,10 @@ from shoal.config.experiment import (
 from shoal.config.fields import MAX_SIZE, text, whole
 from shoal.config.overrides import Override
 from shoal.config.problems import got, printable
-from shoal.config.results import is_result_name, result_hint
+from shoal.config.result_names import is_result_name, result_hint
 from shoal.config.search_spaces import Setting as Setting
 from shoal.config.search_spaces import combinations, find_settings
-from shoal.config.stopping import limit_of
+from shoal.config.stop_criteria import limit_of
 from shoal.config.sweep_checks import MUTATIONS, conflicts, resolved
 from shoal.config.sweep_checks import trial_count as trial_count
 from shoal.config.sweep_description import MethodChoice as MethodChoice

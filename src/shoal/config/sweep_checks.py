@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.config.algorithms import ALGORITHMS
-from shoal.config.results import COUNTERS
+from shoal.config.result_names import COUNTERS
 from shoal.config.search_spaces import LISTED, Setting, checked_setting, find_settings, space_kind
 from shoal.config.sweep_description import Sweep
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, TuneMethod

@@ -20,12 +20,14 @@ class TRPOConfig(OnPolicyConfig):
         "max_kl": "largest KL divergence that a step may have (TRPO)",
     }
     mutable = (*OnPolicyConfig.mutable, "num_sgd_iter", "max_kl", "cg_iters", "cg_damping", "line_search_steps")
+    more_exploration = "a larger config.train_batch_size"
+    clips_reported_norm = False  # that norm is the policy's, and only the value fit's gradients are clipped
 
     max_kl: KLLimit = "auto"
     """Largest mean KL divergence of a new policy from the one before it: the size of the trust region.
 
-    The divergence adds up over the numbers of an action; auto: 0.01 for each number, choice and bit of it. So it is for
-    sb3-contrib, whose target_kl is their mean: multiply that by how many there are (Spinning Up: 0.01 for all)."""
+    The divergence adds up over the numbers of an action; auto: 0.01 for each number, choice and bit of it.
+    sb3-contrib's target_kl is a mean over them: multiply it by their number (Spinning Up: 0.01 in total)."""
     cg_iters: Size = 10
     """Number of iterations of conjugate gradient, each with one Fisher-vector product."""
     cg_damping: NonNegative = 0.1

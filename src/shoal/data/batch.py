@@ -145,6 +145,15 @@ class Incident:
     traceback: str
     host: str = ""  # where it happened, if that is another process
     settings: str = ""  # task and drawn values of the episode, if there are any
+    kind: str = "error"  # or hang, signal, exit, memory: what only a process of its own survives
+    exit_code: int | None = None  # of the environment's process; a signal as a negative number
+    output: str = ""  # the last that the process printed, with the Python stack where it hung or crashed
+    time: float = 0.0  # seconds since 1970
+    seeding: int = 0  # how many seeds the environment has had
+    task: Any = None
+    options: dict[str, Any] = field(default_factory=dict)  # drawn for the episode
+    env_config: dict[str, Any] = field(default_factory=dict)
+    actions: NDArray[Any] | None = field(default=None, compare=False)  # [n, A], since the seed, the last one included
 
 
 @dataclass(frozen=True, kw_only=True)

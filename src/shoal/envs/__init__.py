@@ -1,1 +1,21 @@
 """A simulation before it meets a policy: making it, its spaces, stepping many of it, checking it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.envs.case_env import CaseEnv
+    from shoal.envs.faults import FaultEnv
+
+__all__ = ["CaseEnv", "FaultEnv"]
+
+MODULES = {"CaseEnv": "shoal.envs.case_env", "FaultEnv": "shoal.envs.faults"}
+
+
+def __getattr__(name: str) -> Any:
+    """What users import from here, when they do; other parts of shoal name the module they need."""
+    if name in MODULES:
+        return getattr(import_module(MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ import signal
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from shoal.envs.context import EnvContext
 from shoal.errors import ConfigError, EnvError
+from shoal.machine.processes import end_with_parent
 
 TEMPLATE_ENDING = ".template"
 LOG = "log.solver"
@@ -129,6 +131,7 @@ class CaseEnv(gymnasium.Env[Any, Any], ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=partial(end_with_parent, signal.SIGKILL),
             )
             try:
                 code = process.wait(self.timeout_s)
@@ -161,13 +164,20 @@ class CaseEnv(gymnasium.Env[Any, Any], ABC):
         place = kept / f"env{self.config.env_index}_{self.case.name}"
         self._remove(place)
         shutil.move(self.case, place)
-        for old in sorted(kept.glob(f"env{self.config.env_index}_case_*"))[: -self.keep_failed]:
+        os.utime(place)
+        # By age, not by name: an environment that takes the place of another begins to count anew.
+        newest_first = sorted(kept.glob(f"env{self.config.env_index}_case_*"), key=_modified, reverse=True)
+        for old in newest_first[self.keep_failed :]:
             self._remove(old)
         return str(place)
 
     @staticmethod
     def _remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _modified(folder: Path) -> int:
+    return folder.stat().st_mtime_ns
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shoal.config.programs import FmuConfig, fmu_config
+from shoal.config.program_envs import FmuConfig, fmu_config
 from shoal.envs.context import EnvContext
 from shoal.envs.expressions import Expression
 from shoal.errors import ConfigError, EnvError, EnvStartError

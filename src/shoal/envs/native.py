@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
@@ -19,6 +19,8 @@ from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import Steps, plain_numbers
 from shoal.errors import EnvError
 
+T = TypeVar("T")
+
 
 class NativeVector:
     """A `gymnasium.vector.VectorEnv` behind the `Vector` contract, whatever its way to reset.
@@ -31,7 +33,6 @@ class NativeVector:
         self, env: VectorEnv[Any, Any, Any], obs_spec: ObsSpec, action_spec: ActionSpec, seed: int, first_index: int = 0
     ) -> None:
         self.env = env
-        self.envs: list[Any] = [env]
         self.task: Any = None  # never another: a curriculum refuses native vector environments
         self.num_envs = env.num_envs
         self.can_replay = False
@@ -101,6 +102,10 @@ class NativeVector:
     def set_state(self, state: dict[str, Any]) -> None:
         """See `Vector`."""
         self._resets = int(state["resets"])
+
+    def call(self, fn: Callable[[Any], T]) -> list[T]:
+        """See `Vector`."""
+        return [fn(self.env)]
 
     def close(self) -> None:
         """See `Vector`."""

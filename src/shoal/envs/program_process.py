@@ -7,7 +7,6 @@ for the other.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hmac
 import os
 import secrets
@@ -19,17 +18,18 @@ import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from shoal.envs.line_protocol import MOST_BYTES, read, written
 from shoal.errors import ConfigError, EnvError, EnvStartError
+from shoal.machine.processes import end_with_parent
 
 ENDING_S = 2.0  # between being told to end and being killed
 PRINTED_BYTES = 4000  # of what the program printed last
 ADDRESS, TOKEN = "SHOAL_ADDRESS", "SHOAL_TOKEN"
-_PR_SET_PDEATHSIG = 1
 
 
 class Link:
@@ -131,7 +131,8 @@ class ProgramProcess:
                 stdout=piped,
                 stderr=piped,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                # It gets the end of its stream when we die; one that does not read is killed by the kernel.
+                preexec_fn=partial(end_with_parent, signal.SIGKILL),
             )
         except OSError as error:
             self._remove()
@@ -291,8 +292,3 @@ def _found(program: str, folder: str) -> str:
     if not os.access(file, os.X_OK):
         raise ConfigError(f"env.command: {file} may not be executed; type chmod +x {file}, or name its interpreter")
     return str(file)
-
-
-def _end_with_parent() -> None:
-    # The program gets the end of its stream when we die; one that does not read is killed by the kernel.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

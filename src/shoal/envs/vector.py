@@ -1,8 +1,8 @@
 """N environments stepped as one, written straight into arrays, each guarded at the boundary.
 
-Whatever stands behind it (Python environments in this process, a native vector environment, later processes of their
-own), a vector has same-step autoreset: the row that `step` writes is where the next action is taken, and the true last
-observation of a truncated episode is handed over apart.
+Whatever stands behind it (Python environments in this process or in processes of their own, a native vector
+environment), a vector has same-step autoreset: the row that `step` writes is where the next action is taken, and the
+true last observation of a truncated episode is handed over apart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from time import time
+from typing import Any, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -25,6 +26,8 @@ from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.tasks import set_task
 from shoal.errors import CallbackError, EnvError
+
+T = TypeVar("T")
 
 MOST_FAILURES_IN_A_ROW = 10
 STEPS_BETWEEN_SEEDS = 100
@@ -51,7 +54,6 @@ class Vector(Protocol):
     """What a sampler needs of N environments."""
 
     num_envs: int
-    envs: list[Any]  # for users' own functions; a native vector environment is one
     task: Any  # given to each environment before its next reset; None: none is
     can_replay: bool  # whether actions lead an environment back to where it was
     episodes: list[Episode]  # finished since they were last taken
@@ -71,6 +73,9 @@ class Vector(Protocol):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over the counters."""
+
+    def call(self, fn: Callable[[Any], T]) -> list[T]:
+        """The result of `fn(env)` for every environment, run where it is."""
 
     def close(self) -> None:
         """Close every environment; never raises."""
@@ -175,6 +180,11 @@ class PythonVector:
                 pass_on_interrupts(error)
                 self._fail(row, error, decoded[row])
                 failed.append(row)
+        self._settle(steps, active, decoded)
+
+    def _settle(self, steps: Steps, active: NDArray[np.bool_] | None, decoded: Sequence[Any]) -> None:
+        """Write what came of the steps, guard it, and begin new episodes where they ended."""
+        failed = steps.failed
         if failed or not self._written(steps):
             self._write_one_by_one(steps, decoded)
         self._lengths += 1
@@ -221,6 +231,10 @@ class PythonVector:
         for row, task in enumerate(self._tasks_then):
             if task is None and self._tasks[row] is not None:
                 self._rebuild(row)  # nobody can take a task back
+
+    def call(self, fn: Callable[[Any], T]) -> list[T]:
+        """See `Vector`."""
+        return [fn(env) for env in self.envs]
 
     def close(self) -> None:
         """See `Vector`."""
@@ -394,10 +408,15 @@ class PythonVector:
             seed=self._reset_seed(row),
             steps_since_seed=int(self._since_seed[row]) + (action is not None),
             step=int(self._lengths[row]) + (action is not None),
-            action="none, in reset" if action is None else _on_one_line(action),
+            action="none, in reset" if action is None else on_one_line(action),
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
             traceback="".join(traceback.format_exception(error)),
-            settings=self._settings(row),
+            settings=settings_text(self._tasks[row], self._drawn[row]),
+            time=time(),
+            seeding=self._seedings[row],
+            task=self._tasks[row],
+            options=self._drawn[row].options,
+            env_config=self._drawn[row].env_config,
         )
         self.incidents.append(incident)
         self._failures += 1
@@ -421,11 +440,11 @@ class PythonVector:
         except Exception as error:
             self._fail(row, error, None)
 
-    def _settings(self, row: int) -> str:
-        """What an episode was given beside its seed, in words."""
-        drawn = self._drawn[row]
-        given = {"task": self._tasks[row], "options": drawn.options, "env_config": drawn.env_config}
-        return ", ".join(f"{name} {_on_one_line(value)}" for name, value in given.items() if value not in (None, {}))
+
+def settings_text(task: Any, drawn: EpisodeValues) -> str:
+    """What an episode was given beside its seed, in words."""
+    given = {"task": task, "options": drawn.options, "env_config": drawn.env_config}
+    return ", ".join(f"{name} {on_one_line(value)}" for name, value in given.items() if value not in (None, {}))
 
 
 def describe(incident: Incident) -> str:
@@ -465,6 +484,7 @@ def _is_scalar_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
 
 
-def _on_one_line(value: Any) -> str:
+def on_one_line(value: Any) -> str:
+    """A value as text of one line that is not too long."""
     text = " ".join(str(value).split())
     return text if len(text) <= 200 else text[:197] + "..."

@@ -36,11 +36,12 @@ SHARED_TYPES = (
 class PrivateFolder:
     """Made for one Ray node, locked while anybody uses it, and removed after.
 
-    With `may_be_shared`, it may be on a file system that other hosts have too, where there is no other place.
+    With `may_be_shared`, it may be on a file system that other hosts have too, where there is no other place. Who needs
+    no room for Ray's sockets names the `place` itself.
     """
 
-    def __init__(self, environ: Mapping[str, str], may_be_shared: bool = False) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place(environ, may_be_shared)))
+    def __init__(self, environ: Mapping[str, str], may_be_shared: bool = False, place: str | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place or _place(environ, may_be_shared)))
         self.ray = self.path / "r"  # a folder of its own, since Ray lets everybody into its --temp-dir (mode 0777)
         # Whoever inherits this descriptor holds the lock too; it ends with the last of them, however they end.
         self.lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

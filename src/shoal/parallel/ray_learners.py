@@ -25,7 +25,7 @@ from shoal.models.policy import Policy
 from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.ray_session import reserved_resources
-from shoal.parallel.ray_workers import Fragment, RayWorkers
+from shoal.parallel.ray_workers import RayWorkers, RemoteFragment
 from shoal.parallel.tcp_sums import Address, SocketGroup, listen
 from shoal.parallel.workers import check_usable
 
@@ -162,7 +162,7 @@ class RayLearners:
                 self._ray.kill(actor)
         self._actors = []
 
-    def _update(self, fragments: list[Fragment], timesteps_total: int) -> dict[str, float]:
+    def _update(self, fragments: list[RemoteFragment], timesteps_total: int) -> dict[str, float]:
         lost: Exception | None = None
         for attempt in range(MOST_REPEATS + 1):
             try:
@@ -190,7 +190,7 @@ class RayLearners:
                     break
         raise WorkerError(f"the learners were lost again and again in one iteration: {lost}") from lost
 
-    def _try_update(self, fragments: list[Fragment], timesteps_total: int) -> dict[str, float]:
+    def _try_update(self, fragments: list[RemoteFragment], timesteps_total: int) -> dict[str, float]:
         nodes = {f.slot.index: f.slot.location.node if f.slot.location else "" for f in fragments}
         shares = shared_out(nodes, self._nodes)
         width = self._config.envs_per_worker

@@ -43,7 +43,7 @@ class WorkerSlot:
 
 
 @dataclass(frozen=True)
-class Fragment:
+class RemoteFragment:
     """One worker's part of a sample; its batch stays where it was made until somebody asks for it."""
 
     slot: WorkerSlot
@@ -105,7 +105,7 @@ class RayWorkers:
         spent = summary.communicate_time_s + perf_counter() - start
         return Sample(**{**vars(summary), "communicate_time_s": spent}, batch=concatenate(batches))
 
-    def sample_apart(self, steps: int) -> tuple[list[Fragment], SampleSummary]:
+    def sample_apart(self, steps: int) -> tuple[list[RemoteFragment], SampleSummary]:
         """As `sample`, but every worker's batch stays where it was made."""
         start = perf_counter()
         asked, self._ahead = self._ahead or self._ask_for_fragments(steps), None
@@ -189,7 +189,7 @@ class RayWorkers:
                 asked.references[told] = slot, slot.generation, batch
         return asked
 
-    def _collect(self, asked: PendingFragments) -> list[Fragment]:
+    def _collect(self, asked: PendingFragments) -> list[RemoteFragment]:
         """What comes back; those that die meanwhile are replaced, and nobody waits for them."""
         fragments = []
         pending = dict(asked.references)
@@ -208,7 +208,7 @@ class RayWorkers:
                 assert answered == generation
                 slot.state, slot.deaths_in_a_row = state, 0
                 self.steps_sampled += summary.num_steps
-                fragments.append(Fragment(slot, summary, batch))
+                fragments.append(RemoteFragment(slot, summary, batch))
         return fragments
 
     def _replace_or_drop(self, slot: WorkerSlot, cause: WorkerError) -> None:
@@ -261,7 +261,7 @@ class RayWorkers:
                     if slot in self._slots:
                         starting[slot.starting] = slot
 
-    def _joined(self, fragments: list[Fragment], staleness: int, communicate_time_s: float) -> SampleSummary:
+    def _joined(self, fragments: list[RemoteFragment], staleness: int, communicate_time_s: float) -> SampleSummary:
         """What the driver tells of all fragments together."""
         summaries = [fragment.summary for fragment in fragments]
         return SampleSummary(
@@ -302,7 +302,10 @@ class RayWorkers:
             return self._ray.get(reference)
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, EnvError) and slot is not None and slot.location is not None:
-                raise EnvError(f"worker {slot.index} on {slot.location.host}: {error.cause}") from None
+                host = slot.location.host
+                located = EnvError(f"worker {slot.index} on {host}: {error.cause}")
+                located.incidents = [replace(incident, host=host) for incident in error.cause.incidents]
+                raise located from None
             if isinstance(error.cause, ShoalError):
                 raise error.cause from None
             raise ShoalError(f"a worker failed: {error.cause!r}\n{error}") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.problems import printable
-from shoal.config.results import COUNTERS
+from shoal.config.result_names import COUNTERS
 from shoal.data.number_text import number_text
 from shoal.reports.analysis import Analysis, tree_of
 from shoal.reports.importance import Importance

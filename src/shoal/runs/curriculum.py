@@ -11,7 +11,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from shoal.config.episode_variation import comparison, task_value
-from shoal.config.results import OVER_EPISODES
+from shoal.config.result_names import OVER_EPISODES
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Episode
 from shoal.data.results import numbers, plain_json

@@ -39,7 +39,7 @@ class EvaluationSetup:
     task: Any = None  # that training has now; None: the environments' own
 
 
-class Evaluation:
+class PendingEvaluation:
     """An evaluation that has begun, with the policy as it was then."""
 
     def __init__(self, setup: EvaluationSetup, whole: EvaluationPart, parts: Sequence[EvaluationPart]) -> None:
@@ -60,7 +60,7 @@ def start_evaluation(
     explore: bool | None = None,
     seed: int | None = None,
     recording: RecordingOptions = NO_RECORDING,
-) -> Evaluation:
+) -> PendingEvaluation:
     """Begin an evaluation over `episodes` whole episodes, or over the episodes that end within `steps` steps.
 
     What is not given comes from the config's evaluation_* keys.
@@ -73,7 +73,7 @@ def start_evaluation(
         by_episode = config.evaluation_duration_unit == "episodes"
         episodes, steps = (config.evaluation_duration, None) if by_episode else (None, config.evaluation_duration)
     whole = _whole(setup, explore, seed)
-    return Evaluation(setup, whole, _parts(config, whole, episodes, steps, recording))
+    return PendingEvaluation(setup, whole, _parts(config, whole, episodes, steps, recording))
 
 
 def start_cases(
@@ -83,7 +83,7 @@ def start_cases(
     explore: bool | None = None,
     seed: int | None = None,
     recording: RecordingOptions = NO_RECORDING,
-) -> Evaluation:
+) -> PendingEvaluation:
     """Begin an evaluation of one episode of every case; an episode has the place of its case, and some may fail.
 
     A case says all that is different, so nothing else is drawn for its episode.
@@ -95,7 +95,7 @@ def start_cases(
     if workers and recording.video is None:
         size = ceil(len(cases) / (PARTS_PER_WORKER * workers))
     parts = [replace(whole, first_index=at, cases=tuple(cases[at : at + size])) for at in range(0, len(cases), size)]
-    return Evaluation(setup, whole, parts)
+    return PendingEvaluation(setup, whole, parts)
 
 
 def config_for_evaluation(

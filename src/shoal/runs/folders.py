@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shoal.config.programs import program_name
+from shoal.config.program_envs import program_name
 from shoal.errors import ConfigError
 from shoal.runs.atomic_files import write_file
 from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.config.algorithms import BUILT_IN
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.number_text import number_text
 
@@ -16,19 +17,13 @@ PERSISTENT_ITERATIONS = 20  # after which what has been so in every iteration is
 CUT_OFF = 20  # times grad_clip: of such a gradient, next to nothing is left
 LEAST_EXPLAINED = 0.02
 
-EXPLORING = {
-    "PPO": "config.entropy_coeff=0.01",
-    "TRPO": "a larger config.train_batch_size",
-    "DQN": "a longer config.exploration_config.epsilon_timesteps",
-}
-
 
 class Hints:
     """Follows the results of one run from its first, and tells what a person would want to know early."""
 
-    def __init__(self, algorithm: str, num_envs: int, config: AlgorithmConfig | None = None) -> None:
+    def __init__(self, algorithm: str, num_envs: int, config: AlgorithmConfig) -> None:
         self._algorithm, self._num_envs = algorithm, num_envs
-        self._config = config or AlgorithmConfig()
+        self._config = config
         self._is_endless_told = self._is_stuck_told = self._are_large_told = False
         self._cut_iterations = self._unexplained_iterations = 0
         self._return: float | None = None
@@ -76,11 +71,10 @@ class Hints:
         if self._has_varied or steps < STUCK_STEPS or episodes < STUCK_EPISODES:
             return None
         self._is_stuck_told = True
-        more = EXPLORING.get(self._algorithm, "config.exploration_config")
-        others = ", ".join(f"--run {name}" for name in EXPLORING if name != self._algorithm)
+        others = ", ".join(f"--run {name}" for name in BUILT_IN if name != self._algorithm)
         return (
             f"all {episodes:,} episodes so far have had the same return, {number_text(low)}: unless that is the best "
-            f"there is, the agent has seen nothing yet to learn from; explore more ({more}), "
+            f"there is, the agent has seen nothing yet to learn from; explore more ({self._config.more_exploration}), "
             f"reward steps towards the goal, start with easier tasks (config.env_task_fn), or try another "
             f"algorithm ({others})"
         )
@@ -99,7 +93,7 @@ class Hints:
     def _cut_off(self, learner: Mapping[str, Any]) -> str | None:
         """Next to nothing of each gradient passes `grad_clip`."""
         limit, norm = self._config.grad_clip, learner.get("grad_gnorm")
-        if limit is None or norm is None or self._algorithm == "TRPO":  # whose norm is the policy's, which none clips
+        if limit is None or norm is None or not self._config.clips_reported_norm:
             return None
         self._cut_iterations = _in_a_row(self._cut_iterations, norm > CUT_OFF * limit)
         if self._cut_iterations != PERSISTENT_ITERATIONS:

@@ -39,6 +39,7 @@ from shoal.runs.checkpoints import (
 )
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
+from shoal.runs.incidents import forget_after
 from shoal.runs.interrupts import Interrupts
 from shoal.runs.lease import check_free
 from shoal.runs.logs import log_to
@@ -216,6 +217,7 @@ class Run:
             timesteps = int(start.summary.get("timesteps_total", 0)) if start is not None else 0
             with write_errors_named(self.folder):
                 reporters = Reporters(self.folder, self._kept.saved_iteration, timesteps)
+                forget_after(self.folder, self._kept.saved_iteration)
             stack.callback(reporters.close)
             if self._taken_over is not None:
                 logger.info("It starts with the policy, optimiser and task of %s.", self._taken_over.path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.config.results import COUNTERS, CUSTOM_METRICS
+from shoal.config.result_names import COUNTERS, CUSTOM_METRICS
 from shoal.config.vocabulary import nearest
 from shoal.data.number_text import number_text
 from shoal.data.results import flat, numbers

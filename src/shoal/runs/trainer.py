@@ -36,7 +36,7 @@ from shoal.parallel.start import start_evaluators, start_learner, start_workers,
 from shoal.parallel.workers import Workers
 from shoal.runs.checkpoints import write_checkpoint
 from shoal.runs.curriculum import Curriculum
-from shoal.runs.evaluation import Evaluation, EvaluationSetup, check_environment, start_evaluation
+from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
 from shoal.runs.folders import make_run_folder, results_folder
 from shoal.runs.resuming import tree_of
 from shoal.runs.saved_states import read_state
@@ -107,7 +107,7 @@ class Trainer(metaclass=TrainerType):
         self.time_total_s = 0.0
         self.env_failures_total = 0
         self._window = EpisodeWindow()
-        self._evaluation: Evaluation | None = None  # beside training
+        self._evaluation: PendingEvaluation | None = None  # beside training
         policy = self.get_policy()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
 
@@ -144,7 +144,12 @@ class Trainer(metaclass=TrainerType):
         exploration = self._set_stddev()
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
-            step = self.learner.training_step(self.workers, self.timesteps_total)
+            try:
+                step = self.learner.training_step(self.workers, self.timesteps_total)
+            except EnvError as error:
+                self._keep_incidents(error.incidents)
+                raise
+        self._keep_incidents(step.incidents)
         self.iteration += 1
         self.timesteps_total += step.timesteps
         self._report(step.incidents)
@@ -391,7 +396,9 @@ class Trainer(metaclass=TrainerType):
         interval = self.config.evaluation_interval
         return interval is not None and iteration % interval == 0
 
-    def _start_evaluation(self, iteration: int, episodes: int | None = None, explore: bool | None = None) -> Evaluation:
+    def _start_evaluation(
+        self, iteration: int, episodes: int | None = None, explore: bool | None = None
+    ) -> PendingEvaluation:
         """Begin an evaluation with the policy as it is now, and with the video of this iteration if there are any."""
         recording = RecordingOptions(video=self._video(iteration))
         return start_evaluation(self._setup, episodes=episodes, explore=explore, recording=recording)
@@ -432,6 +439,18 @@ class Trainer(metaclass=TrainerType):
             "staleness": step.staleness,
             "parallel_efficiency": busy / (elapsed * (workers + learners)),
         }
+
+    def _keep_incidents(self, incidents: Sequence[Incident]) -> None:
+        """Keep incidents in the run's folder, if there is one, for `shoal incidents` and `shoal replay`."""
+        if self.folder is None or not incidents:
+            return
+        from shoal.runs.incidents import append_incidents
+
+        where = {"training_iteration": self.iteration + 1, "timesteps_total": self.timesteps_total}
+        try:
+            append_incidents(self.folder, incidents, self.env_failures_total, **where)
+        except OSError as error:
+            log.warning("%s/incidents.jsonl cannot be written (%s); training goes on", self.folder, error.strerror)
 
     def _report(self, incidents: list[Incident]) -> None:
         for incident in incidents:

@@ -26,6 +26,13 @@ from shoal.sampling.fragment import LONGEST_EPISODE
 from shoal.sampling.worker import Worker
 
 CHUNK = 100
+IN_THIS_PROCESS: dict[str, Any] = {
+    "env_isolation": "none",
+    "env_step_timeout_s": None,
+    "env_reset_timeout_s": None,
+    "env_memory_limit_mb": None,
+    "env_restart_delay_s": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,9 @@ class EpisodeResults:
 
 def run_part(part: EvaluationPart, policy: Policy) -> EpisodeResults:
     """Run the episodes; the policy and its filter stay as they are."""
+    if not part.recording.is_empty:
+        # Who records looks at the environment itself.
+        part = replace(part, config=unchecked(part.config, **IN_THIS_PROCESS))
     recorder = EpisodeRecorder(part.recording)
     try:
         if part.cases:
@@ -161,7 +171,8 @@ def _trajectories(episodes: list[Episode], recorder: EpisodeRecorder, index_offs
 
 def _run_cases(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) -> EpisodeResults:
     """One episode of each case, one after another, each in an environment of its own."""
-    part = _checked(part, policy, recorder)
+    if not part.config.isolates_envs:  # else each is looked at in its own process
+        part = _checked(part, policy, recorder)
     recorder.is_on = True
     episodes: list[Episode] = []
     failed: dict[int, str] = {}
@@ -201,6 +212,7 @@ def _run_case(part: EvaluationPart, place: int, policy: Policy, recorder: Episod
         is_checked=True,
     )
     try:
+        check_same_form(policy, worker.observation_space, worker.action_space)
         worker.task = part.task
         return worker.sample(1).episodes[0]
     finally:

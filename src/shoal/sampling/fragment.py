@@ -49,11 +49,16 @@ class Fragment:
         self.taken = 0  # steps
         self.active: NDArray[np.bool_] | None = None  # whose episode goes on past the fragment's length; None: all step
         self.seeded_at: dict[int, int] = {}  # the step at which a row last began an episode with a seed
+        self.num_incidents = 0  # failures that have the actions which led to them
         self._policy = policy
         self.finals: list[tuple[int, int, Parts]] = []  # step, row and last observation of truncated episodes
         for part, current in zip(buffers.obs, first, strict=True):
             part[0] = current
         buffers.valid[:] = True
+
+    def num_actions(self, row: int) -> int:  # noqa: ARG002
+        """How many actions an environment was given, that of an unfinished step included."""
+        return self.taken + 1
 
     def next_step(self) -> Steps:
         """The rows that the next step is written to."""

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from shoal.data.batch import Array, Parts, RecurrentRecord
 from shoal.data.state import State
+from shoal.envs.shared_rows import SharedRows
 from shoal.envs.vector import Steps
 from shoal.models.network import Inputs
 from shoal.models.recurrence import Recurrence
@@ -76,6 +77,60 @@ class RecurrentActor:
         """Take over what a saved state carried."""
         for k, part in enumerate(self._now):
             part[:] = state.arrays[f"carried{k}"]
+
+
+class OwnPaceActor(RecurrentActor):
+    """The same for environments that are at different steps of a fragment."""
+
+    def __init__(self, recurrence: Recurrence, num_envs: int) -> None:
+        super().__init__(recurrence, num_envs)
+        self._before = tuple(part.copy() for part in self._now)
+        self._previous_at: dict[tuple[int, int], Array] = {}  # by step and row
+
+    def begin_fragment(self) -> None:
+        """See `RecurrentActor`."""
+        super().begin_fragment()
+        self._previous_at = {}
+
+    def act_for(self, inputs: Inputs, rows: NDArray[np.int64], times: NDArray[np.int64]) -> Array:
+        """The network's outputs `[N, K]`; only `rows` take a step, each at its own time."""
+        previous, *state = self._now
+        for row, t in zip(rows.tolist(), times.tolist(), strict=True):
+            if self._length[row] == self._recurrence.window:
+                self._states[t, row] = _row(tuple(state), row)
+                self._length[row] = 0
+            self._previous_at[t, row] = previous[row].copy()
+        self._length[rows] += 1
+        # Copies: a model may write into what it is given, and other rows still need theirs.
+        outputs, after = self._recurrence.step((*inputs, previous), tuple(part.copy() for part in state))
+        for before, now in zip(self._before, self._now, strict=True):
+            before[rows] = now[rows]
+        for part, new in zip(state, after, strict=True):
+            part[rows] = np.asarray(new)[rows]
+        return outputs
+
+    def follow_for(
+        self, actions: NDArray[np.generic], steps: SharedRows, rows: NDArray[np.int64], times: NDArray[np.int64]
+    ) -> None:
+        """Take in what came of the actions of `rows`."""
+        self._now[0][rows] = self._recurrence.previous(actions, steps.rewards)[rows]
+        for row, t in zip(rows.tolist(), times.tolist(), strict=True):
+            if steps.truncated[row]:
+                self._finals[t, row] = _row(self._now, row)
+            if steps.failed[row]:
+                self._finals.setdefault((t - 1, row), _row(self._before, row))
+        self.begin(rows[steps.terminated[rows] | steps.truncated[rows]])
+
+    def record(self, final_at: NDArray[np.int64]) -> RecurrentRecord:
+        """See `RecurrentActor`."""
+        num_steps = max(t for t, _ in self._previous_at) + 1
+        shape = (num_steps, len(self._length), self._recurrence.previous.size)
+        previous_steps = np.zeros(shape, np.float32)
+        for (t, row), previous in self._previous_at.items():
+            previous_steps[t, row] = previous
+        self._previous = list(previous_steps)
+        self._states = dict(sorted(self._states.items()))
+        return super().record(final_at)
 
 
 def _row(parts: Parts, row: int) -> Parts:

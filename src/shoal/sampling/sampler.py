@@ -7,13 +7,14 @@ fragment at once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.data.batch import Batch, Parts, Sample
+from shoal.data.batch import Batch, Incident, Parts, Sample
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.envs.vector import Vector
@@ -38,12 +39,14 @@ class Sampler:
         self._history_steps = [0] * self.num_envs
         self.recurrent = None if policy.recurrence is None else RecurrentActor(policy.recurrence, self.num_envs)
         self._buffers: Buffers | None = None
+        self._fragment: Fragment | None = None
         self._started = False
         self.steps_sampled = 0  # for who looks on from another thread
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
-        fragment = self.begin_fragment(steps, explore)
+        noise = self.draw_noise(steps) if explore else None
+        fragment = self._fragment = Fragment(self.policy, self._begin(steps), self._current, noise)
         env_time_s = 0.0
         start = perf_counter()
         while fragment.taken < steps or (complete_episodes and self._episodes_go_on(fragment, steps)):
@@ -54,37 +57,17 @@ class Sampler:
             env_time_s += perf_counter() - before
             if self.recurrent is not None:
                 self.recurrent.follow(actions, step)
+            if self.vector.incidents:
+                self._add_actions_to_incidents(fragment)
             fragment.add(step)
             self.steps_sampled += self.num_envs
-        return self.finish_fragment(fragment, env_time_s, perf_counter() - start)
+        return self._finish(fragment, env_time_s, start)
 
-    def begin_fragment(self, steps: int, explore: bool) -> Fragment:
-        """A fragment from where the environments stand, in the buffers of the one before if it was as long."""
-        if not self._started:
-            self.vector.reset(self._current)
-            self._started = True
-        if self._buffers is None or self._buffers.steps != steps:
-            self._buffers = Buffers(self.policy, steps, self.num_envs)
-        if self.recurrent is not None:
-            self.recurrent.begin_fragment()
-        noise = self.draw_noise(steps) if explore else None
-        return Fragment(self.policy, self._buffers, self._current, noise)
-
-    def finish_fragment(self, fragment: Fragment, env_time_s: float, time_s: float) -> Sample:
-        """What a fragment gives, after it is remembered where each environment stands."""
-        batch = fragment.batch(self.recurrent)
-        self._remember(batch, fragment)
-        episodes, incidents = self.vector.episodes[:], self.vector.incidents[:]
-        self.vector.episodes.clear()
-        self.vector.incidents.clear()
-        return Sample(
-            batch=batch,
-            num_steps=batch.num_steps,
-            episodes=episodes,
-            incidents=incidents,
-            env_time_s=env_time_s,
-            policy_time_s=time_s - env_time_s,
-        )
+    def incidents_so_far(self) -> list[Incident]:
+        """The failures of a fragment that could not be finished, with the actions that led to them."""
+        if self._fragment is not None:
+            self._add_actions_to_incidents(self._fragment)
+        return self.vector.incidents[:]
 
     def get_state(self) -> State:
         """Counters, noise streams, current observations, and the actions of every unfinished episode."""
@@ -139,6 +122,35 @@ class Sampler:
     def close(self) -> None:
         """Close the environments."""
         self.vector.close()
+
+    def _begin(self, steps: int) -> Buffers:
+        """The buffers of a new fragment, those of the one before if it was as long; environments have begun."""
+        if not self._started:
+            self.vector.reset(self._current)
+            self._started = True
+        if self._buffers is None or self._buffers.steps != steps:
+            self._buffers = Buffers(self.policy, steps, self.num_envs)
+        if self.recurrent is not None:
+            self.recurrent.begin_fragment()
+        return self._buffers
+
+    def _finish(self, fragment: Fragment, env_time_s: float, start: float) -> Sample:
+        """What a fragment gives, after it is remembered where each environment stands."""
+        batch = fragment.batch(self.recurrent)
+        self._remember(batch, fragment)
+        self._fragment = None
+        policy_time_s = perf_counter() - start - env_time_s
+        episodes, incidents = self.vector.episodes[:], self.vector.incidents[:]
+        self.vector.episodes.clear()
+        self.vector.incidents.clear()
+        return Sample(
+            batch=batch,
+            num_steps=batch.num_steps,
+            episodes=episodes,
+            incidents=incidents,
+            env_time_s=env_time_s,
+            policy_time_s=policy_time_s,
+        )
 
     def _act(self, fragment: Fragment) -> NDArray[Any]:
         """The actions of the fragment's next step, written down with the network's outputs."""
@@ -199,6 +211,32 @@ class Sampler:
         if policy.ou is None:
             return np.zeros((self.num_envs, 0), np.float32)
         return np.stack([policy.noise(rng, 1)[0, policy.ou.columns] for rng in self._noise])
+
+    def _add_actions_to_incidents(self, fragment: Fragment) -> None:
+        """Put the actions since the seed into the incidents that do not have them yet.
+
+        It is called before the episodes that follow the failures count as begun with a seed.
+        """
+        incidents = self.vector.incidents
+        for place in range(fragment.num_incidents, len(incidents)):
+            incident = incidents[place]
+            row = incident.env_index - self._indices.start
+            actions = self._actions_since_seed(fragment, row)
+            if actions is not None and incident.steps_since_seed <= len(actions):
+                # The last action is the one that failed, or that ended the episode before a reset that did.
+                first = len(actions) - incident.steps_since_seed
+                incidents[place] = replace(incident, actions=actions[first:])
+        fragment.num_incidents = len(incidents)
+
+    def _actions_since_seed(self, fragment: Fragment, row: int) -> NDArray[Any] | None:
+        """Every action of an environment since its last seed, `[n, A]`; None where they were too many to keep."""
+        before = self._histories[row]
+        if row in fragment.seeded_at:
+            before = []
+        if before is None:
+            return None
+        begin = fragment.seeded_at.get(row, 0)
+        return np.concatenate([*before, fragment.buffers.actions[begin : fragment.num_actions(row), row]])
 
     def _remember(self, batch: Batch, fragment: Fragment) -> None:
         """Keep where each environment stands, and its actions since its last seed, so that a resumed run can follow."""

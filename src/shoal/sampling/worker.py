@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,17 +16,22 @@ from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
+from shoal.envs.env_process import EnvPlan
+from shoal.envs.env_processes import env_processes
+from shoal.envs.isolated import IsolatedVector, Limits, first_look
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
 from shoal.envs.randomizing import EpisodeValues, Randomizer
+from shoal.envs.scratch import scratch_folder
 from shoal.envs.vector import PythonVector, Vector
 from shoal.envs.video import make_in_window
-from shoal.errors import CheckpointError, ConfigError
+from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
 from shoal.sampling.episode_hooks import EpisodeHooks
 from shoal.sampling.many_envs import EnvCreationMonitor
+from shoal.sampling.ready_first import ReadyFirstSampler
 from shoal.sampling.sampler import Sampler
 
 T = TypeVar("T")
@@ -62,9 +67,15 @@ class Worker:
         self._randomizer = Randomizer.from_config(config, maker.user_code)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
+        self._contexts: dict[int, EnvContext] = {}  # of the environments here, by row
         self._first_index = self._place_of_first() if first_index is None else first_index
         drawn = EpisodeValues() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
+        if config.isolates_envs:
+            with env_processes():  # one fork server for the first look and for what follows
+                self._isolate(drawn, policy)
+            return
         env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
+        self.vector: Vector
         try:
             if isinstance(env, VectorEnv):
                 env = self._counted(env, first_index is None)
@@ -77,7 +88,7 @@ class Worker:
         except BaseException:
             close_quietly(env)  # it may own processes, which would outlive the sentence that refuses it
             raise
-        self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
+        self.sampler: Sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
 
     def get_policy(self) -> Policy:
         """The policy that acts here."""
@@ -92,7 +103,11 @@ class Worker:
         """One fragment of at least `steps` steps per environment, all of which get the task at their next reset."""
         if self.task is not None:
             self.vector.task = self.task
-        return self.sampler.sample(steps, self.config.explore, self.config.batch_mode == "complete_episodes")
+        try:
+            return self.sampler.sample(steps, self.config.explore, self.config.batch_mode == "complete_episodes")
+        except EnvError as error:
+            error.incidents = self.sampler.incidents_so_far()
+            raise
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """The result of `fn(worker)` for every worker, of which this is the only one."""
@@ -100,7 +115,7 @@ class Worker:
 
     def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
         """The result of `fn` for every environment, without gymnasium's outermost wrappers."""
-        return [fn(env) for env in self.vector.envs]
+        return self.vector.call(fn)
 
     def get_state(self) -> list[State]:
         """Everything that the next sample depends on, but for the weights: one state, of the only worker."""
@@ -114,12 +129,72 @@ class Worker:
     def stop(self) -> None:
         """Close the environments."""
         self.sampler.close()
+        for ctx in self._contexts.values():
+            ctx.remove_scratch()
+
+    def _isolate(self, drawn: EpisodeValues, policy: Policy | None) -> None:
+        """Start the environments in processes of their own: no code of theirs runs in this one."""
+        config = self.config
+        hooks = self._episode_hooks()
+        if hooks:
+            raise ConfigError(
+                f"config.callbacks: {hooks[0]} is given the environment, which is in another process; leave it out, or "
+                "set env_isolation: none without timeouts and memory limit"
+            )
+        limits = Limits.from_config(config)
+        plan = self._plan()
+        look = first_look(plan, drawn, limits)
+        if look.num_envs is not None:
+            raise ConfigError(
+                f"config.env_isolation: env {self._maker.name} is a native vector environment, which is one program; "
+                "leave out env_isolation, timeouts and memory limit, or use one of its environments"
+            )
+        if policy is None:
+            self._warn(look.warnings)
+        if look.legacy:
+            self._maker = replace(self._maker, legacy=True)
+            plan = replace(plan, maker=self._maker)
+        self.observation_space, self.action_space = look.observation_space, look.action_space
+        spaces = look.observation_space, look.action_space
+        self.policy = policy or build_policy(*spaces, config, self._maker.user_code)
+        vector = IsolatedVector(
+            plan,
+            config.envs_per_worker,
+            self.policy.obs_spec,
+            self.policy.action_spec,
+            spaces,
+            seed=config.seed,
+            limits=limits,
+            max_failures=config.max_env_failures,
+        )
+        self.vector = vector
+        self.sampler = ReadyFirstSampler(self.policy, vector, config.seed, self._first_index)
+
+    def _plan(self) -> EnvPlan:
+        """How another process makes the environments of this worker."""
+        config = self.config
+        return EnvPlan(
+            self._maker,
+            config.env_config,
+            worker_index=self.worker_index,
+            num_workers=config.worker_count,
+            first_index=self._first_index,
+            index_offset=self._index_offset,
+            horizon=config.horizon,
+            shown=0 if config.render_env else None,
+            randomizer=self._randomizer,
+            scratch=scratch_folder(self._first_index),
+        )
+
+    def _episode_hooks(self) -> list[str]:
+        """The hooks of episodes that the user's callbacks have."""
+        if self.callbacks is None:
+            return []
+        return sorted({*overridden(self.callbacks)} & {*EPISODE_HOOKS})
 
     def _vector(self, first: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Vector:
         """The vector of environments, of which the first is there already."""
-        hooks: list[str] = []
-        if self.callbacks is not None:
-            hooks = sorted({*overridden(self.callbacks)} & {*EPISODE_HOOKS})
+        hooks = self._episode_hooks()
         if isinstance(first, VectorEnv):
             return self._native_vector(first, hooks)
         return self._python_vector(first, hooks)
@@ -199,12 +274,17 @@ class Worker:
     def _checked(self, drawn: EpisodeValues, tells: bool) -> AnyEnv:
         """The first environment, after a look at its first steps; evaluation has nothing new to tell of these."""
         report = check_first_steps(lambda: self._make(0, drawn.env_config), drawn.options)
-        if self.worker_index <= 1 and tells:
-            for warning in report.warnings:
-                log.warning("%s", warning)
+        if tells:
+            self._warn(report.warnings)
         if report.legacy:
             self._maker = replace(self._maker, legacy=True)
         return report.env
+
+    def _warn(self, warnings: Sequence[str]) -> None:
+        """Log what the first look at an environment found; one worker is enough for it."""
+        if self.worker_index <= 1:
+            for warning in warnings:
+                log.warning("%s", warning)
 
     def _make(self, row: int, drawn: Mapping[str, Any] | None = None) -> AnyEnv:
         ctx = self._context(row, drawn)
@@ -212,13 +292,17 @@ class Worker:
         return make_in_window(self._maker, ctx) if shown else self._maker.make(ctx)
 
     def _context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
-        return EnvContext(
+        ctx = EnvContext(
             {**self.config.env_config, **(drawn or {})},
             worker_index=self.worker_index,
             vector_index=row,
             env_index=self._index_offset + self._first_index + row,
             num_workers=self.config.worker_count,
         )
+        if row in self._contexts:
+            self._contexts[row].remove_scratch()  # of the environment that this one takes the place of
+        self._contexts[row] = ctx
+        return ctx
 
 
 def check_count(states: list[State], workers: int) -> None:

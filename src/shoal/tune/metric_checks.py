@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.config.results import OVER_EPISODES
+from shoal.config.result_names import OVER_EPISODES
 from shoal.config.vocabulary import nearest
 from shoal.data.results import flat
 from shoal.errors import MissingMetric, ShoalError

@@ -531,7 +531,7 @@ def test_the_filter_learns_only_after_the_update() -> None:
 
 
 def test_statistics_are_all_there_and_finite() -> None:
-    from shoal.config.results import result_names
+    from shoal.config.result_names import result_names
 
     learner, batch = learner_and_batch()
     stats = learner.update(batch, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -16,8 +17,9 @@ import numpy as np
 import psutil
 import pytest
 
+import shoal
 from shoal.config.experiment import experiment_from
-from shoal.config.programs import checked_program, program_name
+from shoal.config.program_envs import checked_program, program_name
 from shoal.envs.context import EnvContext
 from shoal.envs.importing import UserCode
 from shoal.envs.making import env_maker
@@ -252,3 +254,37 @@ def test_nothing_is_left_when_the_trainer_is_killed(tmp_path: Path) -> None:
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, "the program lives on"
         time.sleep(0.05)
+
+
+def programs_below() -> list[psutil.Process]:
+    """The programs that this process, or one that it has started, has started."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "speaking.py" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def test_a_program_ends_with_the_process_of_its_environment() -> None:
+    config = {
+        "env": {"command": [sys.executable, "speaking.py", "well"]},
+        "env_isolation": "process",
+        "num_envs_per_worker": 1,
+        "train_batch_size": 60,
+    }
+    trainer = shoal.PPO(config, search_path=[HERE])
+    try:
+        trainer.train()
+        [program] = programs_below()
+        env_process = program.parent()
+        assert env_process is not None
+        assert env_process.pid != os.getpid()
+        env_process.kill()
+        trainer.train()
+        [another] = programs_below()
+        assert another.pid != program.pid
+        assert not program.is_running()
+    finally:
+        trainer.stop()
+    assert not programs_below()

@@ -10,8 +10,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from shoal.config.algorithms import ALGORITHMS, name_of
+from shoal.config.dqn import DQNConfig
 from shoal.config.experiment import experiment_from
 from shoal.config.ppo import PPOConfig
+from shoal.config.settings import AlgorithmConfig
+from shoal.config.trpo import TRPOConfig
 from shoal.runs.hints import Hints
 from shoal.runs.run import Run
 
@@ -30,13 +34,22 @@ def result(iteration: int, low: float | None, high: float | None = None, episode
 
 
 def test_one_return_for_50_000_steps_is_said_once() -> None:
-    hints = Hints("PPO", 8)
+    hints = Hints("PPO", 8, PPOConfig())
     told = [hints.add(result(k, -200.0)) for k in range(1, 10)]
     assert [len(each) for each in told] == [0, 0, 0, 0, 1, 0, 0, 0, 0]
     (hint,) = told[4]
     assert hint.startswith("all 50 episodes so far have had the same return, -200: ")
     for words in ("config.entropy_coeff=0.01", "config.env_task_fn", "--run TRPO, --run DQN"):
         assert words in hint
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_algorithm_says_how_it_explores_more(name: str) -> None:
+    kind = ALGORITHMS[name]
+    hints = Hints(name, 8, kind())
+    (hint,) = (hint for k in range(1, 10) for hint in hints.add(result(k, -200.0)))
+    assert f"explore more ({kind.more_exploration}), " in hint
+    assert f"--run {name}" not in hint
 
 
 @pytest.mark.parametrize(
@@ -49,17 +62,17 @@ def test_one_return_for_50_000_steps_is_said_once() -> None:
     ],
 )
 def test_other_returns_are_nobodys_business(results: list[dict[str, Any]]) -> None:
-    hints = Hints("PPO", 8)
+    hints = Hints("PPO", 8, PPOConfig())
     assert not [hint for each in results for hint in hints.add(each)]
 
 
 def test_episodes_that_never_end_are_said_once() -> None:
-    hints = Hints("DQN", 4)
+    hints = Hints("DQN", 4, DQNConfig())
     told = [hints.add(result(k, None, episodes=0)) for k in range(1, 4)]
     assert [len(each) for each in told] == [1, 0, 0]
     assert "no episode has ended in 10,000 steps (2,500 of each environment)" in told[0][0]
     assert told[0][0].endswith("--set config.horizon=1000")
-    assert not Hints("DQN", 8).add(result(1, None, episodes=0))
+    assert not Hints("DQN", 8, DQNConfig()).add(result(1, None, episodes=0))
 
 
 class Endless(gym.Env[Any, Any]):
@@ -85,9 +98,9 @@ def test_a_run_says_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert "config.horizon" in told.getMessage()
 
 
-def told_by(config: PPOConfig, count: int, mean: float = 10.0, algorithm: str = "PPO", **learner: float) -> list[str]:
+def told_by(config: AlgorithmConfig, count: int, mean: float = 10.0, **learner: float) -> list[str]:
     """What is said over so many iterations that are all alike, each with episodes that differ."""
-    hints = Hints(algorithm, 8, config)
+    hints = Hints(name_of(type(config)), 8, config)
     results = [
         {**result(k, mean - 1, mean + 1), "episode_reward_mean": mean, "learner": learner} for k in range(1, count + 1)
     ]
@@ -112,7 +125,7 @@ def test_gradients_that_are_nearly_all_cut_off_are_said_once() -> None:
     assert not told_by(PPOConfig(), 90, grad_gnorm=4.0)
     assert not told_by(PPOConfig(), 19, grad_gnorm=40.0)
     assert not told_by(PPOConfig(grad_clip=None), 90, grad_gnorm=40.0)
-    assert not told_by(PPOConfig(), 90, algorithm="TRPO", grad_gnorm=40.0)
+    assert not told_by(TRPOConfig(), 90, grad_gnorm=40.0)
 
 
 def test_values_that_explain_nothing_are_said_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import shoal
 from shoal.config.algorithms import ALGORITHMS, BUILT_IN
-from shoal.config.results import (
+from shoal.config.result_names import (
     COUNTERS,
     CUSTOM_METRICS,
     EVALUATION_NAMES,

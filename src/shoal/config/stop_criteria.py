@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from shoal.config.durations import seconds
 from shoal.config.fields import number
 from shoal.config.problems import got, printable
-from shoal.config.results import COUNTERS, is_result_name, result_hint
+from shoal.config.result_names import COUNTERS, is_result_name, result_hint
 
 
 def stop_criteria(value: Any) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.config.experiment import ALGORITHMS, Experiment, experiment_from
-from shoal.config.results import result_names
+from shoal.config.result_names import result_names
 from shoal.config.settings import key_paths
 from shoal.config.vocabulary import ELSEWHERE, EXPERIMENT_KEYS, FOREIGN, FOREIGN_RESULTS, SWEEP_KEYS
 from shoal.errors import ConfigError

@@ -1,0 +1,167 @@
+"""What environments in processes of their own cost, and what ready-first stepping brings.
+
+Sampling 8 CartPoles in processes beside gymnasium's AsyncVectorEnv and beside one process; 16 simulators that wait 5 ms
+a step, and ten times as long in 5 % of their steps, ready-first beside lockstep; 16 of which one hangs: steps per
+second before and after, and the time to stop while one hangs. Repeats are interleaved; ratios are those of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+from time import perf_counter, sleep
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv
+from record import Bar, Record, show_bars, spread
+
+import shoal
+
+CARTPOLES = 8
+WAITERS = 16
+SETTINGS: dict[str, Any] = {"seed": 1, "train_batch_size": 1600}
+
+
+def async_cartpoles(config: Any) -> Any:  # noqa: ARG001
+    return AsyncVectorEnv([lambda: gym.make("CartPole-v1", disable_env_checker=True)] * CARTPOLES)
+
+
+class Waiter(gym.Env[Any, Any]):
+    """A simulator that waits: `slow` of its steps take ten times as long; the first one may hang at a step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config: Any) -> None:
+        self.step_s, self.slow = config.get("step_s", 0.005), config.get("slow", 0.0)
+        self.hang_at = config.get("hang_at") if config.env_index == 0 else None
+        self.taken = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: ARG002
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: int) -> Any:  # noqa: ARG002
+        self.taken += 1
+        if self.taken == self.hang_at:
+            sleep(1000)
+        sleep(self.step_s * (10 if self.np_random.random() < self.slow else 1))
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def cartpole_rate(case: str, steps: int) -> float:
+    """Steps per second of sampling."""
+    isolation = "process" if case == "processes" else "none"
+    settings = {**SETTINGS, "num_envs_per_worker": CARTPOLES, "env_isolation": isolation}
+    with shoal.PPO(env=async_cartpoles if case == "async" else "CartPole-v1", config=settings) as trainer:
+        trainer.workers.sample(100)
+        rates = []
+        for _ in range(5):
+            start = perf_counter()
+            sample = trainer.workers.sample(steps)
+            rates.append(sample.num_steps / (perf_counter() - start))
+        return float(np.median(rates))
+
+
+def uneven_rates(steps: int) -> tuple[float, float]:
+    """Steps per second of ready-first and of lockstep stepping."""
+    settings = {
+        **SETTINGS,
+        "num_envs_per_worker": WAITERS,
+        "env_isolation": "process",
+        "env_config": {"slow": 0.05},
+    }
+    with shoal.PPO(env=Waiter, config=settings) as trainer:
+        trainer.workers.sample(5)
+        start = perf_counter()
+        sample = trainer.workers.sample(steps)
+        ready_first = sample.num_steps / (perf_counter() - start)
+        worker = trainer.workers.foreach_worker(lambda worker: worker)[0]
+        vector, policy = worker.vector, trainer.get_policy()
+        from shoal.envs.vector import Steps
+
+        out = Steps(policy.obs_spec.allocate(WAITERS), np.zeros(WAITERS, np.float32), *np.zeros((3, WAITERS), bool))
+        actions = np.zeros((WAITERS, policy.action_spec.size), policy.action_spec.dtype)
+        start = perf_counter()
+        for _ in range(steps):
+            policy.network.act(policy.encoder(out.obs))
+            vector.step(actions, None, out)
+        return ready_first, steps * WAITERS / (perf_counter() - start)
+
+
+def hung(steps: int) -> dict[str, float]:
+    """Steps per second before one of the environments hangs and after its deadline, and seconds to stop in a hang."""
+    settings = {
+        **SETTINGS,
+        "num_envs_per_worker": WAITERS,
+        "env_step_timeout_s": 1.0,
+        "env_config": {"hang_at": 2 * steps + steps // 2},
+    }
+    rates = []
+    with shoal.PPO(env=Waiter, config=settings) as trainer:
+        failures = []
+        for _ in range(4):
+            start = perf_counter()
+            sample = trainer.workers.sample(steps)
+            rates.append(sample.num_steps / (perf_counter() - start))
+            failures.append(len(sample.incidents))
+    assert failures == [0, 0, 1, 0]
+    trainer = shoal.PPO(
+        env=Waiter,
+        config={**SETTINGS, "num_envs_per_worker": WAITERS, "env_isolation": "process", "env_config": {"hang_at": 2}},
+    )
+    vector = trainer.workers.foreach_worker(lambda worker: worker.vector)[0]
+    policy = trainer.get_policy()
+    vector.reset(policy.obs_spec.allocate(WAITERS))
+    actions = np.zeros((WAITERS, policy.action_spec.size), policy.action_spec.dtype)
+    vector.send(list(range(WAITERS)), actions)
+    done: list[int] = []
+    while len(done) < WAITERS:
+        done += vector.wait()
+    vector.send(list(range(WAITERS)), actions)
+    vector.wait()  # the first one hangs from here on
+    start = perf_counter()
+    trainer.stop()
+    return {"before": rates[1], "after": rates[3], "stop_s": perf_counter() - start}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="see that it runs; keeps nothing")
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    repeats, steps = (1, 50) if arguments.quick else (arguments.repeats, 200)
+    record = Record("isolation", ["shoal"], {"repeats": repeats, "steps": steps})
+    rates: dict[str, list[float]] = {"processes": [], "async": [], "one process": []}
+    ready, lock, before, after, stops = [], [], [], [], []
+    for _ in range(repeats):
+        for case in rates:
+            rates[case].append(cartpole_rate(case, steps))
+        first, second = uneven_rates(steps)
+        ready.append(first)
+        lock.append(second)
+        found = hung(steps)
+        before.append(found["before"])
+        after.append(found["after"])
+        stops.append(found["stop_s"])
+    medians = {case: float(np.median(values)) for case, values in rates.items()}
+    bars = [
+        Bar("8 CartPoles in processes / AsyncVectorEnv", medians["processes"] / medians["async"], 2.0, True, "x"),
+        Bar("uneven simulators, ready-first / lockstep", float(np.median(ready) / np.median(lock)), 1.5, True, "x"),
+        Bar("16 simulators after one has hung / before", float(np.median(after) / np.median(before)), 0.9, True, "x"),
+        Bar("stop while one hangs", max(stops), 10.0, False, " s"),
+    ]
+    results = {
+        "cartpole_steps_per_s": {case: spread(values) for case, values in rates.items()},
+        "uneven_steps_per_s": {"ready_first": spread(ready), "lockstep": spread(lock)},
+        "hung_steps_per_s": {"before": spread(before), "after": spread(after)},
+        "stop_s": spread(stops),
+    }
+    show_bars(bars)
+    if not arguments.quick:
+        record.keep(results, bars)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,413 @@
+"""What runs in an environment's own process: a vector of one, told what to do through a socket.
+
+The guard, the seeds, tasks and drawn values are those of `PythonVector`: a simulator that raises or gives nonsense is
+rebuilt here, in its process, and the worker hears of it with the answer. Only what this process cannot survive (a hang,
+a signal, too much memory) is the worker's business.
+
+A command is one byte: `s` is a step, whose action lies in the shared row; `c` is followed by the length of a pickled
+`(name, arguments)`. The answer to a step is one more in `answered`, and to wake the worker, a token on the pipe that
+all environments share. To be woken for every step of quick environments takes longer than the steps: where `quiet` is
+set, all but the last of a group take a number from a semaphore instead. The answer to a command of the second kind is
+a token. After it, and after a step where `has_report` is set, a pickled `Report` follows in the socket, with its
+length before it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from time import monotonic, sleep
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from shoal.data.batch import Episode, Incident, Parts
+from shoal.envs.checking import check_first_steps
+from shoal.envs.closing import close_quietly
+from shoal.envs.context import EnvContext
+from shoal.envs.env_errors import error_text
+from shoal.envs.making import AnyEnv, EnvMaker, strip
+from shoal.envs.observations import ObsSpec
+from shoal.envs.randomizing import EpisodeValues, Randomizer
+from shoal.envs.shared_rows import Phase, SharedRows
+from shoal.envs.spaces import ActionSpec, Space
+from shoal.envs.vector import LARGEST_REWARD, PythonVector, Steps
+from shoal.envs.video import make_in_window
+from shoal.errors import ConfigError, EnvStartError, ShoalError
+
+LENGTH = struct.Struct("<Q")
+TOKEN = struct.Struct("<III")  # row, generation of its process, whether it is for a step
+LONGEST_DELAY = 64  # times `restart_delay_s`
+
+OUT_OF_MEMORY = 77  # the exit code of a process whose simulator was refused memory
+
+
+@dataclass(frozen=True)
+class EnvPlan:
+    """How a worker's environments are made, wherever that happens."""
+
+    maker: EnvMaker
+    env_config: Mapping[str, Any]
+    worker_index: int = 0
+    num_workers: int = 0
+    first_index: int = 0  # of the worker's first environment
+    index_offset: int = 0  # what sets env_index apart
+    horizon: int | None = None
+    vector_offset: int = 0  # what is added to a row for vector_index
+    shown: int | None = None  # the env_index of the one that has a window
+    randomizer: Randomizer | None = None
+    scratch: str | None = None  # the folder for the environments' own folders
+
+    def context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
+        """What the environment of a row is told."""
+        return EnvContext(
+            {**self.env_config, **(drawn or {})},
+            worker_index=self.worker_index,
+            vector_index=self.vector_offset + row,
+            env_index=self.index_offset + self.first_index + row,
+            num_workers=self.num_workers,
+            scratch=self.scratch,
+        )
+
+    def make(self, row: int, drawn: Mapping[str, Any] | None = None) -> AnyEnv:
+        """The environment of a row."""
+        ctx = self.context(row, drawn)
+        return make_in_window(self.maker, ctx) if ctx.env_index == self.shown else self.maker.make(ctx)
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """What a first look at an environment found."""
+
+    observation_space: Space
+    action_space: Space
+    num_envs: int | None  # of a native vector environment
+    legacy: bool
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a process needs to be the environment of a row."""
+
+    plan: EnvPlan
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    observation_space: Space
+    action_space: Space
+    seed: int
+    num_envs: int
+    row: int
+    restart_delay_s: float
+
+
+@dataclass
+class Report:
+    """What does not fit into a row."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    result: Any = None
+    error: BaseException | None = None
+
+
+class OneEnvVector(PythonVector):
+    """The one environment of this process, which says what it is at before each call of the user's code."""
+
+    def __init__(self, start: Start, rows: SharedRows) -> None:
+        self._plan, self._row, self._rows = start.plan, start.row, rows
+        self._spaces = start.observation_space, start.action_space
+        self._delay_s = start.restart_delay_s
+        leaf = start.obs_spec.leaves[0]
+        is_plain = len(start.obs_spec.leaves) == 1 and leaf.kind == "vector" and leaf.first is None and not leaf.path
+        self._plain_shape = leaf.shape if is_plain else None
+        self._room = rows.obs[0][start.row]
+        super().__init__(
+            self._made,
+            1,
+            start.obs_spec,
+            start.action_spec,
+            seed=start.seed,
+            first_index=start.plan.first_index + start.row,
+            worker_index=start.plan.worker_index,
+            max_failures=None,
+            randomizer=start.plan.randomizer,
+        )
+
+    def enter(self, phase: Phase) -> None:
+        """Say what is done now."""
+        self._rows.began[self._row] = monotonic()
+        self._rows.phase[self._row] = phase
+
+    def mirror(self) -> None:
+        """Write down where the episode stands, for the incident if this process should be lost."""
+        rows, row = self._rows, self._row
+        rows.seedings[row], rows.since_seed[row] = self._seedings[0], self._since_seed[0]
+        rows.lengths[row], rows.resets[row] = self._lengths[0], self._resets[0]
+
+    def begin(self, seedings: int, failures_in_a_row: int, task: Any, tasks_then: Any, obs: Parts) -> None:
+        """Begin with the seed after the `seedings`-th."""
+        self._seedings[0], self._failures_in_a_row[0] = seedings, failures_in_a_row
+        self.task, self._tasks_then[0] = task, tasks_then
+        self._begin(0, obs, seeded=True)
+
+    def take_step(self, actions: NDArray[Any], steps: Steps) -> None:
+        """As `step`; what is plain and goes on, as almost every step does, takes a short way to the same end."""
+        action = self._action_spec.decode(actions)[0]
+        columns = self._columns
+        try:
+            answer = self._steps[0](action)
+            columns[0][0], columns[1][0], columns[2][0], columns[3][0], columns[4][0] = answer
+        except BaseException as error:  # a solver that calls sys.exit() ends itself, not its process
+            self._fail(0, error, action)
+            steps.failed.append(0)
+        else:
+            if self._goes_on_plainly(steps):
+                return
+        self._settle(steps, None, [action])
+
+    def _goes_on_plainly(self, steps: Steps) -> bool:
+        """Write a step that is sound beyond doubt and does not end its episode; False if it is not of that kind."""
+        obs, reward, terminated, truncated = (column[0] for column in self._columns[:4])
+        if self._plain_shape is None or type(obs) is not np.ndarray or obs.shape != self._plain_shape:
+            return False
+        if obs.dtype.kind != "f" or not isinstance(reward, float) or terminated is not False or truncated is not False:
+            return False
+        if not abs(reward) <= LARGEST_REWARD or self._lengths[0] + 1 >= self._limits[0]:
+            return False
+        room = self._room
+        if obs.dtype.itemsize > room.itemsize:
+            with np.errstate(over="ignore"):
+                room[:] = obs.reshape(-1)
+        else:
+            room[:] = obs.reshape(-1)
+        if not isfinite(np.add.reduce(room)):
+            return False
+        steps.rewards[0], steps.terminated[0], steps.truncated[0] = reward, False, False
+        self._lengths[0] += 1
+        self._since_seed[0] += 1
+        self._rewards[0] += steps.rewards[0]
+        return True
+
+    def given_task(self) -> Any:
+        """The task that the environment has."""
+        return self._tasks[0]
+
+    def _made(self, row: int, drawn: Mapping[str, Any] | None = None) -> tuple[gym.Env[Any, Any], int | None]:
+        self.enter(Phase.MAKE)
+        env = self._plan.make(self._row + row, drawn)
+        assert not isinstance(env, VectorEnv)
+        if drawn and (env.observation_space, env.action_space) != self._spaces:
+            raise ConfigError(f"config.randomize.env_config: with {dict(drawn)} the environment has other spaces")
+        bare, limit = strip(env)
+        limits = [n for n in (limit, self._plan.horizon) if n is not None]
+        return bare, min(limits, default=None)
+
+    def _reset(self, row: int, seeded: bool, task: Any) -> Any:
+        if seeded:
+            self.mirror()
+        self.enter(Phase.RESET)
+        first = super()._reset(row, seeded, task)
+        self.enter(Phase.STEP)  # where an episode is followed again, its steps come next
+        return first
+
+    def _show_step(self, row: int, action: Any, obs: Any, reward: float, info: Any) -> None:
+        super()._show_step(row, action, obs, reward, info)
+        self.enter(Phase.STEP)  # each step of an episode that is followed again has its own deadline
+
+    def _end(self, row: int, steps: Steps) -> None:
+        # The reset may never come back: what the step gave is in place before it begins.
+        rows, own = self._rows, self._row
+        for final, part in zip(rows.final, steps.obs, strict=True):
+            final[own] = part[row]
+        rows.episode_reward[own], rows.episode_length[own] = self._rewards[row], self._lengths[row]
+        rows.since_seed[own], rows.lengths[own] = self._since_seed[row], 0
+        rows.ended[own] = True
+        super()._end(row, steps)
+
+    def _fail(self, row: int, error: BaseException, action: Any) -> None:
+        if isinstance(error, MemoryError):
+            traceback.print_exception(error)
+            sys.stderr.flush()
+            os._exit(OUT_OF_MEMORY)
+        super()._fail(row, error, action)
+
+    def _rebuild(self, row: int) -> None:
+        if self._delay_s and self._failures_in_a_row[row]:
+            self.enter(Phase.REST)
+            sleep(self._delay_s * min(2 ** (self._failures_in_a_row[row] - 1), LONGEST_DELAY))
+        super()._rebuild(row)
+
+
+class EnvProcess:
+    """Carries out what the worker asks for."""
+
+    def __init__(self, connection: socket.socket, ready: int, memory: int, group: int) -> None:
+        self._connection, self._ready, self._memory, self._group = connection, ready, memory, group
+        self._rows: SharedRows | None = None
+        self._vector: OneEnvVector | None = None
+        self._row = self._generation = 0
+
+    def run(self) -> int:
+        """Serve until the worker hangs up; the exit code."""
+        connection = self._connection
+        while True:
+            command = connection.recv(1)
+            if command == b"s":
+                self._step()
+            elif not command:
+                return 0
+            else:
+                length = LENGTH.unpack(received(connection, LENGTH.size))[0]
+                report = Report()
+                try:
+                    name, arguments = pickle.loads(received(connection, length))
+                    if name == "close":
+                        if self._vector is not None:
+                            self._vector.close()
+                        return 0
+                    report.result = getattr(self, f"on_{name}")(*arguments)
+                except BaseException as error:
+                    report.error = sendable(error)
+                self._answer(report)
+
+    def on_hello(self, path: list[str], row: int, generation: int) -> None:
+        """Import from where the worker imports from, and sign answers with these numbers."""
+        sys.path[:] = path
+        self._row, self._generation = row, generation
+
+    def on_look(self, plan: EnvPlan, drawn: EpisodeValues) -> FirstLook:
+        """Look at the first steps of an environment."""
+        report = check_first_steps(lambda: plan.make(0, drawn.env_config), drawn.options)
+        env = report.env
+        close_quietly(env)
+        if isinstance(env, VectorEnv):
+            spaces = env.single_observation_space, env.single_action_space
+            return FirstLook(*spaces, env.num_envs, False, report.warnings)
+        return FirstLook(env.observation_space, env.action_space, None, report.legacy, report.warnings)
+
+    def on_start(self, start: Start) -> None:
+        """Make the environment."""
+        rows = self._rows = SharedRows(start.num_envs, start.obs_spec, start.action_spec, self._memory)
+        own = slice(self._row, self._row + 1)
+        self._obs = tuple(part[own] for part in rows.obs)
+        self._arrays = rows.rewards[own], rows.terminated[own], rows.truncated[own], rows.valid[own]
+        self._actions = rows.actions[own]
+        self._steps = Steps(self._obs, *self._arrays)
+        self._vector = OneEnvVector(start, rows)
+
+    def on_begin(self, seedings: int, failures_in_a_row: int, task: Any, tasks_then: Any) -> Any:
+        """Begin an episode; the task that the environment has."""
+        self._own().begin(seedings, failures_in_a_row, task, tasks_then, self._obs)
+        self._own().mirror()
+        return self._own().given_task()
+
+    def on_task(self, task: Any) -> None:
+        """Take a task for the next reset."""
+        self._own().task = task
+
+    def on_replay(self, history: Any, state: dict[str, Any]) -> tuple[bool, Any]:
+        """Follow the actions of an unfinished episode; whether that came out, and the task."""
+        self._own().enter(Phase.OTHER)
+        self._own().set_state(state)
+        same = self._own().replay([history], self._obs)[0]
+        self._own().mirror()
+        return same, self._own().given_task()
+
+    def on_call(self, fn: bytes) -> Any:
+        """The result of a function of the user's on the environment."""
+        self._own().enter(Phase.OTHER)
+        return pickle.loads(fn)(self._own().envs[0])
+
+    def _step(self) -> None:
+        rows, row, vector = self._rows, self._row, self._vector
+        assert rows is not None
+        assert vector is not None
+        rows.ended[row] = False
+        rows.began[row] = monotonic()
+        rows.phase[row] = Phase.STEP
+        rows.valid[row] = True
+        steps, report = self._steps, None
+        if steps.failed or steps.seeded or steps.finals:
+            steps = self._steps = Steps(self._obs, *self._arrays)
+        try:
+            vector.take_step(self._actions, steps)
+            rows.failed[row], rows.seeded[row] = bool(steps.failed), bool(steps.seeded)
+        except BaseException as error:
+            report = Report(error=sendable(error))
+        if vector.episodes or vector.incidents or report is not None:
+            self._answer(report or Report(result=vector.given_task()), is_step=True)
+            return
+        vector.mirror()
+        rows.has_report[row] = False
+        rows.phase[row] = Phase.IDLE
+        self._report_step(rows)
+
+    def _report_step(self, rows: SharedRows) -> None:
+        rows.answered[self._row] += 1
+        if rows.quiet[self._row]:
+            try:
+                os.eventfd_read(self._group)
+                return
+            except BlockingIOError:  # it is the last of its group
+                pass
+        os.write(self._ready, TOKEN.pack(self._row, self._generation, 1))
+
+    def _answer(self, report: Report, is_step: bool = False) -> None:
+        """Say that the command is done, and what there is to tell."""
+        if self._vector is not None:
+            self._vector.mirror()
+            report.episodes, report.incidents = self._vector.episodes[:], self._vector.incidents[:]
+            self._vector.episodes.clear()
+            self._vector.incidents.clear()
+        try:
+            data = pickle.dumps(report)
+        except Exception as error:  # the result of a user's function may be fit for no journey
+            report.result, report.error = None, ConfigError(f"the result cannot be sent: {error_text(error)}")
+            data = pickle.dumps(report)
+        if self._rows is not None:
+            self._rows.has_report[self._row] = True
+            self._rows.phase[self._row] = Phase.IDLE
+        # The token first: a long message waits in the socket for its reader, who waits for the token.
+        if is_step and self._rows is not None:
+            self._report_step(self._rows)
+        else:
+            os.write(self._ready, TOKEN.pack(self._row, self._generation, 0))
+        self._connection.sendall(LENGTH.pack(len(data)) + data)
+
+    def _own(self) -> OneEnvVector:
+        assert self._vector is not None
+        return self._vector
+
+
+def received(connection: socket.socket, length: int) -> bytes:
+    """So many bytes; EOFError if the other side hangs up before."""
+    data = bytearray()
+    while len(data) < length:
+        piece = connection.recv(min(length - len(data), 1 << 20))
+        if not piece:
+            raise EOFError("the other process is gone")
+        data += piece
+    return bytes(data)
+
+
+def sendable(error: BaseException) -> BaseException:
+    """The error as another process can have it: our own as they are, others in their own words."""
+    if isinstance(error, ShoalError):
+        return type(error)(error.problems if isinstance(error, ConfigError) else str(error))
+    return EnvStartError(error_text(error))
+
+
+def serve(connection: int, ready: int, memory: int, group: int) -> int:
+    """Be the process of an environment; the exit code."""
+    return EnvProcess(socket.socket(fileno=connection), ready, memory, group).run()

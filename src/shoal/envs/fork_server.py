@@ -1,0 +1,299 @@
+"""The process between a worker and the processes of its environments: it forks them, and ends whole trees of them.
+
+A worker may hold Ray, PyTorch and their threads, none of which survives a fork; a fresh Python for each environment
+takes a second. So one fresh Python imports what an environment needs and forks as often as it is asked: milliseconds.
+
+What the worker can rely on:
+
+- Every child leads a process group of its own and adopts whatever its simulator leaves behind; what a dead child
+  leaves comes to this process, which ends it. So solvers, MPI ranks and daemons end with their environment.
+- When the worker is gone, its end of the control socket closes, and everything here ends. When this process is killed,
+  the children are killed by the kernel.
+- What children print goes to this process's standard error, up to a limit; the last of it is kept for incidents.
+- A child that takes more than its memory (with all that is below it) is killed.
+
+Messages on the control socket are JSON. From the worker: `{"fork": id, "memory": bytes or null}` with the descriptors
+of the child, `{"end": id, "stack": bool}`. To the worker: `{"died": id, "status": n, "tail": text, "memory": bytes or
+null}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import gc
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from typing import NoReturn
+
+from shoal.machine.processes import adopt_orphans, below, children_of_all, end_with_parent, private_bytes
+
+TAIL_BYTES = 16_384
+MOST_FORWARDED = 10_000  # bytes of one child's output
+STACK_S = 0.5  # for a child to write down its stack before it is killed
+MEMORY_CHECK_S = 0.5
+PARENT_CHECK_S = 1.0
+LAST_GRACE_S = 2.0
+MOST_DESCRIPTORS = 1 << 20
+
+
+@dataclass
+class Child:
+    """One environment's process."""
+
+    id: int
+    pid: int
+    output: int  # the pipe of what it prints
+    stack: int  # where it writes the stack of a fatal signal, which is for the incident and for nobody's terminal
+    memory_limit: int | None = None  # bytes
+    tail: bytearray = field(default_factory=bytearray)
+    forwarded: int = 0
+    kill_at: float | None = None
+    memory_taken: int | None = None  # the bytes that it was killed for
+
+
+class ForkServer:
+    """Forks children, reads their output, and reports their deaths."""
+
+    def __init__(self, control: int) -> None:
+        self._control = socket.socket(fileno=control)
+        self._parent = os.getppid()
+        self._children: dict[int, Child] = {}  # by pid
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = os.pipe()
+        self._next_memory_check = self._next_parent_check = 0.0
+
+    def run(self) -> None:
+        """Serve until the worker is gone."""
+        adopt_orphans()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)  # whoever sends these to a whole job means the worker
+        os.set_blocking(self._waker, False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        try:
+            while self._serve_once():
+                pass
+        finally:
+            self._end_all()
+
+    def _serve_once(self) -> bool:
+        """Deal with what has happened; False when the worker is gone."""
+        for key, _ in self._selector.select(self._timeout_s()):
+            if key.fileobj is self._control:
+                if not self._read_command():
+                    return False
+            elif key.fd == self._woken:
+                os.read(self._woken, 4096)
+            else:
+                self._read_output(key.data)
+        self._reap()
+        now = monotonic()
+        for child in self._children.values():
+            if child.kill_at is not None and now >= child.kill_at:
+                self._kill_tree(child)
+        if now >= self._next_memory_check and self._is_limited():
+            self._next_memory_check = now + MEMORY_CHECK_S
+            self._check_memory()
+        if now >= self._next_parent_check:
+            self._next_parent_check = now + PARENT_CHECK_S
+            return os.getppid() == self._parent  # a fork of the worker's may hold the socket open after its death
+        return True
+
+    def _timeout_s(self) -> float:
+        due = [self._next_parent_check, *(c.kill_at for c in self._children.values() if c.kill_at is not None)]
+        if self._is_limited():
+            due.append(self._next_memory_check)
+        return max(0.0, min(due) - monotonic())
+
+    def _is_limited(self) -> bool:
+        return any(child.memory_limit is not None for child in self._children.values())
+
+    def _read_command(self) -> bool:
+        """One message of the worker; False when it is gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 4)
+        except OSError:
+            return False
+        if not data:
+            return False
+        message = json.loads(data)
+        if "fork" in message:
+            self._fork(message["fork"], message["memory"], descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+        else:
+            for child in self._children.values():
+                if child.id == message["end"]:
+                    child.kill_at = monotonic() + (STACK_S if message["stack"] else 0.0)
+                    if message["stack"]:
+                        with contextlib.suppress(OSError):
+                            os.kill(child.pid, signal.SIGABRT)  # whose handler writes the stack in C, without the GIL
+        return True
+
+    def _fork(self, id: int, memory_limit: int | None, descriptors: list[int]) -> None:
+        output, printed = os.pipe()
+        stack = os.memfd_create("shoal-stack", os.MFD_CLOEXEC)
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(output)
+                _become_child(server, printed, [*descriptors, stack])
+            finally:
+                os._exit(1)
+        os.close(printed)
+        os.set_blocking(output, False)
+        child = self._children[pid] = Child(id, pid, output, stack, memory_limit)
+        self._selector.register(output, selectors.EVENT_READ, child)
+
+    def _read_output(self, child: Child) -> None:
+        """Keep the last of what a child prints, and pass on the first."""
+        try:
+            words = os.read(child.output, 65_536)
+        except BlockingIOError:
+            return
+        except OSError:
+            words = b""
+        if not words:
+            self._selector.unregister(child.output)
+            os.close(child.output)
+            child.output = -1
+            return
+        child.tail += words
+        del child.tail[:-TAIL_BYTES]
+        if child.forwarded < MOST_FORWARDED:
+            child.forwarded += len(words)
+            if child.forwarded >= MOST_FORWARDED:
+                words += b"\n[shoal] this environment prints much; from here on only the last of it is kept.\n"
+            with contextlib.suppress(OSError):
+                os.write(2, words)
+
+    def _reap(self) -> None:
+        """Tell the worker of children that have died, after all that they left behind has ended too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self._children.pop(pid, None)
+            if child is None:
+                continue
+            self._end_orphans()
+            while child.output >= 0:  # what it wrote before it died
+                before = len(child.tail), child.forwarded
+                self._read_output(child)
+                if (len(child.tail), child.forwarded) == before:
+                    break
+            if child.output >= 0:
+                self._selector.unregister(child.output)
+                os.close(child.output)
+            stack = os.pread(child.stack, TAIL_BYTES, 0).partition(b"\nExtension modules")[0]
+            os.close(child.stack)
+            self._report(
+                {
+                    "died": child.id,
+                    "status": os.waitstatus_to_exitcode(status),
+                    "tail": (bytes(child.tail) + stack).decode(errors="replace"),
+                    "memory": child.memory_taken,
+                }
+            )
+
+    def _report(self, message: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):
+            self._control.sendall(json.dumps(message).encode())
+
+    def _check_memory(self) -> None:
+        family = children_of_all()
+        for child in self._children.values():
+            if child.memory_limit is None or child.memory_taken is not None:
+                continue
+            taken = sum(map(private_bytes, [child.pid, *below([child.pid], family)]))
+            if taken > child.memory_limit:
+                child.memory_taken = taken
+                self._kill_tree(child)
+
+    def _kill_tree(self, child: Child) -> None:
+        """Kill a child with all that is below it; its burial takes care of who escapes by forking meanwhile."""
+        child.kill_at = None
+        for pid in [child.pid, *below([child.pid], children_of_all())]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _end_orphans(self) -> None:
+        """Kill what dead children have left to us: everything below us that is not a living child or below one."""
+        deadline = monotonic() + LAST_GRACE_S
+        while monotonic() < deadline:
+            family = children_of_all()
+            roots = [pid for pid in family.get(os.getpid(), []) if pid not in self._children]
+            if not roots:
+                return
+            for pid in [*roots, *below(roots, family)]:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            sleep(0.005)
+            for pid in roots:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def _end_all(self) -> None:
+        """Kill everything below this process."""
+        self._children.clear()
+        self._end_orphans()
+
+
+def _become_child(server: int, printed: int, descriptors: list[int]) -> NoReturn:
+    """Serve as the process of one environment; never returns."""
+    os.setpgid(0, 0)  # no session: Linux would schedule each as fairly as all that the user does besides
+    end_with_parent(signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(1)
+    adopt_orphans()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")  # where memory runs out, a simulator is lost rather than the learner
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nowhere, 0), (printed, 1), (printed, 2)):
+        os.dup2(source, target)
+    # High first, so that no descriptor is overwritten before it has found its place.
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in descriptors]
+    kept = list(range(3, 3 + len(descriptors)))
+    for place, descriptor in zip(kept, high, strict=True):
+        os.dup2(descriptor, place, inheritable=False)
+    os.closerange(kept[-1] + 1, MOST_DESCRIPTORS)
+    *kept, stack = kept
+    faulthandler.enable(stack)  # a fatal signal writes the stack of every thread
+    gc.enable()
+    from shoal.envs.env_process import serve
+
+    code = serve(*kept)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main(control: int) -> None:
+    """Import what every environment needs, then serve."""
+    import shoal.envs.checking
+    import shoal.envs.env_process  # noqa: F401
+
+    if os.environ.pop("SHOAL_ONE_BLAS_THREAD", ""):  # the variable was for NumPy's import, not for the user's solvers
+        os.environ.pop("OPENBLAS_NUM_THREADS", None)
+    gc.collect()
+    gc.freeze()  # a collection would copy the pages that children share with us
+    ForkServer(control).run()

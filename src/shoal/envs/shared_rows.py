@@ -1,0 +1,102 @@
+"""Memory that a worker and the processes of its environments share: one row of each array per environment.
+
+It has no name (a memfd), so nothing of it is left when the last process that maps it is gone, however that ended. A row
+has two writers that never write at the same time: the worker until it has sent a command, then the environment's
+process until it has answered.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.data.batch import Parts
+from shoal.envs.observations import ObsSpec
+from shoal.envs.spaces import ActionSpec
+
+CACHE_LINE = 64  # bytes
+
+
+class Phase(IntEnum):
+    """What an environment's process is at; each has its own deadline."""
+
+    IDLE = 0  # nothing, or it has not seen its command yet
+    STEP = 1
+    RESET = 2
+    MAKE = 3
+    REST = 4  # it waits before it makes the environment again
+    OTHER = 5  # whatever has no deadline: replaying, a function of the user's
+
+
+class SharedRows:
+    """N rows of what one step needs and gives."""
+
+    obs: Parts  # where the next action is taken
+    final: Parts  # the last observation of an episode that was truncated
+    actions: NDArray[np.generic]  # [N, A], as the policy has them
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    failed: NDArray[np.bool_]  # the step did not happen
+    seeded: NDArray[np.bool_]  # an episode began with a seed
+    ended: NDArray[np.bool_]  # the step happened and ended an episode, whatever becomes of the reset after it
+    has_report: NDArray[np.bool_]  # episodes, incidents or an answer follow through the socket
+    quiet: NDArray[np.bool_]  # only the last of a group wakes the worker
+    phase: NDArray[np.int8]
+    began: NDArray[np.float64]  # when the phase began, by the clock that all processes of a host share
+    seedings: NDArray[np.int64]
+    lengths: NDArray[np.int64]  # of the unfinished episode
+    since_seed: NDArray[np.int64]
+    resets: NDArray[np.int64]  # since the last seed
+    answered: NDArray[np.int64]  # steps that the row's processes have taken in all
+    episode_reward: NDArray[np.float64]  # of the finished episode, where `ended`
+    episode_length: NDArray[np.int64]
+
+    def __init__(
+        self, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec, descriptor: int | None = None
+    ) -> None:
+        kinds = list(zip(obs_spec.shapes, obs_spec.dtypes, strict=True))
+        fields: list[tuple[str, tuple[int, ...], np.dtype[np.generic]]] = [
+            *((f"obs{k}", shape, dtype) for k, (shape, dtype) in enumerate(kinds)),
+            *((f"final{k}", shape, dtype) for k, (shape, dtype) in enumerate(kinds)),
+            ("actions", (action_spec.size,), action_spec.dtype),
+            ("rewards", (), np.dtype(np.float32)),
+            *(
+                (name, (), np.dtype(np.bool_))
+                for name in ("terminated", "truncated", "valid", "failed", "seeded", "ended", "has_report", "quiet")
+            ),
+            ("phase", (), np.dtype(np.int8)),
+            *((name, (), np.dtype(np.float64)) for name in ("began", "episode_reward")),
+            *(
+                (name, (), np.dtype(np.int64))
+                for name in ("seedings", "lengths", "since_seed", "resets", "answered", "episode_length")
+            ),
+        ]
+        # All that is an environment's own lies together: cores that write into one cache line wait for each other.
+        places, row_bytes = [], 0
+        for _, shape, dtype in fields:
+            row_bytes = -(-row_bytes // dtype.itemsize) * dtype.itemsize
+            places.append(row_bytes)
+            row_bytes += int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        row_bytes = -(-row_bytes // CACHE_LINE) * CACHE_LINE
+        size = num_envs * row_bytes
+        if descriptor is None:
+            descriptor = os.memfd_create("shoal-envs", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, size)
+        self.descriptor = descriptor
+        memory = mmap.mmap(descriptor, size)
+        arrays = {
+            name: np.ndarray(
+                (num_envs, *shape), dtype, memory, place, strides=(row_bytes, *np.empty(shape, dtype).strides)
+            )
+            for (name, shape, dtype), place in zip(fields, places, strict=True)
+        }
+        self.obs = tuple(arrays.pop(f"obs{k}") for k in range(len(kinds)))
+        self.final = tuple(arrays.pop(f"final{k}") for k in range(len(kinds)))
+        for name, array in arrays.items():
+            setattr(self, name, array)

@@ -1,0 +1,63 @@
+"""Processes of this host and how they depend on each other: who is below whom, and what ends with whom."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process that our descendants leave behind."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Be sent a signal when the parent is killed; for a process that has just been forked."""
+    _prctl(PR_SET_PDEATHSIG, number)
+
+
+def processes() -> Iterator[tuple[int, int, bool]]:
+    """Every process that can be seen: its pid, its parent's, and whether it only waits to be buried."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError, ValueError):
+                state, parent = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:2]
+                yield int(name), int(parent), state == "Z"
+
+
+def children_of_all() -> dict[int, list[int]]:
+    """The living children of every process that has any."""
+    children: dict[int, list[int]] = {}
+    for pid, parent, is_dead in processes():
+        if not is_dead:
+            children.setdefault(parent, []).append(pid)
+    return children
+
+
+def below(roots: Iterable[int], children: dict[int, list[int]]) -> list[int]:
+    """The pids below these processes, the oldest first."""
+    found: list[int] = []
+    todo = list(roots)
+    while todo:
+        own = children.get(todo.pop(), [])
+        found += own
+        todo += own
+    return sorted(found)
+
+
+def private_bytes(pid: int) -> int:
+    """The memory that a process has for itself; 0 if it is gone."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        _, resident, shared = Path("/proc", str(pid), "statm").read_text().split()[:3]
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

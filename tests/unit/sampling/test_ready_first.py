@@ -1,0 +1,150 @@
+"""Environments in processes of their own, stepped as they are ready: the batch is that of lockstep, bit for bit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import shoal
+from shoal.data.batch import Batch, Sample
+
+
+class Uneven(gym.Env[Any, Any]):
+    """A walk whose episodes and steps take as long as chance wills; now and then it fails."""
+
+    observation_space: spaces.Space[Any] = spaces.Box(-100, 100, (3,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, config: Any) -> None:
+        self.fails = config.get("fails", False)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.walk = self.np_random.uniform(-1, 1, 3).astype(np.float32)
+        return self.seen(), {}
+
+    def step(self, action: int) -> Any:
+        self.walk += np.float32(0.1 * (int(action) - 1)) + self.np_random.normal(0, 0.2, 3).astype(np.float32)
+        chance = self.np_random.random()
+        if chance < 0.1:
+            time.sleep(0.003)
+        if self.fails and chance > 0.98:
+            raise ArithmeticError("diverged")
+        return self.seen(), float(self.walk[0]), bool(chance < 0.05), bool(0.05 < chance < 0.1), {"chance": chance}
+
+    def seen(self) -> Any:
+        return self.walk.copy()
+
+
+class Masked(Uneven):
+    """The same, with actions that may not be taken."""
+
+    observation_space = spaces.Dict(
+        {"action_mask": spaces.MultiBinary(3), "place": spaces.Box(-100, 100, (3,), np.float32)}
+    )
+
+    def seen(self) -> Any:
+        mask = np.array([1, self.walk[0] > 0, self.walk[1] > 0], np.int8)
+        return {"action_mask": mask, "place": self.walk.copy()}
+
+
+def samples(kind: Any, isolation: str, steps: int = 40, **settings: Any) -> list[Sample]:
+    run = settings.pop("run", "PPO")
+    config = {"num_envs_per_worker": 5, "seed": 3, "env_isolation": isolation, **settings}
+    with getattr(shoal, run)(env=kind, config=config) as trainer:
+        found = []
+        for _ in range(2):  # the second begins in the middle of episodes
+            sample = trainer.workers.sample(steps)
+            found.append(Sample(**{**vars(sample), "batch": copied(sample.batch)}))
+        return found
+
+
+def copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, tuple):
+        return tuple(map(copied, value))
+    if hasattr(value, "__dataclass_fields__"):
+        return type(value)(**{f.name: copied(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
+def check_same(mine: Sample, theirs: Sample) -> None:
+    """Equal in all rows that are transitions, and in what follows from them."""
+    valid = theirs.batch.valid
+    np.testing.assert_array_equal(mine.batch.valid, valid)
+    for name in ("actions", "rewards", "log_probs", "dist_inputs"):
+        np.testing.assert_array_equal(getattr(mine.batch, name)[valid], getattr(theirs.batch, name)[valid], name)
+    for name in ("terminated", "truncated", "final_at"):
+        np.testing.assert_array_equal(getattr(mine.batch, name), getattr(theirs.batch, name), name)
+    for part, other in zip(mine.batch.obs, theirs.batch.obs, strict=True):
+        np.testing.assert_array_equal(part[valid], other[valid])
+    for part, other in zip(mine.batch.final_obs, theirs.batch.final_obs, strict=True):
+        np.testing.assert_array_equal(part, other)
+    check_carried(mine.batch, theirs.batch)
+    assert sorted(mine.episodes, key=repr) == sorted(theirs.episodes, key=repr)
+    places = [[(i.env_index, i.seed, i.steps_since_seed, i.step, i.cause) for i in s.incidents] for s in (mine, theirs)]
+    assert sorted(places[0]) == sorted(places[1])
+
+
+def check_carried(mine: Batch, theirs: Batch) -> None:
+    assert (mine.carried is None) == (theirs.carried is None)
+    if mine.carried is not None and theirs.carried is not None:
+        np.testing.assert_array_equal(mine.carried.previous, theirs.carried.previous)
+        np.testing.assert_array_equal(mine.carried.states_at, theirs.carried.states_at)
+        for part, other in zip(
+            (*mine.carried.states, *mine.carried.final), (*theirs.carried.states, *theirs.carried.final), strict=True
+        ):
+            np.testing.assert_array_equal(part, other)
+
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "plain": (Uneven, {}),
+    "failing": (Uneven, {"env_config": {"fails": True}}),
+    "masked": (Masked, {}),
+    "complete episodes": (Uneven, {"batch_mode": "complete_episodes"}),
+    "drawn anew": (Uneven, {"randomize": {"options": {"wind": {"uniform": [0, 1]}}}, "horizon": 12}),
+    "a filter, no chance": (Uneven, {"observation_filter": "MeanStdFilter", "explore": False}),
+    "with memory": (Uneven, {"model": {"use_lstm": True, "max_seq_len": 7, "lstm_use_prev_action": True}}),
+    "by value": (Uneven, {"run": "DQN"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_batch_is_that_of_lockstep(case: str) -> None:
+    kind, settings = CASES[case]
+    for mine, theirs in zip(samples(kind, "process", **settings), samples(kind, "none", **settings), strict=True):
+        check_same(mine, theirs)
+
+
+def test_training_and_resuming_are_exact(tmp_path: Any) -> None:
+    settings = {"num_envs_per_worker": 3, "seed": 1, "train_batch_size": 120, "env_config": {"fails": True}}
+
+    def weights(isolation: str, resumed: str | None) -> Any:
+        with shoal.PPO(env=Uneven, config={**settings, "env_isolation": isolation}) as trainer:
+            trainer.train()
+            if resumed is None:
+                trainer.train()
+                return trainer.get_policy().network.params.copy()
+            path = trainer.save(tmp_path / isolation)
+        with shoal.PPO(env=Uneven, config={**settings, "env_isolation": resumed}) as trainer:
+            trainer.restore(path)
+            trainer.train()
+            return trainer.get_policy().network.params.copy()
+
+    straight = weights("none", None)
+    np.testing.assert_array_equal(weights("process", "process"), straight)
+    np.testing.assert_array_equal(weights("process", "none"), straight)
+
+
+def test_functions_reach_environments_in_their_processes() -> None:
+    with shoal.PPO(env=Uneven, config={"num_envs_per_worker": 2, "env_isolation": "process"}) as trainer:
+        trainer.train()
+        names = trainer.workers.foreach_env(lambda env: type(env.unwrapped).__name__)
+    assert names == ["Uneven", "Uneven"]
