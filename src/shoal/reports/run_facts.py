@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +17,9 @@ from shoal.data.results import numbers
 from shoal.errors import ConfigError
 from shoal.reports.records import results_of
 from shoal.runs.folders import env_text
+from shoal.runs.incidents import read_incidents
 from shoal.runs.resuming import experiment_of, stored_tree
 
-INCIDENTS_FILE = "incidents.jsonl"
 FEW_RESULTS = 5  # of which nobody can tell a trend
 RISING = 0.5  # correlation of the return with time
 
@@ -118,7 +116,7 @@ def facts_of(folder: Path, weights: Mapping[str, NDArray[Any]] | None = None) ->
         experiment.config,
         [numbers(result) for result in found],
         sum(_has_lost_loss(result) for result in found),
-        _causes(folder),
+        dict(Counter(str(entry["cause"]) for entry in read_incidents(folder)).most_common()),
         weights or {},
     )
 
@@ -129,15 +127,3 @@ def _has_lost_loss(result: Mapping[str, Any]) -> bool:
     return isinstance(learner, Mapping) and any(
         name.endswith("_loss") and value is None for name, value in learner.items()
     )
-
-
-def _causes(folder: Path) -> dict[str, int]:
-    """How often each cause was written down; a line that cannot be read is left out."""
-    counts: Counter[str] = Counter()
-    with suppress(OSError), open(folder / INCIDENTS_FILE, "rb") as file:
-        for line in file:
-            with suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict) and entry.get("cause"):
-                    counts[str(entry["cause"])] += 1
-    return dict(counts.most_common())

@@ -151,9 +151,10 @@ def failures(facts: RunFacts) -> Iterator[Finding]:
         why = f"; {times} times: {cause[:160]}"
     text = f"environments failed {count:,} times in {facts.episodes:,} episodes{why}"
     verdict: Verdict = "problem" if share > 0.5 else "warning"
-    yield Finding(
-        "failures", verdict, text, "find the cause: log.txt of the run has each; `shoal check` tries the environment"
+    remedy = (
+        "`shoal incidents RUN` lists them, `shoal replay RUN N` runs one again, `shoal check` tries the environment"
     )
+    yield Finding("failures", verdict, text, remedy)
 
 
 def evaluation_gap(facts: RunFacts) -> Iterator[Finding]:
