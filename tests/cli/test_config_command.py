@@ -99,7 +99,10 @@ def test_config_show_pages_on_a_terminal_alone(tmp_path: Path, is_terminal: bool
         (("config", "show", "--json-schema", "lr"), "Error: --json-schema describes whole files; leave KEY out"),
         (("config", "check", "nowhere.yml"), "Error: nowhere.yml: there is no such file"),
         (("confg",), "There is no command 'confg'; did you mean config?"),
-        (("fly",), "There is no command 'fly'; there are train, tune, resume, evaluate, check, model, incidents, "),
+        (
+            ("fly",),
+            "There is no command 'fly'; there are init, train, tune, resume, evaluate, check, diagnose, model, ",
+        ),
         (("config", "check"), "Missing argument 'FILE'"),
     ],
 )

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from shoal.cli.completion import environments
+from shoal.cli.findings import counted, tell, verdict_counts
 from shoal.cli.options import Command, protocol_option, set_option, wrap_option
-
-if TYPE_CHECKING:
-    from shoal.envs.examination import Finding
-
-COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 
 
 @click.command(cls=Command)
@@ -103,30 +99,19 @@ def check(
         for finding in examine(wanted):
             found.append({"env": label, **asdict(finding)})
             if not as_json:
-                _tell(finding)
+                tell(finding)
     _conclude(found, as_json)
 
 
-def _tell(finding: Finding) -> None:
-    verdict = click.style(f"{finding.verdict:<8}", fg=COLOURS[finding.verdict])
-    click.echo(f"{finding.check:<16}{verdict}{finding.text}")
-    if finding.remedy:
-        click.echo(f"{'':<24}-> {finding.remedy}")
-
-
 def _conclude(found: list[dict[str, str]], as_json: bool) -> None:
-    counts = {verdict: sum(row["verdict"] == verdict for row in found) for verdict in COLOURS}
+    counts = verdict_counts(row["verdict"] for row in found)
     if as_json:
         click.echo(json.dumps(found, indent=1))
     elif counts["problem"]:
-        click.echo(f"{_count(counts['problem'], 'problem')}: a run would break.")
+        click.echo(f"{counted(counts['problem'], 'problem')}: a run would break.")
     elif counts["warning"]:
-        click.echo(f"It can be trained; {_count(counts['warning'], 'warning')} to look at.")
+        click.echo(f"It can be trained; {counted(counts['warning'], 'warning')} to look at.")
     else:
         click.echo("It can be trained.")
     if counts["problem"]:
         raise SystemExit(1)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -25,11 +25,13 @@ class _Lazy(NamedTuple):
 
 
 COMMANDS = {
+    "init": _Lazy("shoal.cli.init", "init", "Make a small project that can be trained at once."),
     "train": _Lazy("shoal.cli.train", "train", "Train an agent on an environment, or the experiments of a file."),
     "tune": _Lazy("shoal.cli.tune", "tune", "Search for the best settings with many runs."),
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "check": _Lazy("shoal.cli.check", "check", "Try everything on an environment that training will do to it."),
+    "diagnose": _Lazy("shoal.cli.diagnose", "diagnose", "Find out why a run does not learn, and what to set."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
     "incidents": _Lazy("shoal.cli.incidents", "incidents", "List the failures of a run's environments."),
     "replay": _Lazy("shoal.cli.incidents", "replay", "Run the episode of a failure again."),
@@ -52,6 +54,8 @@ COMMANDS = {
 
 
 FOREIGN_COMMANDS = {
+    "new": "init",
+    "create": "init",
     "run": "train",
     "learn": "train",
     "fit": "train",

@@ -10,19 +10,22 @@ import click
 from shoal.cli.paths import short_path
 
 
-def found_run(text: str, results_dir: str | None, is_trained: bool = True) -> Path:
+def found_run(text: str, results_dir: str | None, is_trained: bool = True, tells: bool = True) -> Path:
     """The run or checkpoint that a person means, and of a sweep its best trial; what was not given as such is told.
 
-    Of a name it is the newest run, with `is_trained` the newest that has a checkpoint.
+    Of a name it is the newest run, with `is_trained` the newest that has a checkpoint. Who prints for programs tells
+    nothing.
     """
     from shoal.runs.folders import DEFAULT_RESULTS, find_named
 
     place = find_named(text, results_dir or DEFAULT_RESULTS, is_trained)
     trial = best_trial(place)
+    if trial is not None and not tells:
+        return trial
     if trial is not None:
         click.echo(f"{text} is the sweep {short_path(place)}; its best trial is {trial.name}")
         return trial
-    if place != Path(os.path.abspath(os.path.expanduser(text))):
+    if tells and place != Path(os.path.abspath(os.path.expanduser(text))):
         click.echo(f"{text} is {short_path(place)}")
     return place
 

@@ -1,12 +1,7 @@
 """What `shoal check` tries on an environment: everything that training will do to it, before node-hours are spent.
 
 Each check is a function that plays with fresh environments and yields findings; `CHECKS` has them in their order. A
-finding says what was seen and, unless all is well, what to do about it:
-
-- `ok`       as it should be;
-- `note`     worth knowing, nothing to do;
-- `warning`  training works, but slower, less exactly or less well than it could;
-- `problem`  a run would break.
+finding says what was seen and, unless all is well, what to do about it.
 
 The checks run in a process of their own (`envs/examining.py`), which may die or hang with the simulator.
 """
@@ -24,7 +19,7 @@ from functools import partial
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -32,6 +27,7 @@ import psutil
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
+from shoal.data.findings import Finding
 from shoal.envs.checking import check_first_steps, obs_warnings
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
@@ -41,8 +37,6 @@ from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec, Space, leaves_of
 from shoal.errors import EnvError
 
-Verdict = Literal["ok", "note", "warning", "problem"]
-
 SEED = 7
 COMPARED_STEPS = 200  # of two trajectories that should be the same
 FEW_EPISODES = 5  # before memory is counted: caches fill, pools grow
@@ -50,16 +44,6 @@ LARGE_RETURN = 1e4
 LEAK_MB_PER_1000_STEPS = 1.0
 SLOW_STEP_S = 0.05
 UNEVEN = 10.0  # how many times the median the slowest twentieth of the steps takes
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a check saw."""
-
-    check: str
-    verdict: Verdict
-    text: str
-    remedy: str = ""
 
 
 @dataclass

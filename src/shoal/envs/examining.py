@@ -15,8 +15,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from shoal.data.findings import Finding
 from shoal.envs.env_errors import error_text
-from shoal.envs.examination import CHECKS, Examination, Finding
+from shoal.envs.examination import CHECKS, Examination
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker
 from shoal.errors import ConfigError, EnvError

@@ -7,7 +7,8 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from shoal.envs.examination import CHECKS, Examination, Finding
+from shoal.data.findings import Finding
+from shoal.envs.examination import CHECKS, Examination
 from shoal.envs.examining import Wanted, examine
 from shoal.envs.making import env_maker
 from shoal.errors import ConfigError
