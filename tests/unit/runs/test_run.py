@@ -40,6 +40,9 @@ class Counter:
         self.interval = config.evaluation_interval
         self.iteration = 0
 
+    def stop_at(self, timesteps: float | None) -> None:
+        pass
+
     def train_iteration(self) -> dict[str, Any]:
         self.at.get(self.iteration + 1, lambda: None)()
         self.iteration += 1
@@ -451,7 +454,7 @@ def test_other_settings_are_another_run(tmp_path: Path, monkeypatch: pytest.Monk
     iterations(first.results())
     other = Run.open(experiment(tmp_path, config={"lr": 0.5, "model": {"fcnet_hiddens": [8]}}))
     assert other.folder != first.folder
-    assert "config.lr: 0.001 there, 0.5 here" in other.notes[0]
+    assert "config.lr: 0.0007 there, 0.5 here" in other.notes[0]
     assert "config.model.fcnet_hiddens: [64, 64] there, [8] here" in other.notes[0]
     assert Run.open(experiment(tmp_path)).folder == first.folder
 
