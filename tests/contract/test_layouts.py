@@ -43,8 +43,8 @@ def trained(algorithm: str, env: str, iterations: int, num_workers: int) -> tupl
 
 
 # BLAS rounds a row by how many others it is multiplied with. A pendulum's path magnifies the last bit; a choice of two
-# actions swallows it.
-@pytest.mark.parametrize(("env", "iterations", "tolerance"), [("CartPole-v1", 5, 1e-5), ("Pendulum-v1", 2, 1e-2)])
+# actions swallows it, until the bit moves a ratio of probabilities over the edge where PPO clips it.
+@pytest.mark.parametrize(("env", "iterations", "tolerance"), [("CartPole-v1", 4, 1e-5), ("Pendulum-v1", 2, 1e-2)])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_any_number_of_workers_learns_the_same(algorithm, env, iterations, tolerance) -> None:
     trajectories, weights, seen = trained(algorithm, env, iterations, 0)

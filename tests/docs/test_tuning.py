@@ -50,7 +50,7 @@ def test_the_program_runs(tmp_path: Path) -> None:
 
 def test_the_words_of_python_are_there() -> None:
     section = PAGE.partition("## In Python")[2]
-    words = re.findall(r"`(\w+)(?:\(\))?`", section.partition("classic words:")[2].partition("`shoal.tune.Analysis")[0])
+    words = re.findall(r"`(\w+)(?:\(\))?`", section.partition("classic names:")[2].partition("`shoal.tune.Analysis")[0])
     assert len(words) > 10
     assert all(hasattr(Analysis, word) for word in words)
     calls = re.findall(r"=(tune\.\w+\.\w+\([^)]*\))` is\s`(?:scheduler|search_alg)=(.*?)`", section)

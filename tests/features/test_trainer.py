@@ -331,10 +331,10 @@ def test_what_cannot_be_an_environment_is_refused_with_the_line_to_write(given, 
 
 def test_a_copy_of_the_default_configuration_is_taken_whole() -> None:
     config = shoal.ppo.DEFAULT_CONFIG.copy()
-    config["train_batch_size"] = 100
+    config["train_batch_size"] = 48
     with shoal.ppo.PPOTrainer(config=config, env="CartPole-v1") as trainer:
-        assert trainer.config.sgd_minibatch_size == 100
-        assert trainer.train()["timesteps_total"] >= 100
+        assert trainer.config.sgd_minibatch_size == 48
+        assert trainer.train()["timesteps_total"] >= 48
 
 
 def test_the_resolved_configuration(trainer_of) -> None:
