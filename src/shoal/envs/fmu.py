@@ -197,11 +197,6 @@ class FmuMaker:
     config: dict[str, Any]
     folder: str
 
-    @property
-    def name(self) -> str:
-        """What it is called in the names of runs."""
-        return Path(self.config["fmu"]).stem
-
     def __call__(self, ctx: EnvContext) -> FmuEnv:
         """Make one environment."""
         return FmuEnv(self.config, self.folder, ctx)

@@ -16,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from shoal.config.program_envs import program_name
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_arguments import check_keywords, create, guarded
@@ -133,7 +134,7 @@ def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     if isinstance(env, Mapping):
         folder = user_code.folders[0] if user_code.folders else os.getcwd()
         program = FmuMaker(dict(env), folder) if "fmu" in env else ProgramMaker(dict(env), folder)
-        return EnvMaker(_folder_name(program.name), json.dumps(program.config), program, user_code)
+        return EnvMaker(_folder_name(program_name(env)), json.dumps(program.config), program, user_code)
     if env is None or not callable(env) or _looks_like_env(env):
         what = f"an environment already made ({type(env).__name__})" if _looks_like_env(env) else repr(env)
         raise ConfigError(

@@ -132,11 +132,6 @@ class ProgramMaker:
     config: dict[str, Any]
     folder: str
 
-    @property
-    def name(self) -> str:
-        """What the program is called in the names of runs."""
-        return program_name(self.config)
-
     def __call__(self, ctx: EnvContext) -> ProgramEnv:
         """Start the program for one environment."""
         try:
@@ -144,7 +139,7 @@ class ProgramMaker:
         except EnvStartError:
             raise
         except EnvError as error:
-            raise EnvStartError(f"env {self.name}: {error}") from error
+            raise EnvStartError(f"env {program_name(self.config)}: {error}") from error
 
 
 def _filled(word: str, ctx: EnvContext) -> str:
