@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel
-
-from shoal.config.fields import (
-    STRICT,
-    Count,
-    Flag,
-    Fraction,
-    FragmentLength,
-    NonNegative,
-    Positive,
-    Size,
-    refused_exploration,
-)
+from shoal.config.fields import Flag, Fraction, FragmentLength, Positive, Size, refused_exploration
 from shoal.config.model import Activation, ModelConfig
+from shoal.config.off_policy import OffPolicyConfig
 from shoal.config.schedules import Schedule, levels
-from shoal.config.sections import ExplorationConfig, OptimizerConfig
-from shoal.config.settings import AlgorithmConfig
+from shoal.config.sections import ExplorationConfig
 
 
 class QModelConfig(ModelConfig):
@@ -31,13 +18,6 @@ class QModelConfig(ModelConfig):
     """Activation after each of those layers (classic RLlib: tanh)."""
     vf_share_layers: Flag = True
     """Whether the value of a state shares the hidden layers of the actions' advantages; only with dueling."""
-
-
-class QOptimizerConfig(OptimizerConfig):
-    """How gradients become steps."""
-
-    eps: Positive = 1e-8
-    """Adam's epsilon."""
 
 
 class EpsilonGreedyConfig(ExplorationConfig):
@@ -72,54 +52,26 @@ class EpsilonGreedyConfig(ExplorationConfig):
     """Temperature of SoftQ: near 0 it takes the best action, far above the action values it takes any."""
 
 
-class ReplayConfig(BaseModel):
-    """What is remembered of the past, and how it is drawn from."""
-
-    model_config = STRICT
-
-    capacity: Size = 50_000
-    """Maximum number of transitions; the oldest are dropped first."""
-    prioritized_replay: Flag = False
-    """Whether surprising transitions are drawn more often (Schaul et al. 2016; classic RLlib: true)."""
-    prioritized_replay_alpha: NonNegative = 0.6
-    """How much priorities count: 0: not at all, 1: in proportion."""
-    prioritized_replay_beta: Fraction = 0.4
-    """How much the loss is weighted to correct for prioritised draws: 0: not at all, 1: fully."""
-    prioritized_replay_eps: Positive = 1e-6
-    """Added to each error, so that every transition can be drawn."""
-
-
-class DQNConfig(AlgorithmConfig):
+class DQNConfig(OffPolicyConfig):
     """Deep Q-learning: one value per discrete action, learned from replayed transitions."""
 
     learner = "shoal.algorithms.dqn:DQNLearner"
     acts_by_value = True
     results = {
         "total_loss": "loss that is minimised, last pass",
-        **AlgorithmConfig.results,
-        "mean_q": "mean value of the actions learned from (DQN)",
-        "mean_td_error": "mean magnitude of the values' errors (DQN)",
-        "num_updates": "number of updates in this iteration (DQN)",
+        **OffPolicyConfig.results,
         "num_target_updates": "number of copies into the target network since the run began (DQN)",
         "cur_epsilon": "share of random actions now (DQN)",
-        "replay_size": "number of transitions in replay (DQN)",
     }
-    batch_key = "timesteps_per_iteration"
-    mutable = (*AlgorithmConfig.mutable, "training_intensity", "target_network_update_freq")
+    mutable = (*OffPolicyConfig.mutable, "target_network_update_freq")
     more_exploration = "a longer config.exploration_config.epsilon_timesteps"
 
     train_batch_size: Size = 32
     """Number of transitions that one update learns from."""
     rollout_fragment_length: FragmentLength = "auto"
     """Steps of each environment between updates; auto: 4, with n_step above 1 four times that (classic RLlib: 4)."""
-    timesteps_per_iteration: Size = 1000
-    """Minimum number of environment steps per iteration, over all environments; whole fragments are sampled.
-
-    An iteration is shorter where stop.timesteps_total ends the run: it ends with the fragment that reaches it."""
     training_intensity: Positive = 8.0
     """Transitions learned from per environment step: 8 is one update of 32 every 4 steps; null: the default."""
-    learning_starts: Count = 1000
-    """Number of environment steps before the first update."""
     target_network_update_freq: Size = 500
     """Number of environment steps between copies of the network into the target network."""
     n_step: Size = 3
@@ -133,14 +85,10 @@ class DQNConfig(AlgorithmConfig):
 
     Classic RLlib: huber, under which many small errors outvote the few large ones at the ends of episodes, and values
     can grow without bound."""
-    replay_buffer_config: ReplayConfig = ReplayConfig()
-    """The replay buffer."""
     exploration_config: EpsilonGreedyConfig = EpsilonGreedyConfig()
     """How the algorithm explores."""
     model: QModelConfig = QModelConfig()
     """The network."""
-    optimizer: QOptimizerConfig = QOptimizerConfig()
-    """The optimiser's own settings."""
     lr: Positive = 1e-3
     """Learning rate (classic RLlib: 5e-4)."""
     grad_clip: Positive | None = 10.0
@@ -155,44 +103,15 @@ class DQNConfig(AlgorithmConfig):
             return 4 if self.n_step == 1 else 4 * self.n_step
         return self.rollout_fragment_length
 
-    @property
-    def rounds_per_iteration(self) -> int:
-        """How often an iteration samples one fragment and learns."""
-        return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_envs))
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Steps per environment in one iteration."""
-        return self.rounds_per_iteration * self.fragment_length
-
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
         found = super().conflicts()
-        if self.fragment_length < self.n_step:
-            found.append(
-                f"config.rollout_fragment_length: {self.fragment_length} steps are fewer than n_step {self.n_step}; "
-                f"use auto, or at least {self.n_step}"
-            )
-        if self.batch_mode != "truncate_episodes":
-            found.append("config.batch_mode: DQN learns from single transitions; leave it at truncate_episodes")
         found += self._unread("squash_actions", True, "DQN acts only in discrete spaces")
         if self.model.log_std_init != ModelConfig.model_fields["log_std_init"].default:
             found.append("config.model.log_std_init: it has no effect, because DQN acts by values; leave it out")
         if self.model.custom_action_dist is not None:
             found.append("config.model.custom_action_dist: it has no effect, because DQN acts by values; leave it out")
-        replay = self.replay_buffer_config
         found += self._exploration_conflicts()
-        if not replay.prioritized_replay and "prioritized_replay" not in replay.model_fields_set:
-            found += [
-                f"config.replay_buffer_config.{key}: it has no effect; set prioritized_replay: true, or leave it out"
-                for key in ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
-                if getattr(replay, key) != ReplayConfig.model_fields[key].default
-            ]
-        if replay.capacity < self.train_batch_size:
-            found.append(
-                f"config.replay_buffer_config.capacity: {replay.capacity} is less than train_batch_size "
-                f"{self.train_batch_size}; make it larger"
-            )
         return found
 
     def _exploration_conflicts(self) -> list[str]:

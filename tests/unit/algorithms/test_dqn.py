@@ -11,8 +11,9 @@ import torch
 from gymnasium import spaces
 from walks import Walk
 
-from shoal.algorithms import dqn
-from shoal.algorithms.dqn import DQNLearner, UpdateStatistics
+from shoal.algorithms import off_policy
+from shoal.algorithms.dqn import DQNLearner
+from shoal.algorithms.off_policy import UpdateStatistics
 from shoal.config.dqn import DQNConfig
 from shoal.data.batch import Sample
 from shoal.data.replay import DrawnTransitions, Transitions
@@ -258,7 +259,7 @@ def test_many_updates_are_drawn_in_pieces_that_fit(monkeypatch) -> None:
     learner = learner_of()
     assert list(learner._drawn_at_once(40)) == [16, 16, 8]
     assert list(learner._drawn_at_once(0)) == []
-    monkeypatch.setattr(dqn, "DRAWN_BYTES", 1)
+    monkeypatch.setattr(off_policy, "DRAWN_BYTES", 1)
     assert list(learner._drawn_at_once(3)) == [1, 1, 1]
 
 
@@ -318,7 +319,7 @@ def test_a_batch_without_one_good_step_ends_with_its_cause() -> None:
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_the_arithmetic(monkeypatch, caplog) -> None:
-    monkeypatch.setattr(dqn, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(off_policy, "available_memory", lambda: 1_000_000)
     with pytest.raises(ConfigError) as caught:
         learner_of(replay_buffer_config={"capacity": 50_000})
     (problem,) = caught.value.problems

@@ -1,0 +1,102 @@
+"""SAC on Pendulum-v1 beside Stable-Baselines3 and sbx: steps per CPU second, and what defaults reach in 8,000 steps.
+
+All make one update of 256 transitions for each step, with one environment, at 256x256 and at 64x64. CPU seconds are
+those of all threads of a process, because sbx takes all cores that it finds. The rounds go through all libraries in
+turn, so that what else the machine does meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from peers import ask
+from record import Bar, Record, console, show_bars, spread
+from rich.table import Table
+
+WORK = {"num_envs": 1, "batch": 256, "learning_starts": 100, "warmup": 600}
+WIDTHS = {"256x256": [256, 256], "64x64": [64, 64]}
+LIBRARIES = ("shoal", "sb3", "sbx")
+GOAL, STEPS = -200.0, 8_000
+
+
+def measure_rates(who: list[str], repeats: int, steps: int) -> dict[str, Any]:
+    """Steps per CPU second and per second of each library and width; repeats are interleaved."""
+    seen: dict[str, list[dict[str, float]]] = {}
+    for repeat in range(repeats):
+        for width, hiddens in WIDTHS.items():
+            for library in who:
+                label = f"{library}, {width}"
+                console.print(f"  {repeat + 1}/{repeats} {label}", style="dim")
+                seen.setdefault(label, []).append(ask(library, "sac", **WORK, hiddens=hiddens, steps=steps).answer)
+    return {
+        label: {key: spread([each[key] for each in answers]) for key in ("per_cpu_s", "per_s")}
+        for label, answers in seen.items()
+    }
+
+
+def learn(env: str, who: list[str], seeds: int, steps: int) -> dict[str, Any]:
+    """The returns of evaluation after so many steps with each library's defaults."""
+    found: dict[str, Any] = {}
+    for seed in range(seeds):
+        for library in who:
+            console.print(f"  {env}, {library}, seed {seed}", style="dim")
+            answer = ask(library, "learn_sac", env=env, steps=steps, seed=seed, evaluated=20).answer
+            found.setdefault(library, []).append(answer)
+    return found
+
+
+def bars_of(results: dict[str, Any]) -> list[Bar]:
+    """Every bar for which both sides were measured."""
+    bars, rates = [], results["rates"]
+    for peer, width, limit in (("sb3", "256x256", 1.4), ("sbx", "256x256", 0.95), ("sb3", "64x64", 4.0)):
+        mine, theirs = rates.get(f"shoal, {width}"), rates.get(f"{peer}, {width}")
+        if mine and theirs:
+            ratio = mine["per_cpu_s"]["median"] / theirs["per_cpu_s"]["median"]
+            bars.append(Bar(f"steps per CPU second / {peer}, {width}", ratio, limit, at_least=True, unit="x"))
+    pendulum = results["learned"].get("Pendulum-v1", {}).get("shoal")
+    if pendulum:
+        reached = sum(run["return"] >= GOAL for run in pendulum)
+        name = f"seeds that reach {GOAL:g} on Pendulum-v1 in {STEPS:,} steps"
+        bars.append(Bar(name, reached, len(pendulum), at_least=True))
+    return bars
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print what was measured."""
+    table = Table("library", "per CPU second", "per second", title="SAC, Pendulum-v1: steps, median")
+    for label, row in results["rates"].items():
+        table.add_row(label, *(f"{row[key]['median']:,.1f}" for key in ("per_cpu_s", "per_s")))
+    console.print(table)
+    for env, found in results["learned"].items():
+        for library, runs in found.items():
+            console.print(f"  {env}, {library}: " + ", ".join(f"{run['return']:,.0f}" for run in runs))
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="see that it runs; the figures are not kept")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--who", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
+    parser.add_argument("--mujoco", type=int, metavar="STEPS", help="also HalfCheetah-v5 and Hopper-v5, 3 seeds each")
+    options = parser.parse_args()
+    repeats, steps, seeds = (1, 200, 0) if options.quick else (options.repeats, 1000, options.seeds)
+    learners = [library for library in options.who if library != "sbx"]
+    record = Record("sac", options.who, {**WORK, "repeats": repeats, "goal": GOAL, "steps": STEPS})
+    results: dict[str, Any] = {"rates": measure_rates(options.who, repeats, steps), "learned": {}}
+    if seeds:
+        results["learned"]["Pendulum-v1"] = learn("Pendulum-v1", learners, seeds, STEPS)
+    if options.mujoco:
+        for env in ("HalfCheetah-v5", "Hopper-v5"):
+            results["learned"][env] = learn(env, learners, 3, options.mujoco)
+    bars = bars_of(results)
+    show(results)
+    show_bars(bars)
+    if not options.quick:
+        record.keep(results, bars)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The keys of algorithms that learn from replayed transitions, such as DQN and SAC."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import BaseModel
+
+from shoal.config.algorithms import name_of
+from shoal.config.fields import STRICT, Count, Flag, Fraction, NonNegative, Positive, Size
+from shoal.config.sections import OptimizerConfig
+from shoal.config.settings import AlgorithmConfig
+
+
+class QOptimizerConfig(OptimizerConfig):
+    """How gradients become steps."""
+
+    eps: Positive = 1e-8
+    """Adam's epsilon."""
+
+
+class ReplayConfig(BaseModel):
+    """What is remembered of the past, and how it is drawn from."""
+
+    model_config = STRICT
+
+    capacity: Size = 50_000
+    """Maximum number of transitions; the oldest are dropped first."""
+    prioritized_replay: Flag = False
+    """Whether surprising transitions are drawn more often (Schaul et al. 2016; classic RLlib: true)."""
+    prioritized_replay_alpha: NonNegative = 0.6
+    """How much priorities count: 0: not at all, 1: in proportion."""
+    prioritized_replay_beta: Fraction = 0.4
+    """How much the loss is weighted to correct for prioritised draws: 0: not at all, 1: fully."""
+    prioritized_replay_eps: Positive = 1e-6
+    """Added to each error, so that every transition can be drawn."""
+
+
+class OffPolicyConfig(AlgorithmConfig):
+    """The keys of algorithms that learn from replayed transitions."""
+
+    learns_from_replay = True
+    results = {
+        **AlgorithmConfig.results,
+        "mean_q": "mean value of the actions learned from (DQN, SAC)",
+        "mean_td_error": "mean magnitude of the values' errors (DQN, SAC)",
+        "num_updates": "number of updates in this iteration (DQN, SAC)",
+        "replay_size": "number of transitions in replay (DQN, SAC)",
+    }
+    batch_key = "timesteps_per_iteration"
+    mutable = (*AlgorithmConfig.mutable, "training_intensity")
+
+    timesteps_per_iteration: Size = 1000
+    """Minimum number of environment steps per iteration, over all environments; whole fragments are sampled.
+
+    An iteration is shorter where stop.timesteps_total ends the run: it ends with the fragment that reaches it."""
+    training_intensity: Positive = 8.0
+    """Transitions learned from per environment step; null: the default."""
+    learning_starts: Count = 1000
+    """Number of environment steps before the first update."""
+    n_step: Size = 1
+    """Number of rewards in a multi-step return."""
+    replay_buffer_config: ReplayConfig = ReplayConfig()
+    """The replay buffer."""
+    optimizer: QOptimizerConfig = QOptimizerConfig()
+    """The optimiser's own settings."""
+
+    @property
+    def rounds_per_iteration(self) -> int:
+        """How often an iteration samples one fragment and learns."""
+        return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_envs))
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps per environment in one iteration."""
+        return self.rounds_per_iteration * self.fragment_length
+
+    def conflicts(self) -> list[str]:
+        """Keys that are right by themselves but not together."""
+        found = super().conflicts()
+        if self.fragment_length < self.n_step:
+            found.append(
+                f"config.rollout_fragment_length: {self.fragment_length} steps are fewer than n_step {self.n_step}; "
+                f"use auto, or at least {self.n_step}"
+            )
+        if self.batch_mode != "truncate_episodes":
+            name = name_of(type(self))
+            found.append(f"config.batch_mode: {name} learns from single transitions; leave it at truncate_episodes")
+        replay = self.replay_buffer_config
+        if not replay.prioritized_replay and "prioritized_replay" not in replay.model_fields_set:
+            found += [
+                f"config.replay_buffer_config.{key}: it has no effect; set prioritized_replay: true, or leave it out"
+                for key in ("prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps")
+                if getattr(replay, key) != ReplayConfig.model_fields[key].default
+            ]
+        if replay.capacity < self.train_batch_size:
+            found.append(
+                f"config.replay_buffer_config.capacity: {replay.capacity} is less than train_batch_size "
+                f"{self.train_batch_size}; make it larger"
+            )
+        return found
