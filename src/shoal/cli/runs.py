@@ -1,0 +1,231 @@
+"""`shoal runs`: what there is in a results folder, and how it stands; `rm` and `mv`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shoal.cli.completion import runs as run_names
+from shoal.cli.options import Command
+from shoal.cli.paths import short_path
+from shoal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shoal.reports.run_list import ListedRun
+
+HEADS = ("state", "best", "last", "steps", "changed", "size", "run", "env", "folder")
+
+
+class RunsGroup(click.Group):
+    """`shoal runs` lists; a first word that is a command of the group is one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take everything that is no command for what is to be listed."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=RunsGroup, subcommand_metavar="[FOLDER] | rm | mv")
+def runs() -> None:
+    """List the runs of a folder; `shoal runs list --help` has the options."""
+
+
+@runs.command("list", cls=Command)
+@click.argument("folder", required=False)
+@click.option("--where", metavar="CONDITION", help="Only runs for which this holds: 'best > 400 and lr < 1e-3'.")
+@click.option(
+    "--sort", metavar="NAME", default="changed", show_default=True, help="Highest first; -NAME: lowest first."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run.")
+def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -> None:
+    """List the runs of FOLDER (~/shoal_results): state, best and last return, steps, age and size.
+
+    A condition and --sort may name what the table shows, every result of the last iteration and every setting, such as
+    episode_reward_mean, learner/kl, lr or model/fcnet_activation.
+    """
+    import json
+
+    from shoal.reports.run_list import runs_below
+    from shoal.runs.folders import DEFAULT_RESULTS, results_root
+
+    place = results_root(folder or DEFAULT_RESULTS)
+    if folder is None and not place.is_dir():
+        click.echo(f"There are no runs yet: {short_path(place)} does not exist. Start one: shoal train CartPole-v1")
+        return
+    found = runs_below(place)
+    chosen = _sorted(_matching(found, where), found, sort)
+    if as_json:
+        for run in chosen:
+            click.echo(json.dumps(run.to_json()))
+        return
+    if not found:
+        click.echo(f"There are no runs in {short_path(place)}.")
+        return
+    for line in _table(chosen, place):
+        click.echo(line)
+    of_all = f" of {len(found)}" if len(chosen) != len(found) else ""
+    running = sum(run.state == "running" for run in chosen)
+    told = f", {running} running" if running else ""
+    click.echo(f"{len(chosen)}{of_all} run{'s' * (len(found) != 1)}{told} in {short_path(place)}")
+
+
+@runs.command("rm", cls=Command)
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...", shell_complete=run_names)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(paths: tuple[str, ...], yes: bool) -> None:
+    """Delete the folders of runs, after a question; never one that is being written."""
+    from shoal.machine.memory import bytes_text
+    from shoal.runs.atomic_files import remove_folder
+
+    found = [_idle_run(path) for path in paths]
+    for run in found:
+        click.echo(f"{short_path(run.path)}: {run.state}, {bytes_text(run.size)}, {_steps(run)} steps")
+    if not yes:
+        click.confirm(f"Delete {len(found)} run{'s' * (len(found) != 1)}?", abort=True)
+    for run in found:
+        _idle_run(str(run.path))  # it may have been resumed meanwhile
+        remove_folder(run.path)
+    click.echo(f"Deleted {len(found)} run{'s' * (len(found) != 1)}.")
+
+
+@runs.command("mv", cls=Command)
+@click.argument("path", metavar="RUN", shell_complete=run_names)
+@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def move(path: str, folder: str, yes: bool) -> None:
+    """Move the folder of a run into FOLDER, after a question; never one that is being written."""
+    import shutil
+
+    run = _idle_run(path)
+    target = Path(folder).expanduser().absolute() / run.path.name
+    if target.exists():
+        raise ConfigError(f"{target} exists already; move the run to another folder.")
+    if target.is_relative_to(run.path):
+        raise ConfigError(f"{target.parent} is inside of the run itself; move it to another folder.")
+    if not yes:
+        click.confirm(f"Move {short_path(run.path)} to {short_path(target)}?", abort=True)
+    _idle_run(str(run.path))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(run.path, target)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror or error}; give another folder.") from None
+    click.echo(f"Moved to {short_path(target)}; continue it with: shoal resume {short_path(target)}")
+
+
+def _idle_run(text: str) -> ListedRun:
+    """The run that a person means by its folder alone, if nobody writes it: what is deleted must be named exactly."""
+    from shoal.reports.run_list import listed
+    from shoal.runs.lease import check_free
+
+    path = Path(text).expanduser().absolute()
+    if path.is_symlink():
+        raise ConfigError(f"{path} is a link; give the folder that it leads to.")
+    run = listed(path) if path.is_dir() else None
+    if run is None:
+        raise ConfigError(f"{path} is not the folder of a run; `shoal runs` lists the folders.")
+    check_free(path)
+    return run
+
+
+def _matching(found: list[ListedRun], where: str | None) -> list[ListedRun]:
+    """The runs for which a condition holds; a run without a name in it does not meet it."""
+    if where is None:
+        return found
+    from shoal.envs.expressions import Expression
+
+    names = _names(found)
+    try:
+        condition = Expression(where, set(names), takes_text=True)
+    except ValueError as error:
+        raise ConfigError(f"--where: {_shortened(str(error), where, names)}") from None
+    nothing = dict.fromkeys(names, float("nan"))
+    return [run for run in found if condition({**nothing, **run.values}) == 1]
+
+
+def _shortened(message: str, where: str, names: list[str]) -> str:
+    """A message without the list of all names, of which there may be hundreds: the near ones are enough."""
+    head, found, _ = message.partition("; there are ")
+    if not found:
+        return message
+    from shoal.config.vocabulary import nearest
+
+    unknown = head.rpartition(" ")[2]
+    near = nearest(unknown, names)
+    hint = f"did you mean {near}?" if near else "`shoal runs --json` shows the names of results"
+    return f"{where!r} has the unknown name {unknown}; {hint}"
+
+
+def _sorted(chosen: list[ListedRun], found: list[ListedRun], sort: str) -> list[ListedRun]:
+    """The runs by a value, highest first, or lowest first with a minus; those without it last."""
+    name, is_rising = (sort[1:], True) if sort.startswith("-") else (sort, False)
+    names = _names(found)
+    if found and name not in names:
+        from shoal.config.vocabulary import nearest
+
+        near = nearest(name, names)
+        hint = f"; did you mean {near}?" if near else ""
+        raise ConfigError(f"--sort: no run has {name!r}{hint}")
+    having = [run for run in chosen if name in run.values]
+    without = [run for run in chosen if name not in run.values]
+    key = _text_key if any(isinstance(run.values[name], str) for run in having) else _number_key
+    return sorted(having, key=lambda run: key(run.values[name]), reverse=not is_rising) + without
+
+
+def _text_key(value: Any) -> Any:
+    return str(value)
+
+
+def _number_key(value: Any) -> Any:
+    return float(value)
+
+
+def _names(found: Iterable[ListedRun]) -> list[str]:
+    return sorted({name for run in found for name in run.values})
+
+
+def _steps(run: ListedRun) -> str:
+    return f"{int(run.progress.last.get('timesteps_total', 0)):,}"
+
+
+def _table(chosen: list[ListedRun], place: Path) -> list[str]:
+    """A line for each run, the head first."""
+    from time import time
+
+    from shoal.data.number_text import number_text
+    from shoal.machine.memory import bytes_text
+    from shoal.reports.run_list import RETURN
+    from shoal.reports.tables import aligned
+
+    now = time()
+    columns = [[head] for head in HEADS]
+    for run in chosen:
+        cells = (
+            f"{run.state}{'*' * run.is_resumable}",
+            number_text(run.progress.best),
+            number_text(run.progress.last.get(RETURN)),
+            _steps(run),
+            _age_text(now - run.changed),
+            bytes_text(run.size),
+            run.algorithm,
+            run.env,
+            str(run.path.relative_to(place)) if run.path != place else run.path.name,
+        )
+        for column, cell in zip(columns, cells, strict=True):
+            column.append(cell)
+    lines = aligned([*columns[1:6], columns[0], *columns[6:]], rights=5) if chosen else []
+    if any(run.is_resumable for run in chosen):
+        lines.append("  *: can be continued with shoal resume FOLDER")
+    return lines
+
+
+def _age_text(seconds: float) -> str:
+    """`3 min ago`: the largest unit alone."""
+    from shoal.data.number_text import duration_text
+
+    number, unit = duration_text(max(seconds, 0)).split(" ")[:2]
+    return f"{number} {unit} ago"

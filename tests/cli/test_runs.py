@@ -1,0 +1,108 @@
+"""`shoal runs`: real runs, listed, chosen, sorted, deleted and moved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import shoal
+from shoal.cli.main import main
+from shoal.runs.lease import Lease
+
+SMALL = {"num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
+
+
+def typed(*words: str | Path, answer: str = "") -> Result:
+    return CliRunner().invoke(main, ["runs", *map(str, words)], input=answer)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs and one that its program left."""
+    root = tmp_path_factory.mktemp("results")
+    for name, lr, left in (("first", 1e-3, False), ("second", 1e-2, False), ("third", 1e-2, True)):
+        tree = {
+            "env": "CartPole-v1",
+            "name": name,
+            "results_dir": str(root),
+            "stop": {"training_iteration": 3},
+            "config": {**SMALL, "lr": lr},
+        }
+        for result in shoal.run(tree):
+            if left and result["training_iteration"] == 2:
+                break
+    return root
+
+
+def test_a_table_of_all(results: Path) -> None:
+    done = typed(results)
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert lines[0].split() == ["best", "last", "steps", "changed", "size", "state", "run", "env", "folder"]
+    assert len(lines) == 5
+    assert all("finished" in line and "CartPole-v1" in line for line in lines[1:4])
+    assert lines[-1] == f"3 runs in {results}"
+    assert len([line for line in lines if " 192 " in line]) == 2
+
+
+def test_conditions_and_order(results: Path) -> None:
+    done = typed(results, "--where", "lr > 5e-3 and steps >= 192", "--json")
+    (found,) = map(json.loads, done.output.splitlines())
+    assert (found["name"], found["state"], found["resumable"]) == ("second", "finished", False)
+    assert found["last"]["training_iteration"] == 3
+    assert json.loads(typed(results, "--where", "name == 'first'", "--json").output)["name"] == "first"
+    names = [json.loads(line)["name"] for line in typed(results, "--sort", "-name", "--json").output.splitlines()]
+    assert names == ["first", "second", "third"]
+    by_steps = [json.loads(line)["name"] for line in typed(results, "--sort", "-steps", "--json").output.splitlines()]
+    assert by_steps[0] == "third"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--where", "episode_reward_meen > 3"], "unknown name episode_reward_meen; did you mean episode_reward_mean"),
+        (["--where", "lr >"], "is no formula"),
+        (["--where", "__import__('os').system('true')"], "may use the functions"),
+        (["--sort", "stepz"], "--sort: no run has 'stepz'; did you mean steps"),
+    ],
+)
+def test_mistakes(results: Path, words: list[str], sentence: str) -> None:
+    done = typed(results, *words)
+    assert done.exit_code == 2
+    assert sentence in done.output
+
+
+def test_runs_are_deleted_and_moved_by_their_folders_after_a_question(results: Path, tmp_path: Path) -> None:
+    def one(name: str) -> Path:
+        (found,) = (results / name).iterdir()
+        return found
+
+    first, second = one("first"), one("second")
+    refused = typed("rm", results / "first")
+    assert (refused.exit_code, first.exists()) == (2, True)
+    assert "is not the folder of a run" in refused.output
+    with Lease(first):
+        for words in (["rm", first, "--yes"], ["mv", first, tmp_path, "--yes"]):
+            busy = typed(*words)
+            assert busy.exit_code != 0
+            assert "is being written by process" in busy.output
+    assert typed("rm", first, answer="n\n").exit_code == 1
+    assert first.exists()
+    done = typed("rm", first, answer="y\n")
+    assert (done.exit_code, first.exists()) == (0, False)
+    assert "Delete 1 run?" in done.output
+    moved = typed("mv", second, tmp_path / "archive", answer="y\n")
+    assert (moved.exit_code, second.exists()) == (0, False)
+    assert (tmp_path / "archive" / second.name / "experiment.json").exists()
+    again = typed("mv", one("third"), one("third") / "inside", "--yes")
+    assert again.exit_code == 2
+    assert "inside of the run itself" in again.output
+
+
+def test_nothing_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "There are no runs yet" in typed().output
+    assert "There are no runs in" in typed(tmp_path).output

@@ -1,0 +1,130 @@
+"""The list of runs: states, numbers, and what is read again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import ConfigError
+from shoal.reports import run_list
+from shoal.reports.run_list import CACHE_FILE, runs_below
+from shoal.runs.lease import Lease
+from shoal.runs.outcomes import Outcome, forget_outcome, read_outcome, write_outcome
+
+
+def made(folder: Path, *returns: float, name: str = "cart", stop: float = 1000, **config) -> Path:
+    """The folder of a run, with a result for each return."""
+    folder.mkdir(parents=True)
+    tree = {"name": name, "run": "PPO", "stop": {"timesteps_total": stop}, "config": {"env": "CartPole-v1", **config}}
+    (folder / "experiment.json").write_text(json.dumps(tree))
+    if returns:
+        lines = [
+            json.dumps({"timesteps_total": 100 * (k + 1), "episode_reward_mean": mean, "learner": {"kl": 0.01 * k}})
+            for k, mean in enumerate(returns)
+        ]
+        (folder / "result.json").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def states(folder: Path) -> dict[str, str]:
+    return {run.path.name: run.state for run in runs_below(folder)}
+
+
+def test_every_state(tmp_path: Path) -> None:
+    for kind in ("stopped", "interrupted", "failed"):
+        write_outcome(made(tmp_path / "cart" / kind, 1, 2), Outcome(kind, "so it was"))
+    made(tmp_path / "cart" / "killed", 1, 2)
+    made(tmp_path / "cart" / "old", 1, 2, stop=200)
+    made(tmp_path / "cart" / "new")
+    with Lease(made(tmp_path / "cart" / "running", 1)):
+        found = states(tmp_path)
+    assert found == {
+        "stopped": "finished",
+        "interrupted": "interrupted",
+        "failed": "failed",
+        "killed": "killed",
+        "old": "finished",
+        "new": "new",
+        "running": "running",
+    }
+    assert states(tmp_path)["running"] == "killed"
+
+
+def test_numbers_and_settings(tmp_path: Path) -> None:
+    made(tmp_path / "a", 10, 50, 20, lr=0.5, model={"fcnet_activation": "tanh"})
+    (run,) = runs_below(tmp_path)
+    assert (run.progress.best, run.progress.last["episode_reward_mean"]) == (50, 20)
+    assert run.values["learner/kl"] == 0.02
+    assert (run.values["lr"], run.values["model/fcnet_activation"]) == (0.5, "tanh")
+    assert run.values["env"] == "CartPole-v1"
+    assert run.size > 100
+    assert runs_below(tmp_path / "a")[0].path == tmp_path / "a"
+
+
+def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for k in range(300):
+        made(tmp_path / f"name{k % 7}" / f"run{k}", k, k + 1)
+    assert len(runs_below(tmp_path)) == 300
+    read = []
+    whole = run_list.read_progress
+
+    def watched(file: Path):
+        read.append(file)
+        return whole(file)
+
+    monkeypatch.setattr(run_list, "read_progress", watched)
+    found = runs_below(tmp_path)
+    assert not read
+    assert {run.progress.best for run in found} == {k + 1 for k in range(300)}
+    with open(tmp_path / "name0" / "run0" / "result.json", "a") as file:
+        file.write(json.dumps({"episode_reward_mean": 5000}) + "\n")
+    assert max(run.progress.best for run in runs_below(tmp_path)) == 5000
+    assert read == [tmp_path / "name0" / "run0" / "result.json"]
+
+
+@pytest.mark.parametrize("kept", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "runs": {"x": 3}}', "\0garbage"])
+def test_a_damaged_cache_is_made_anew(tmp_path: Path, kept: str) -> None:
+    made(tmp_path / "a", 10, 50)
+    (tmp_path / CACHE_FILE).write_text(kept)
+    assert runs_below(tmp_path)[0].progress.best == 50
+    assert json.loads((tmp_path / CACHE_FILE).read_text())["runs"]
+
+
+def test_half_written_and_foreign_folders(tmp_path: Path) -> None:
+    whole = made(tmp_path / "cart" / "a", 10, 50)
+    with open(whole / "result.json", "a") as file:
+        file.write('{"episode_reward_mean": 9')
+    (made(tmp_path / "cart" / "b", 1) / "experiment.json").write_text('{"name": ')
+    (tmp_path / "cart" / "notes").mkdir()
+    (tmp_path / "cart" / "file.txt").write_text("x")
+    (tmp_path / "sweep" / "s").mkdir(parents=True)
+    (tmp_path / "sweep" / "s" / "sweep.json").write_text("{}")
+    os.symlink(whole, tmp_path / "cart" / "link")
+    assert [(run.path.name, run.progress.best) for run in runs_below(tmp_path)] == [("a", 50)]
+    with pytest.raises(ConfigError, match="is not a folder"):
+        runs_below(tmp_path / "nowhere")
+
+
+def test_a_folder_that_cannot_be_written_is_listed_all_the_same(tmp_path: Path, monkeypatch) -> None:
+    made(tmp_path / "a", 10)
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(run_list, "replace_file", refused)
+    assert runs_below(tmp_path)[0].progress.best == 10
+
+
+def test_outcomes_are_written_read_and_forgotten(tmp_path: Path) -> None:
+    assert read_outcome(tmp_path) is None
+    write_outcome(tmp_path, Outcome("interrupted", "interrupted by SIGTERM", 15))
+    assert read_outcome(tmp_path) == Outcome("interrupted", "interrupted by SIGTERM", 15)
+    for wrong in ("", "[]", '{"kind": "gone", "sentence": ""}', '{"kind": "failed"}'):
+        (tmp_path / "outcome.json").write_text(wrong)
+        assert read_outcome(tmp_path) is None
+    forget_outcome(tmp_path)
+    forget_outcome(tmp_path)
+    assert not (tmp_path / "outcome.json").exists()
