@@ -68,7 +68,7 @@ def test_few_frames_lie_between_train_and_step(algorithm):
     with getattr(shoal, algorithm)(config=DQN_SHORT if algorithm == "DQN" else SHORT) as trainer:
         for callers in ways(trainer):
             way = between(callers, "trainer.train")
-            learner = f"{algorithm.lower()}.training_step"
+            learner = f"{'off_policy' if algorithm == 'DQN' else algorithm.lower()}.training_step"
             assert way == ["trainer.train_iteration", learner, "worker.sample", "sampler.sample", "vector.step"]
             assert len(way) <= MOST_FRAMES
 

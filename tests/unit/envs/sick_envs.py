@@ -123,3 +123,34 @@ class Hang(Healthy):
         if self.time == 20:
             threading.Event().wait()
         return super().step(action)
+
+
+class TellingAll(Healthy):
+    """Its state is its time; its generator is kept with it."""
+
+    def get_state(self):
+        return {"time": self.time}
+
+    def set_state(self, state):
+        self.time = state["time"]
+
+
+class TellingHalf(TellingAll):
+    """Forgets what its next observation depends on."""
+
+    def reset(self, *, seed=None, options=None):
+        first = super().reset(seed=seed)
+        self.shift = float(self.np_random.uniform(-0.1, 0.1))
+        return first
+
+    def _observation(self):
+        return np.clip(super()._observation() + getattr(self, "shift", 0), -1, 1).astype(np.float32)
+
+
+class TellingAnObject(TellingAll):
+    def get_state(self):
+        return {"self": self}
+
+
+def cart_poles(config):
+    return gym.make_vec("CartPole-v1", config.num_envs, vectorization_mode="sync")

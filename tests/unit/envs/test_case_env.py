@@ -57,7 +57,7 @@ def made(example: Path, tmp_path: Path) -> Iterator[Make]:
     yield make
     for env in envs:
         env.close()
-        env.config.remove_scratch()
+        env.config.release()
 
 
 def advanced(u: np.ndarray, force: float, viscosity: float = 0.2) -> np.ndarray:
@@ -188,12 +188,46 @@ def test_what_cannot_run_is_refused(made: Make, changes: dict[str, Any], sentenc
         made(**changes)
 
 
+def test_another_environment_goes_on_from_the_files_of_a_case(made: Make) -> None:
+    def restore(env: Any, state: dict[str, Any]) -> None:
+        env.time = state["time"]
+        env.restore_case_files(state["files"])
+
+    methods = {"get_state": lambda env: {"time": env.time, "files": env.case_files()}, "set_state": restore}
+    one, other = made(**methods), made(env_index=4, **methods)
+    action = np.array([0.3], np.float32)
+    for env, seed in ((one, 1), (other, 2)):
+        env.reset(seed=seed)
+        env.step(action)
+    one.step(action)
+    (one.case / "more").mkdir()
+    (one.case / "more/notes.txt").write_text("new")
+    (one.case / "control.txt.template").unlink()
+    state = one.get_state()
+    assert state["files"]["control.txt.template"] is None
+    assert "burgers" not in state["files"], "what is as in the template is not kept"
+    other.reset(seed=3)
+    (other.case / "stray.txt").write_text("of another episode")
+    other.set_state(state)
+    assert (other.case / "more/notes.txt").read_text() == "new"
+    assert not (other.case / "stray.txt").exists()
+    assert not (other.case / "control.txt.template").exists()
+    for _ in range(2):
+        (mine, *rest), (theirs, *others) = one.step(action), other.step(action)
+        np.testing.assert_array_equal(mine, theirs)
+        assert rest == others
+    assert one.time == other.time == 4
+    with pytest.raises(EnvError, match="outside of its folder"):
+        other.restore_case_files({"../stray.txt": b""})
+
+
+@pytest.mark.slow
 def test_ppo_learns_to_bring_the_flow_of_the_page_to_rest(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [snippet] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/programs.md").read_text(), re.DOTALL)
+    [snippet, methods] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/programs.md").read_text(), re.DOTALL)
     shutil.copytree(example / "template", tmp_path / "template")
-    (tmp_path / "flow.py").write_text(snippet)
+    (tmp_path / "flow.py").write_text(f"{snippet}\n{methods}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "flow", raising=False)
     config = {
@@ -208,6 +242,7 @@ def test_ppo_learns_to_bring_the_flow_of_the_page_to_rest(
     trainer = shoal.PPO(config)
     try:
         returns = [trainer.train()["episode_reward_mean"] for _ in range(4)]
+        assert len(trainer.get_state().values["worker0"]["env_states"]) == 4
     finally:
         trainer.stop()
     assert returns[0] < -2  # random forces

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.data.findings import Finding
 from shoal.envs.examination import CHECKS, Examination
+from shoal.envs.examination_of_states import own_state
 from shoal.envs.examining import Wanted, examine
 from shoal.envs.making import env_maker
 from shoal.errors import ConfigError
@@ -79,3 +80,27 @@ def test_what_ends_or_stops_its_process_is_a_finding(env: str, check: str, words
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="takes no such argument"):
         list(examine(Wanted("CartPole-v1", {"nonsense": 1})))
+
+
+def own_states(env: str) -> list[Finding]:
+    exam = Examination(env_maker(f"{SICK}:{env}"), {})
+    exam.look(exam.make())
+    return list(own_state(exam))
+
+
+def test_a_state_that_leads_back_is_told_from_one_that_does_not() -> None:
+    assert own_states("Healthy") == []
+    [sound] = own_states("TellingAll")
+    assert (sound.check, sound.verdict) == ("own state", "ok")
+    [poor] = own_states("TellingHalf")
+    assert poor.verdict == "problem"
+    assert "steps later: resumed runs would go another way" in poor.text
+    [odd] = own_states("TellingAnObject")
+    assert odd.verdict == "problem"
+    assert "state.self is of type TellingAnObject, which cannot be saved" in odd.text
+
+
+def test_a_batch_is_played_as_a_whole() -> None:
+    found = list(examine(Wanted(f"{SICK}:cart_poles", {})))
+    assert [finding.check for finding in found] == ["first steps", "first steps", "random actions"]
+    assert found[2].text.startswith("8 environments, 2,000 steps of each")

@@ -65,24 +65,6 @@ class MultiAgentEnv(gymnasium.Env):
     observation_space, action_space = BOX, spaces.Discrete(2)
 
 
-class VecEnv(Closing):
-    """As Stable-Baselines3's."""
-
-    num_envs, observation_space, action_space = 4, BOX, spaces.Discrete(2)
-
-    def reset(self):
-        return np.zeros((4, 3))
-
-    def step_async(self, actions):
-        pass
-
-    def step_wait(self):
-        pass
-
-    def step(self, actions):
-        pass
-
-
 class Pool(Closing):
     """As EnvPool's."""
 
@@ -143,7 +125,6 @@ class Brax(Keyed):
         ),
         (Aec, r"several agents \(PettingZoo's AEC API\); shoal trains one agent"),
         (MultiAgentEnv, r"several agents \(RLlib's MultiAgentEnv\)"),
-        (VecEnv, r"a batch of environments \(a VecEnv as Stable-Baselines3 has it\); name what makes one of them"),
         (Pool, r"a batch of environments \(EnvPool\); make it with envpool\.make_gymnasium"),
         (Gymnax, r"a functional environment of JAX \(gymnax\); .* gymnax\.wrappers\.GymnaxToGymWrapper\(env, params\)"),
         (FuncEnv, r"JAX \(Gymnasium's FuncEnv\); .* gymnasium\.envs\.functional_jax_env\.FunctionalJaxEnv\(env\)"),

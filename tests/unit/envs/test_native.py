@@ -12,6 +12,7 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+from clock_env import Clock, Counted, N, Nested, empty_steps, specs, transitions
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -21,86 +22,11 @@ from shoal.envs.making import env_maker
 from shoal.envs.native import NativeVector
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
-from shoal.envs.vector import PythonVector, Steps
+from shoal.envs.vector import PythonVector
 from shoal.errors import ConfigError, EnvError
 from shoal.sampling.worker import Worker
 
 MODES = list(AutoresetMode)
-N = 3
-
-
-class Clock(gym.Env):
-    """Shows its number and its step; terminates (odd numbers) or truncates (even) after 2 + number steps."""
-
-    observation_space = spaces.Box(-100, 100, (2,), np.float32)
-    action_space = spaces.Discrete(3)
-
-    def __init__(self, number: int) -> None:
-        self.number, self.steps = number, 0
-
-    def look(self):
-        return np.array([self.number, self.steps], np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.look(), {}
-
-    def step(self, action):
-        self.steps += 1
-        over = self.steps >= 2 + self.number
-        odd = self.number % 2 == 1
-        info = {"last": self.steps, "note": "over"} if over else {"halfway": 0.5}
-        return self.look(), 10.0 * self.steps + action, over and odd, over and not odd, info
-
-
-class Nested(Clock):
-    observation_space = spaces.Dict(seen=spaces.Box(-100, 100, (2,), np.float32), phase=spaces.Discrete(50))
-
-    def look(self):
-        return {"seen": super().look(), "phase": self.steps}
-
-
-class Counted(Clock):
-    observation_space = spaces.Discrete(50, start=5)
-
-    def look(self):
-        return 5 + self.steps
-
-
-def specs(env):
-    return ObsSpec(env.observation_space), ActionSpec(env.action_space)
-
-
-def empty_steps(obs_spec, n=N) -> Steps:
-    return Steps(obs_spec.allocate(n), np.zeros(n, np.float32), np.zeros(n, bool), np.zeros(n, bool), np.ones(n, bool))
-
-
-def transitions(vector, obs_spec, count=40, n=N):
-    """Of each environment, in order: what was seen, done, earned, and seen after that; resets are left out."""
-    found = [[] for _ in range(n)]
-    obs = obs_spec.allocate(n)
-    vector.reset(obs)
-    for _ in range(count):
-        steps = empty_steps(obs_spec, n)
-        actions = np.array([[len(found[row]) % 3] for row in range(n)])
-        vector.step(actions, None, steps)
-        finals = dict(steps.finals)
-        assert set(finals) == set(np.flatnonzero(steps.truncated & steps.valid).tolist())
-        for row in range(n):
-            before = [part[row].tolist() for part in obs]
-            if not steps.valid[row]:
-                assert steps.terminated[row]
-                assert not steps.truncated[row]
-                assert steps.rewards[row] == 0
-                continue
-            after = [part.tolist() for part in finals[row]] if row in finals else [p[row].tolist() for p in steps.obs]
-            terminated = bool(steps.terminated[row])
-            found[row].append(
-                (before, float(steps.rewards[row]), terminated, row in finals, None if terminated else after)
-            )
-        obs = tuple(part.copy() for part in steps.obs)
-    return found
 
 
 @pytest.mark.parametrize("kind", [Clock, Nested, Counted])
@@ -213,7 +139,7 @@ def test_a_resumed_vector_begins_new_episodes_with_new_seeds() -> None:
     obs = obs_spec.allocate(N)
     vector.reset(obs)
     vector.set_state(vector.get_state())
-    assert vector.replay([np.zeros((1, 1), np.int64)] * N, obs) == [False] * N
+    assert vector.bring_back([None] * N, [np.zeros((1, 1), np.int64)] * N, obs) == [False] * N
     assert obs[0][:, 1].tolist() == [0, 0, 0]
     assert vector.get_state() == {"resets": 2}
 

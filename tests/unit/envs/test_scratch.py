@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.envs import scratch
 from shoal.envs.context import EnvContext, NoSuchItem
 
 
@@ -49,7 +52,71 @@ def test_they_are_attributes_and_made_when_asked_for(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(ctx))
     assert Path(again.scratch_dir).parent == tmp_path
     assert again.scratch_dir == again.scratch_dir
-    again.remove_scratch()
+    again.release()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(NoSuchItem, match=r"type config\.port"):
         ctx["port"]
+
+
+class Failing(Writer):
+    """Fails in its third step, in the way that it is told."""
+
+    def __init__(self, config: EnvContext) -> None:
+        super().__init__(config)
+        self.way, self.taken = config["way"], 0
+
+    def step(self, action: int) -> Any:
+        self.taken += 1
+        if self.taken == 3 and self.way == "raise":
+            raise ArithmeticError("diverged")
+        if self.taken == 3 and self.way == "exit":
+            os._exit(3)
+        if self.taken == 3 and self.way == "fill":
+            with open(Path(self.folder, "field.dat"), "wb") as file:
+                while file.tell() < 200_000_000:  # of which one is allowed
+                    file.write(bytes(100_000))
+                    file.flush()
+                    sleep(0.01)
+        return super().step(action)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The host's own disk, with nothing on it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    scratch.scratch_root.cache_clear()
+    yield tmp_path
+    scratch.scratch_root.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("isolation", "way", "kind"),
+    [("none", "raise", "error"), ("process", "raise", "error"), ("process", "exit", "exit"), ("auto", "fill", "disk")],
+)
+def test_what_a_failed_environment_wrote_is_kept(disk: Path, isolation: str, way: str, kind: str) -> None:
+    config = {"num_envs_per_worker": 1, "env_isolation": isolation, "env_config": {"way": way}}
+    if way == "fill":
+        config["env_scratch_limit_mb"] = 1
+    with shoal.PPO(env=Failing, config=config) as trainer:
+        sample = trainer.workers.sample(4)
+        (folder,) = trainer.workers.foreach_env(lambda env: env.folder)
+    (incident,) = sample.incidents
+    assert incident.kind == kind
+    assert kind != "disk" or "and env_scratch_limit_mb is 1" in incident.cause
+    assert Path(incident.scratch, "index").read_text() == "0"
+    assert Path(incident.scratch).is_relative_to(disk)
+    assert not os.path.exists(folder)
+    kept = list(Path(incident.scratch).parent.iterdir())
+    assert kept == [Path(incident.scratch)]
+
+
+def test_few_are_kept_and_no_empty_ones(disk: Path) -> None:
+    for index in range(scratch.MOST_KEPT + 3):
+        folder = scratch.scratch_folder(index)
+        Path(folder, "log").touch()
+        assert scratch.keep_failed(folder).startswith(str(disk))
+        os.utime(disk / f"shoal-failed-{os.getuid()}" / Path(folder).name, (index, index))
+    kept = sorted(p.name.split("-")[0] for p in (disk / f"shoal-failed-{os.getuid()}").iterdir())
+    assert len(kept) == scratch.MOST_KEPT
+    assert "env0" not in kept
+    assert scratch.keep_failed(scratch.scratch_folder(99)) == ""

@@ -356,7 +356,7 @@ def test_replay_brings_an_environment_back() -> None:
         bench.step(actions=np.repeat(action[None], 2, axis=0))
     state = json.loads(json.dumps(bench.vector.get_state()))
     again.vector.set_state(state)
-    assert again.vector.replay([actions, None], again.obs) == [True, False]
+    assert again.vector.bring_back([None, None], [actions, None], again.obs) == [True, False]
     assert again.obs[0].tolist() == [[3, 0], [0, 1]]
     assert again.made[0].seeds[-1] == bench.made[0].seeds[-1]
     assert again.made[0].actions == [1, 2, 0]
@@ -366,7 +366,7 @@ def test_replay_brings_an_environment_back() -> None:
 @pytest.mark.parametrize("probe", [{"faults": {2: FAULTS["raises"]}}, {"faults": {3: FAULTS["nan observation"]}}])
 def test_a_replay_that_goes_otherwise_begins_anew(probe) -> None:
     bench = Bench(1, probes={0: lambda made: probe if made == 0 else {}})
-    assert bench.vector.replay([np.ones((3, 1), np.int64)], bench.obs) == [False]
+    assert bench.vector.bring_back([None], [np.ones((3, 1), np.int64)], bench.obs) == [False]
     assert bench.obs[0].tolist() == [[0, 0]]
     assert bench.made[0].closed
     assert bench.step().valid.all()
@@ -374,7 +374,7 @@ def test_a_replay_that_goes_otherwise_begins_anew(probe) -> None:
 
 def test_a_replay_goes_through_the_episodes_since_the_seed() -> None:
     bench = Bench(1, limit=2)
-    assert bench.vector.replay([np.ones((5, 1), np.int64)], bench.obs) == [True]
+    assert bench.vector.bring_back([None], [np.ones((5, 1), np.int64)], bench.obs) == [True]
     assert len([seed for seed in bench.made[0].seeds if seed is None]) == 2
     steps = bench.step()
     assert steps.truncated[0]
@@ -383,7 +383,7 @@ def test_a_replay_goes_through_the_episodes_since_the_seed() -> None:
 
 def test_the_return_goes_on_over_a_replay() -> None:
     bench = Bench(1, limit=4)
-    bench.vector.replay([np.ones((3, 1), np.int64)], bench.obs)
+    bench.vector.bring_back([None], [np.ones((3, 1), np.int64)], bench.obs)
     bench.step()
     (episode,) = bench.vector.episodes
     assert (episode.reward, episode.length) == (1 + 2 + 3 + 4, 4)
@@ -470,5 +470,5 @@ def test_an_observer_is_told_again_of_what_is_replayed() -> None:
     observer = Observer(wants_every_step=True)
     bench = Bench(num_envs=1, probes={0: {"ends_after": 2}}, observer=observer)
     observer.told.clear()
-    assert bench.vector.replay([np.repeat(ACTION, 3, axis=0)], bench.obs) == [True]
+    assert bench.vector.bring_back([None], [np.repeat(ACTION, 3, axis=0)], bench.obs) == [True]
     assert [name for name, *_ in observer.told] == ["begin", "step", "step", "begin", "step"]

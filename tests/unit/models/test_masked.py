@@ -45,6 +45,13 @@ def test_outputs_are_least_where_masked_and_the_networks_own_elsewhere() -> None
     np.testing.assert_array_equal(network.values((x, mask)), network.network.values((x,)))
 
 
+def test_rows_with_parameters_of_their_own_are_masked_too() -> None:
+    network, (x, mask) = a_network(), situation()
+    outputs = network.act_with((x, mask), np.repeat(network.params[None], 7, axis=0))
+    np.testing.assert_allclose(outputs[mask], network.network.act((x,))[mask], rtol=1e-5)
+    assert (outputs[~mask] == LEAST).all()
+
+
 @pytest.mark.parametrize("columns", [(0, 1, 2, 3, 4), (3, 4, 0)])
 def test_derivatives_are_those_of_the_masked_outputs(columns) -> None:
     network, (x, mask) = a_network(columns), situation(len(columns))
@@ -64,6 +71,12 @@ def test_derivatives_are_those_of_the_masked_outputs(columns) -> None:
     np.testing.assert_allclose(network.jvp(tape, tangent), slope, atol=2e-3)
     pulled = network.vjp(tape, d_outputs, None) @ tangent
     assert pulled == pytest.approx(float((d_outputs * slope).sum()), rel=1e-3, abs=1e-2)
+    outputs, tape = network.forward_inputs((x, mask))
+    np.testing.assert_array_equal(outputs, network.act((x, mask)))
+    direction = rng.standard_normal(x.shape).astype(np.float32)
+    there, back = (network.act((x + step * direction, mask)).astype(np.float64) for step in (1e-2, -1e-2))
+    moved = float((network.vjp_inputs(tape, d_outputs) * direction).sum())
+    assert moved == pytest.approx(float((d_outputs * (there - back) / 2e-2).sum()), rel=1e-3, abs=1e-2)
 
 
 masks = st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=5)

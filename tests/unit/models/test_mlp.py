@@ -27,6 +27,7 @@ SHAPES = [
     {"hiddens": (16,), "share_layers": True, "free_outputs": FREE},
     {"hiddens": (), "share_layers": False},
     {"hiddens": (), "share_layers": True, "free_outputs": FREE},
+    {"hiddens": (16, 12), "share_layers": False, "layer_norm": True},
 ]
 
 
@@ -48,9 +49,10 @@ def oracle(mlp: MLP, params: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tenso
     def trunk(net: str) -> torch.Tensor:
         h = x
         for layer in range(len(mlp.hiddens)):
-            h = TORCH[mlp.activation_name](
-                h @ places[f"{net}.hidden{layer}.weight"] + places[f"{net}.hidden{layer}.bias"]
-            )
+            h = h @ places[f"{net}.hidden{layer}.weight"] + places[f"{net}.hidden{layer}.bias"]
+            if mlp.layer_norm:
+                h = torch.nn.functional.layer_norm(h, h.shape[-1:])
+            h = TORCH[mlp.activation_name](h)
         return h
 
     shared = mlp.groups == 1
@@ -100,6 +102,23 @@ def test_forward_vjp_and_jvp_agree_with_autograd(activation, shape, batch) -> No
     assert_close(mlp.jvp(tape, tangent), moved)
     assert_close(mlp.vjp(tape, d_outputs, d_values), wanted_gradient)
     assert_close(mlp.jvp(tape, tangent), moved)
+
+
+@pytest.mark.parametrize("used", [33, 5, 0])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
+def test_the_derivative_by_the_inputs_agrees_with_autograd(activation, shape, used) -> None:
+    mlp = network(activation, **shape)
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((33, 5)).astype(np.float32)
+    d_outputs = rng.standard_normal((33, 4)).astype(np.float32)
+    d_outputs[rng.permutation(33)[used:]] = 0  # rows that nobody asks about are gone around
+    inputs = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    wanted, _ = oracle(mlp, torch.tensor(mlp.params, dtype=torch.float64), inputs)
+    (gradient,) = torch.autograd.grad((wanted * torch.tensor(d_outputs)).sum(), inputs)
+    outputs, tape = mlp.forward_inputs((x,))
+    assert_close(outputs, wanted)
+    assert_close(mlp.vjp_inputs(tape, d_outputs), gradient)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -187,3 +206,19 @@ def test_the_summary_counts_every_parameter() -> None:
     assert "tanh" in text
     assert f"{len(mlp.params):,}" in text.splitlines()[-1]
     assert "log_std" in text
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_with_parameters_of_their_own(shape) -> None:
+    mlp = network(**shape)
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((7, 5)).astype(np.float32)
+    params = mlp.params + 0.5 * rng.standard_normal((7, len(mlp.params))).astype(np.float32)
+    outputs = mlp.act_with((x,), params)
+    now = mlp.params.copy()
+    for row in range(7):
+        mlp.params[:] = params[row]
+        np.testing.assert_allclose(outputs[row], mlp.act((x[row : row + 1],))[0], rtol=1e-5, atol=1e-6)
+        # To the last bit, whoever is beside it.
+        np.testing.assert_array_equal(outputs[row], mlp.act_with((x[row : row + 1],), params[row : row + 1])[0])
+    mlp.params[:] = now

@@ -160,6 +160,24 @@ def test_forward_vjp_and_jvp_agree_with_autograd(case, monkeypatch):
     assert_close(moved, exact[0])
 
 
+def test_the_derivative_by_the_inputs_agrees_with_autograd(case, monkeypatch):
+    network, inputs, rng = case
+    if inputs[0].dtype != np.float32 or inputs[0].ndim != 2:
+        pytest.skip("there is no feature vector")
+    network.act(inputs)  # a classic model keeps what it last computed, which can be copied if no gradient is behind it
+    module = copy.deepcopy(network.module).double()
+    outputs, tape = network.forward_inputs(inputs)
+    d_outputs = rng.standard_normal(outputs.shape).astype(np.float32)
+    gradient = network.vjp_inputs(tape, d_outputs)
+    assert all(p.requires_grad for p in network.module.parameters())
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    features = torch.from_numpy(inputs[0]).double().requires_grad_()
+    others = [torch.from_numpy(x).double() if x.dtype == np.float32 else torch.from_numpy(x) for x in inputs[1:]]
+    expected, _ = module((features, *others))
+    slopes = torch.from_numpy(np.delete(d_outputs, network._free, axis=1)).double()
+    assert_close(gradient, torch.autograd.grad(expected, features, slopes)[0])
+
+
 def test_act_and_values_are_those_of_forward(case):
     network, inputs, _ = case
     outputs, values, _ = network.forward(inputs)
@@ -304,3 +322,17 @@ def test_summary_counts_every_parameter():
     assert any("Conv2d" in line and "[B, 32, 9, 7]" in line for line in lines)
     assert any("dense.policy.hidden0" in line and "[B, 256]" in line for line in lines)
     assert len({len(line) for line in lines[1:]}) == 1
+
+
+@pytest.mark.parametrize("kind", ["free", "vision"])
+def test_rows_with_parameters_of_their_own(kind: str) -> None:
+    network, inputs = NETWORKS[kind]()
+    before = network.params.copy()
+    rng = np.random.default_rng(5)
+    params = before + 0.1 * rng.standard_normal((7, len(before))).astype(np.float32)
+    outputs = network.act_with(inputs, params)
+    np.testing.assert_array_equal(network.params, before)
+    for row in range(7):
+        network.params[:] = params[row]
+        network.sync()
+        np.testing.assert_allclose(outputs[row], network.act(tuple(part[row : row + 1] for part in inputs))[0])
