@@ -2,7 +2,7 @@
 
 shoal trains PPO on `shoal.envs.FaultEnv` with every environment in a process of its own. Beside it, Stable-Baselines3
 (SubprocVecEnv) and RLlib (restart_failed_sub_environments) train on the same faults, one kind at a time, each in a
-process of its own with a time limit: how many iterations they finish before the kind ends or stops them.
+process of its own with a time limit: how many of five iterations they finish before the kind ends or stops them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,11 +25,32 @@ from record import Bar, Record, show_bars
 
 import shoal
 from shoal.envs.faults import KINDS
+from shoal.machine.processes import adopt_orphans
 from shoal.runs.incidents import read_incidents
-from shoal.runs.replaying import Replay
+from shoal.runs.replaying import EpisodeReplay
 
 FATAL = [kind for kind in KINDS if kind != "log_flood"]
-PEER_TIMEOUT_S = 60
+LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 60.0, 900.0  # of a peer's five iterations
+PATIENCE = 3.0  # times what they take where nothing fails
+NO_FAULT = "none"
+BATCH = 8000
+
+EXPERIMENT = """
+faults:
+  env: shoal.envs:FaultEnv
+  run: PPO
+  checkpoint_freq: 5
+  stop: {{timesteps_total: {steps}}}
+  config:
+    seed: 1
+    num_envs_per_worker: 16
+    train_batch_size: {size}
+    env_step_timeout_s: 3
+    env_reset_timeout_s: 6
+    env_memory_limit_mb: 250
+    max_env_failures: null
+    env_config: {{every: {every}}}
+"""
 
 SB3 = """
 import sys
@@ -44,19 +67,25 @@ class Count(BaseCallback):
         print("iteration", flush=True)
 
 if __name__ == "__main__":
-    make = lambda: FaultEnv({"kinds": [sys.argv[1]], "every": 300})
+    kinds, every = (["raise"], 10**9) if sys.argv[1] == "none" else ([sys.argv[1]], 300)
+    make = lambda: FaultEnv({"kinds": kinds, "every": every})
     PPO("MlpPolicy", SubprocVecEnv([make] * 4), n_steps=100, batch_size=100, n_epochs=1).learn(2000, Count())
 """
 
 RLLIB = """
 import sys
 sys.path[:0] = sys.argv[2:]
+import tempfile
+import ray
 from ray.rllib.algorithms.ppo import PPOConfig
 from shoal_faults import FaultEnv
 
+kinds, every = (["raise"], 10**9) if sys.argv[1] == "none" else ([sys.argv[1]], 300)
+# Not the cluster that somebody else may run on this host.
+ray.init(address="local", num_cpus=4, include_dashboard=False, _temp_dir=tempfile.mkdtemp())
 config = (
     PPOConfig()
-    .environment(FaultEnv, env_config={"kinds": [sys.argv[1]], "every": 300})
+    .environment(FaultEnv, env_config={"kinds": kinds, "every": every})
     .env_runners(num_env_runners=2, num_envs_per_env_runner=2, rollout_fragment_length=100)
     .fault_tolerance(restart_failed_sub_environments=True, delay_between_env_runner_restarts_s=0)
     .training(train_batch_size=400, minibatch_size=100, num_epochs=1)
@@ -71,56 +100,75 @@ for _ in range(5):
 """
 
 
-def thousand(steps: int, every: int, folder: Path) -> dict[str, Any]:
-    """Train through the faults; what was lost and what was kept."""
-    size = 8000
-    experiment = {
-        "name": "faults",
-        "env": "shoal.envs:FaultEnv",
-        "run": "PPO",
-        "results_dir": str(folder),
-        "checkpoint_at_end": True,
-        "stop": {"timesteps_total": steps},
-        "config": {
-            "num_envs_per_worker": 16,
-            "train_batch_size": size,
-            "env_step_timeout_s": 3,
-            "env_reset_timeout_s": 6,
-            "env_memory_limit_mb": 250,
-            "max_env_failures": None,
-            "env_config": {"every": every},
-        },
-    }
+def trained(steps: int, every: int, folder: Path) -> dict[str, Any]:
+    """Train through the faults, on from where an earlier call was stopped; what was lost, kept and left behind."""
+    experiment = folder / "faults.yml"
+    experiment.write_text(EXPERIMENT.format(steps=steps, every=every, size=BATCH))
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    shoal_command = [Path(sys.executable).with_name("shoal"), "train", "-f", experiment, "--results-dir", folder]
+    adopt_orphans()  # whoever outlives the command is ours then
     start = perf_counter()
-    short, iterations, failures = 0, 0, 0
-    for result in shoal.run(experiment, new=True):
-        iterations += 1
-        failures = result["env_failures_total"]
-        short += result["timesteps_this_iter"] < size * 0.9
-    (run,) = (folder / "faults").iterdir()
-    kept = read_incidents(run)
+    with open(folder / "log.txt", "ab") as log:
+        environ = {**os.environ, "TMPDIR": str(scratch)}
+        code = subprocess.run(shoal_command, env=environ, stdout=log, stderr=log, check=False).returncode
+    if code:
+        raise SystemExit(f"shoal train ended with code {code}; see {folder / 'log.txt'}")
     left = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    run = run_folder(folder)
+    results = [json.loads(line) for line in (run / "result.json").read_text().splitlines()]
+    kept = read_incidents(run)
     return {
-        "iterations": iterations,
-        "iterations_lost": short,
-        "failures": failures,
+        "steps": results[-1]["timesteps_total"],
+        "iterations": len(results),
+        "iterations_lost": sum(result["timesteps_this_iter"] < BATCH * 0.9 for result in results),
+        "failures": results[-1]["env_failures_total"],
         "incidents_kept": len(kept),
         "kinds": dict(Counter(entry["kind"] for entry in kept)),
         "processes_left": len(left),
-        "seconds": perf_counter() - start,
-        "run": str(run),
+        "files_left": len(list(scratch.iterdir())),
+        "seconds": results[-1]["time_total_s"],
+        "seconds_of_this_call": perf_counter() - start,
     }
 
 
-def replayed(run: Path, most: int) -> tuple[int, int]:
-    """How many of some incidents failed again at the same step, and how many were tried."""
+def run_folder(folder: Path) -> Path:
+    """The folder of the one run."""
+    (run,) = (each for each in (folder / "faults").iterdir() if each.is_dir() and not each.is_symlink())
+    return run
+
+
+def replayed(run: Path, most: int, progress: Progress) -> tuple[int, int]:
+    """How many incidents, spread over the run, failed again at the same step, and how many were tried."""
     kept = read_incidents(run)
     chosen = kept[:: max(len(kept) // most, 1)][:most]
-    return sum(Replay(run, entry).run().is_same(entry) for entry in chosen), len(chosen)
+    same = 0
+    for entry in chosen:
+        same += progress.once(f"incident {entry['number']}", lambda entry=entry: again(run, entry))
+    return same, len(chosen)
 
 
-def peer(who: str, kind: str, folder: Path) -> str:
-    """What became of a peer's five iterations with one kind of fault."""
+def again(run: Path, entry: dict[str, Any]) -> bool:
+    return bool(EpisodeReplay(run, entry).run().is_same(entry))
+
+
+class Progress:
+    """Answers that are kept in a file as they come, so that a benchmark that was stopped goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+
+    def once(self, name: str, answer: Callable[[], Any]) -> Any:
+        """The answer, of this call or of an earlier one."""
+        if name not in self.known:
+            self.known[name] = answer()
+            self._path.write_text(json.dumps(self.known, indent=1))
+        return self.known[name]
+
+
+def peer(who: str, kind: str, folder: Path, timeout_s: float) -> dict[str, Any]:
+    """What became of a peer's five iterations with one kind of fault, within some seconds."""
     from peers import python_of
 
     source = Path(shoal.__file__).parent / "envs" / "faults.py"
@@ -129,45 +177,74 @@ def peer(who: str, kind: str, folder: Path) -> str:
     program = folder / f"{who}.py"
     program.write_text(SB3 if who == "sb3" else RLLIB)
     command = [python_of(who), str(program), kind, str(folder)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    )
-    ended = ""
-    try:
-        out, _ = process.communicate(timeout=PEER_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        ended = ", then hung"
-        for child in psutil.Process(process.pid).children(recursive=True):
-            child.kill()
-        process.kill()
-        out, _ = process.communicate()
-    finished = out.count("iteration")
+    adopt_orphans()
+    with tempfile.TemporaryDirectory(prefix="b-", dir="/tmp") as scratch:
+        environ = {**os.environ, "TMPDIR": scratch}
+        environ.pop("PYTHONPATH", None)
+        log = Path(scratch, "log.txt")  # a pipe would be held open by whoever outlives the peer
+        ended = ""
+        start = perf_counter()
+        with log.open("w") as sink:
+            process = subprocess.Popen(command, env=environ, stdout=sink, stderr=subprocess.DEVNULL)
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                ended = ", then hung"
+        for left in psutil.Process().children(recursive=True):  # also what it has left behind
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
+        process.wait()
+        out = log.read_text()
     if not ended and process.returncode:
         ended = ", then ended"
-    return f"{finished} of 5{ended}"
+    return {"iterations": f"{out.count('iteration')} of 5{ended}", "seconds": perf_counter() - start}
+
+
+def peers_of(who: str, folder: Path, progress: Progress) -> dict[str, Any]:
+    """What became of a peer with each kind of fault; it has three times as long as it needs without any."""
+    results = {NO_FAULT: progress.once(f"{who} {NO_FAULT}", lambda: peer(who, NO_FAULT, folder, MOST_TIMEOUT_S))}
+    timeout_s = max(PATIENCE * results[NO_FAULT]["seconds"], LEAST_TIMEOUT_S)
+    for kind in FATAL:
+        results[kind] = progress.once(f"{who} {kind}", lambda kind=kind: peer(who, kind, folder, timeout_s))
+    return results
+
+
+def measured(arguments: argparse.Namespace, every: int, folder: Path) -> dict[str, Any]:
+    """Everything that was asked for, of which what is in the folder already is taken from there."""
+    progress = Progress(folder / "progress.json")
+    results: dict[str, Any] = {"shoal": progress.once("trained", lambda: trained(arguments.steps, every, folder))}
+    same, tried = replayed(run_folder(folder), arguments.replays, progress)
+    results["shoal"] |= {"replayed": tried, "failed_again": same}
+    for who in arguments.who:
+        results[who] = peers_of(who, folder, progress)
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="20,000 steps and no peers; keeps nothing")
+    parser.add_argument("--quick", action="store_true", help="20,000 steps, 5 replays and no peers; keeps nothing")
+    parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--who", nargs="*", default=[], choices=["sb3", "rllib"], help="peers to try")
-    parser.add_argument("--replays", type=int, default=50)
+    parser.add_argument("--replays", type=int, default=140, help="number of incidents to replay")
+    parser.add_argument("--folder", type=Path, help="keep the run here; the same command continues what was stopped")
     arguments = parser.parse_args()
-    steps, every = (20_000, 500) if arguments.quick else (1_000_000, 900)
-    record = Record("faults", ["shoal", *arguments.who], {"steps": steps, "every": every})
+    every = 850
+    if arguments.quick:
+        arguments.steps, arguments.replays, arguments.who, every = 20_000, 5, [], 500
+    least = arguments.steps // 1000 if not arguments.quick else 10
+    record = Record("faults", ["shoal", *arguments.who], {"steps": arguments.steps, "every": every})
     with tempfile.TemporaryDirectory() as name:
-        results: dict[str, Any] = {"shoal": thousand(steps, every, Path(name))}
-        same, tried = replayed(Path(results["shoal"].pop("run")), 5 if arguments.quick else arguments.replays)
-        results["shoal"] |= {"replayed": tried, "failed_again": same}
-        for who in arguments.who:
-            results[who] = {kind: peer(who, kind, Path(name)) for kind in FATAL}
+        folder = (arguments.folder or Path(name)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        results = measured(arguments, every, folder)
     found = results["shoal"]
     bars = [
-        Bar("faults", found["failures"], 1000 if not arguments.quick else 10, True),
+        Bar("faults", found["failures"], least, True),
         Bar("iterations lost", found["iterations_lost"], 0, False),
         Bar("incidents kept / failures", found["incidents_kept"] / found["failures"], 1, True),
-        Bar("replays that failed at the same step", same / tried, 1, True),
+        Bar("replays that failed at the same step", found["failed_again"] / found["replayed"], 1, True),
         Bar("processes left", found["processes_left"], 0, False),
+        Bar("files left", found["files_left"], 0, False),
     ]
     sys.stdout.write(json.dumps(results, indent=1) + "\n")
     show_bars(bars)

@@ -3,11 +3,17 @@
 Sampling 8 CartPoles in processes beside gymnasium's AsyncVectorEnv and beside one process; 16 simulators that wait 5 ms
 a step, and ten times as long in 5 % of their steps, ready-first beside lockstep; 16 of which one hangs: steps per
 second before and after, and the time to stop while one hangs. Repeats are interleaved; ratios are those of medians.
+
+What a process for each environment can reach at all is measured in the same run: 8 processes that are woken, do nothing
+and answer, of which only the last wakes the one that waits (`rounds_per_s`), and the same with as many as there are
+cores. A round takes as long as the machine needs to wake so many processes, which on virtual ones is most of the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 from time import perf_counter, sleep
 from typing import Any
 
@@ -62,6 +68,41 @@ def cartpole_rate(case: str, steps: int) -> float:
             sample = trainer.workers.sample(steps)
             rates.append(sample.num_steps / (perf_counter() - start))
         return float(np.median(rates))
+
+
+def rounds_per_s(processes: int, rounds: int) -> float:
+    """How often per second so many processes can be woken and heard, each with one byte: what none of ours can beat."""
+    ready, answering = os.pipe()
+    others = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+    sockets, pids = [], []
+    for _ in range(processes):
+        mine, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            while theirs.recv(1) == b"s":
+                try:
+                    os.eventfd_read(others)
+                except BlockingIOError:  # the last one
+                    os.write(answering, b"x")
+            os._exit(0)
+        theirs.close()
+        sockets.append(mine)
+        pids.append(pid)
+    start = perf_counter()
+    for _ in range(rounds):
+        if processes > 1:
+            os.eventfd_write(others, processes - 1)
+        for each in sockets:
+            each.send(b"s")
+        os.read(ready, 1)
+    rate = rounds / (perf_counter() - start)
+    for each, pid in zip(sockets, pids, strict=True):
+        each.send(b"q")
+        os.waitpid(pid, 0)
+        each.close()
+    for descriptor in (ready, answering, others):
+        os.close(descriptor)
+    return rate
 
 
 def uneven_rates(steps: int) -> tuple[float, float]:
@@ -135,7 +176,10 @@ def main() -> None:
     record = Record("isolation", ["shoal"], {"repeats": repeats, "steps": steps})
     rates: dict[str, list[float]] = {"processes": [], "async": [], "one process": []}
     ready, lock, before, after, stops = [], [], [], [], []
+    floors: dict[int, list[float]] = {CARTPOLES: [], len(os.sched_getaffinity(0)): []}
     for _ in range(repeats):
+        for processes, found_rates in floors.items():
+            found_rates.append(rounds_per_s(processes, 10 * steps))
         for case in rates:
             rates[case].append(cartpole_rate(case, steps))
         first, second = uneven_rates(steps)
@@ -154,6 +198,8 @@ def main() -> None:
     ]
     results = {
         "cartpole_steps_per_s": {case: spread(values) for case, values in rates.items()},
+        "empty_processes_rounds_per_s": {str(count): spread(values) for count, values in floors.items()},
+        "cartpole_rounds_of_empty_ones": medians["processes"] / CARTPOLES / float(np.median(floors[CARTPOLES])),
         "uneven_steps_per_s": {"ready_first": spread(ready), "lockstep": spread(lock)},
         "hung_steps_per_s": {"before": spread(before), "after": spread(after)},
         "stop_s": spread(stops),

@@ -1,6 +1,6 @@
 """What shoal learns, with curves: held against bars, and beside Stable-Baselines3 and sb3-contrib at equal steps.
 
-Lessons stand in `lessons.py`, in three parts. A piece is one lesson with one library and one seed; each is kept in
+Lessons stand in `lessons.py`, in four parts. A piece is one lesson with one library and one seed; each is kept in
 `results/learning-PART.jsonl` as soon as it ends. So a part can be measured over several nights: the same command goes
 on with the pieces that are missing. Pieces whose settings have changed since are measured again.
 
@@ -16,9 +16,10 @@ import argparse
 import json
 import statistics
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from itertools import product
 from typing import Any
 
 from learning_page import table_of, write_page
@@ -71,15 +72,32 @@ class Store:
     def __init__(self, part: str) -> None:
         self.path = RESULTS / f"learning-{part}.jsonl"
         self.pieces: dict[str, dict[str, Any]] = {}
-        if self.path.exists():
-            for line in self.path.read_text().splitlines():
-                piece = json.loads(line)
-                self.pieces[piece["key"]] = piece
+        self.read()
 
-    def has(self, piece: Piece) -> bool:
-        """Whether the piece was measured with the settings that it has now."""
+    def read(self) -> None:
+        """Take in what the file has, other processes' pieces too."""
+        if self.path.exists():
+            for line in self.path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):  # else the process that wrote it was killed
+                    piece = json.loads(line)
+                    self.pieces[piece["key"]] = piece
+
+    def get(self, piece: Piece) -> dict[str, Any] | None:
+        """The piece, if it was measured with the settings that it has now."""
         kept = self.pieces.get(piece.key)
-        return kept is not None and kept["settings"] == json.loads(json.dumps(piece.settings))
+        if kept is None or kept["settings"] != json.loads(json.dumps(piece.settings)):
+            return None
+        return kept
+
+    def measured(self, lessons: list[Lesson]) -> dict[str, list[dict[str, Any]]]:
+        """What was measured of every lesson with the settings that it has now, by lesson and library."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        seeds = 1 + max(int(key.rpartition("/")[2]) for key in self.pieces)
+        for lesson, who, seed in product(lessons, ("shoal", "sb3"), range(seeds)):
+            piece = self.get(Piece(lesson, who, seed))
+            if piece is not None:
+                found.setdefault(f"{lesson.key}/{who}", []).append(piece)
+        return found
 
     def add(self, found: dict[str, Any]) -> None:
         """Keep one."""
@@ -90,8 +108,11 @@ class Store:
 
     def tidy(self) -> None:
         """Write each piece once, in order."""
+        self.read()
         lines = [json.dumps(self.pieces[key]) for key in sorted(self.pieces)]
-        self.path.write_text("\n".join(lines) + "\n")
+        whole = self.path.with_suffix(".tmp")
+        whole.write_text("\n".join(lines) + "\n")
+        whole.replace(self.path)
 
 
 def thinned(curve: list[list[float]]) -> list[list[float]]:
@@ -110,7 +131,8 @@ def learn(pieces: list[Piece], store: Store, jobs: int, minutes: float) -> None:
     for who in {piece.who for piece in pieces}:
         python_of(who)
     with ThreadPoolExecutor(jobs) as pool:
-        for found in pool.map(one, pieces):
+        for done in as_completed([pool.submit(one, piece) for piece in pieces]):
+            found = done.result()
             if found is not None:
                 store.add(found)
                 console.print(f"  {found['key']}: {found['final']:.1f} in {found['cpu_s']:.0f} s of CPU", style="dim")
@@ -134,8 +156,8 @@ def main() -> None:
     """Measure what is missing, print, draw and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=sorted({each.part for each in LESSONS}))
-    parser.add_argument("--run", nargs="+", choices=("PPO", "TRPO", "DQN"))
-    parser.add_argument("--env", nargs="+", help="environments, by their ids")
+    parser.add_argument("--run", nargs="+", choices=("PPO", "TRPO", "DQN", "SAC"))
+    parser.add_argument("--env", nargs="+", help="environments by their ids, or tasks by their names in the table")
     parser.add_argument("--who", nargs="+", choices=("shoal", "sb3"))
     parser.add_argument("--kind", nargs="+", choices=("defaults", "same"))
     parser.add_argument("--seeds", type=int, default=SEEDS)
@@ -149,7 +171,7 @@ def main() -> None:
         for each in LESSONS
         if each.part == options.part
         and (options.run is None or each.run in options.run)
-        and (options.env is None or each.env in options.env)
+        and (options.env is None or not {each.env, each.name}.isdisjoint(options.env))
         and (options.kind is None or each.kind in options.kind)
     ]
     pieces = [
@@ -162,17 +184,15 @@ def main() -> None:
     store = Store(options.part)
     record = Record(f"learning-{options.part}", sorted({piece.who for piece in pieces}), {"seeds": options.seeds})
     if not options.show:
-        missing = [piece for piece in pieces if options.again or not store.has(piece)]
+        missing = [piece for piece in pieces if options.again or store.get(piece) is None]
         console.print(f"{len(missing)} of {len(pieces)} pieces are to be measured")
         learn(missing, store, options.jobs, options.minutes)
     if not store.pieces:
         raise SystemExit("nothing is measured yet")
     store.tidy()
-    found: dict[str, list[dict[str, Any]]] = {}
-    for key, piece in sorted(store.pieces.items()):
-        found.setdefault(key.rpartition("/")[0], []).append(piece)
-    finals = {key: [piece["final"] for piece in each] for key, each in found.items()}
     every = [each for each in LESSONS if each.part == options.part]
+    found = store.measured(every)
+    finals = {key: [piece["final"] for piece in each] for key, each in found.items()}
     rows = table_of(found, every)
     bars = bars_of(finals, every)
     show_bars(bars)

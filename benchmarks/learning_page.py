@@ -12,7 +12,12 @@ from record import RESULTS, console
 from rich.table import Table
 
 RESAMPLES = 2000
+ENOUGH = 3  # seeds of each library before one is called better than the other
 COLOURS = {"shoal": "tab:blue", "sb3": "tab:orange"}
+
+READING = """The last column says where shoal's mean lies by the peer's interval, where both have three seeds or more.
+"defaults" are each library's own settings with its usual normalisation of observations and rewards, "same" are the
+peer's settings in shoal's words without any. Times depend on what else the machine did, wall time more so."""
 
 Pieces = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -30,8 +35,14 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES) - 1]
 
 
+def mean_or_none(values: Sequence[float | None]) -> float | None:
+    """The mean of the values that there are."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
 def table_of(found: Pieces, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
-    """One row for each lesson of which anything was measured."""
+    """One row for each lesson."""
     rows: list[dict[str, Any]] = []
     for lesson in lessons:
         row: dict[str, Any] = {"run": lesson.run, "name": lesson.name, "kind": lesson.kind, "steps": lesson.steps}
@@ -43,42 +54,60 @@ def table_of(found: Pieces, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
                     "iqm": iqm(finals),
                     "interval": interval(finals),
                     "each": finals,
-                    "wall_s": statistics.fmean(piece["wall_s"] for piece in pieces),
+                    "wall_s": mean_or_none([piece["wall_s"] for piece in pieces]),
                     "cpu_s": statistics.fmean(piece["cpu_s"] for piece in pieces),
                     "commits": sorted({piece["commit"] for piece in pieces}),
                 }
-        if "shoal" in row and "sb3" in row:
-            low, high = row["sb3"]["interval"]
-            ours = row["shoal"]["iqm"]
-            row["verdict"] = "below" if ours < low else "above" if ours > high else "inside"
-        if "shoal" in row or "sb3" in row:
-            rows.append(row)
+        row["verdict"] = verdict(row.get("shoal"), row.get("sb3")) if "sb3" in lesson.who else ""
+        rows.append(row)
     return rows
 
 
-def _cell(figures: Mapping[str, Any] | None) -> str:
+def verdict(ours: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> str:
+    """Where shoal's interquartile mean lies by the interval of the peer's."""
+    if ours is None or theirs is None:
+        return "not measured"
+    if min(len(ours["each"]), len(theirs["each"])) < ENOUGH:
+        return "too few seeds"
+    low, high = theirs["interval"]
+    if ours["iqm"] < low:
+        return "below"
+    return "above" if ours["iqm"] > high else "inside"
+
+
+def _cells(figures: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    """Return, number of seeds, and time of one seed."""
     if figures is None:
-        return ""
+        return "not measured", "0", ""
     low, high = figures["interval"]
-    return f"{figures['iqm']:.1f} ({low:.1f}..{high:.1f})"
+    times = f"{figures['cpu_s']:.0f}"
+    if figures["wall_s"] is not None:
+        times += f" ({figures['wall_s']:.0f})"
+    return f"{figures['iqm']:.1f} ({low:.1f}..{high:.1f})", str(len(figures["each"])), times
 
 
 def write_page(part: str, rows: Sequence[Mapping[str, Any]], found: Pieces, lessons: Sequence[Lesson]) -> None:
     """Print the table, and write it with the curves to `results/learning-PART.md`."""
-    heads = ("algorithm", "task", "settings", "steps", "shoal", "SB3", "shoal is", "CPU s", "SB3's CPU s")
+    peers = any("sb3" in lesson.who for lesson in lessons)
+    heads = ["algorithm", "task", "settings", "steps", "shoal", "seeds", "CPU s (wall s)"]
+    if peers:
+        heads += ["SB3", "SB3's seeds", "SB3's CPU s (wall s)", "shoal is"]
     printed = Table(*heads, title="Return, last 100 episodes: interquartile mean over the seeds (95 % interval)")
-    lines = [" | ".join(("", *heads, "")).strip(), "|" + "---|" * len(heads)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
-        ours, theirs = row.get("shoal"), row.get("sb3")
-        times = [f"{each['cpu_s']:.0f}" if each else "" for each in (ours, theirs)]
-        cells = [row["run"], row["name"], row["kind"], f"{row['steps']:,}", _cell(ours), _cell(theirs)]
-        cells += [row.get("verdict", ""), *times]
+        cells = [row["run"], row["name"], row["kind"], f"{row['steps']:,}", *_cells(row.get("shoal"))]
+        if peers:
+            cells += [*_cells(row.get("sb3")), row["verdict"]]
         printed.add_row(*cells)
         lines.append("| " + " | ".join(cells) + " |")
     console.print(printed)
     plot(part, found, lessons)
     title = f"# What shoal learns: {part}\n\nMade by `benchmarks/learning.py {part}`; the pieces are in "
-    title += f"[learning-{part}.jsonl](learning-{part}.jsonl).\n\n![curves](learning-{part}.png)\n\n"
+    title += f"[learning-{part}.jsonl](learning-{part}.jsonl). Returns are those of the last 100 episodes: the "
+    title += "interquartile mean over the seeds, with its 95 % interval.\n"
+    if peers:
+        title += f"\n{READING}\n"
+    title += f"\n![curves](learning-{part}.png)\n\n"
     (RESULTS / f"learning-{part}.md").write_text(title + "\n".join(lines) + "\n")
 
 

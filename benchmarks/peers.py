@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -42,16 +43,19 @@ def python_of(who: str) -> Path:
     wanted = (HERE / f"requirements-{who}.txt").read_text()
     stamp = folder / "requirements.txt"
     python = folder / "bin" / "python"
-    if stamp.exists() and stamp.read_text() == wanted:
-        return python
-    sys.stderr.write(f"making .venvs/{who} (once, some minutes)\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    # torch comes first and alone: a resolver that meets it late has fetched other versions of it by then.
-    torch, *others = wanted.split()
-    for packages in ([torch], [torch, *others]):
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-    stamp.write_text(wanted)
+    folder.parent.mkdir(exist_ok=True)
+    with (folder.parent / f"{who}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # where two scripts want it at once, the second waits until the first has it
+        if stamp.exists() and stamp.read_text() == wanted:
+            return python
+        sys.stderr.write(f"making .venvs/{who} (once, some minutes)\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        # torch comes first and alone: a resolver that meets it late has fetched other versions of it by then.
+        torch, *others = wanted.split()
+        for packages in ([torch], [torch, *others]):
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        stamp.write_text(wanted)
     return python
 
 

@@ -20,7 +20,18 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = ROOT / "benchmarks" / "results"
-PACKAGES = ("numpy", "gymnasium", "torch", "ray", "stable-baselines3", "sb3-contrib", "ale-py", "box2d")
+PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "torch",
+    "ray",
+    "stable-baselines3",
+    "sb3-contrib",
+    "ale-py",
+    "box2d",
+    "mujoco",
+    "envpool",
+)
 
 console = Console()
 

@@ -58,6 +58,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "replay_buffer_config": {"capacity": 2000, "prioritized_replay": True},
         },
     ),
+    "SAC": (
+        "SAC",
+        {
+            "env": "Pendulum-v1",
+            "learning_starts": 100,
+            "timesteps_per_iteration": 200,
+            "train_batch_size": 32,
+            "training_intensity": 8.0,
+            "n_step": 2,
+            "model": {"fcnet_hiddens": [32, 32]},
+            "replay_buffer_config": {"capacity": 2000, "prioritized_replay": True},
+        },
+    ),
 }
 
 

@@ -12,9 +12,10 @@ import gymnasium as gym
 import task
 from reward_unit import made
 from sb3_contrib import TRPO
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 Schedule = Callable[[float], float]
@@ -99,6 +100,36 @@ def dqn(num_envs: int, warmup: int, steps: int, **work: Any) -> task.Answer:
     model.learn(warmup + steps)
     (begun, start), done = marks[0], perf_counter()
     return task.rates(model.num_timesteps - begun, done - start, sum(learning))
+
+
+def sac(num_envs: int, warmup: int, steps: int, hiddens: list[int], batch: int, learning_starts: int) -> task.Answer:
+    """Soft actor-critic on Pendulum-v1: one update for each step."""
+    envs = make_vec_env("Pendulum-v1", n_envs=num_envs, seed=0)
+    model = SAC(
+        "MlpPolicy",
+        envs,
+        batch_size=batch,
+        learning_starts=learning_starts,
+        train_freq=1,
+        gradient_steps=num_envs,
+        policy_kwargs={"net_arch": hiddens},
+        device="cpu",
+        seed=0,
+    )
+    model.learn(warmup)
+    started, begun = perf_counter(), process_time()
+    model.learn(steps, reset_num_timesteps=False)
+    return {"per_cpu_s": steps / (process_time() - begun), "per_s": steps / (perf_counter() - started)}
+
+
+def learn_sac(env: str, steps: int, seed: int, evaluated: int) -> task.Answer:
+    """SB3's defaults: the mean return of evaluation episodes after so many steps, and the time in CPU seconds."""
+    model = SAC("MlpPolicy", env, device="cpu", seed=seed)
+    begun = process_time()
+    model.learn(steps)
+    cpu_s = process_time() - begun
+    returns, _ = evaluate_policy(model, model.get_env(), evaluated, return_episode_rewards=True)
+    return {"return": fmean(returns), "cpu_s": cpu_s}
 
 
 def startup(num_envs: int, batch: int, minibatch: int, epochs: int) -> task.Answer:
@@ -219,7 +250,6 @@ WORDS = {
         "gamma": "gamma",
         "lambda_": "gae_lambda",
         "cg_iters": "cg_max_steps",
-        "cg_damping": "cg_damping",
     },
     "DQN": {
         "train_batch_size": "batch_size",
@@ -234,7 +264,7 @@ WORDS = {
 
 
 def in_words_of_sb3(run: str, config: dict[str, Any], steps: int) -> dict[str, Any]:
-    """shoal's settings as SB3's; its TRPO keeps its own `target_kl`, which shoal's `max_kl` was made from."""
+    """shoal's settings as SB3's; its TRPO keeps its own `target_kl` and `cg_damping`, which shoal's were made from."""
     own = {word: config[key] for key, word in WORDS[run].items()}
     if "lr_schedule" in config:
         own["learning_rate"] = linear(config["lr"])
@@ -271,7 +301,7 @@ def learn(
     if normalize:
         envs = VecNormalize(envs)
     own = in_words_of_sb3(run, config, steps) if kind == "same" else {}
-    model = {"PPO": PPO, "TRPO": TRPO, "DQN": DQN}[run]("MlpPolicy", envs, device="cpu", seed=seed, **own)
+    model = {"PPO": PPO, "TRPO": TRPO, "DQN": DQN, "SAC": SAC}[run]("MlpPolicy", envs, device="cpu", seed=seed, **own)
 
     def see(at: int) -> None:
         returns = [episode["r"] / reward_unit for episode in model.ep_info_buffer]
@@ -298,4 +328,5 @@ class Every(BaseCallback):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, dqn, startup, action, solve, trpo, solve_trpo, learn)})
+    tasks = (throughput, dqn, sac, learn_sac, startup, action, solve, trpo, solve_trpo, learn)
+    task.main({f.__name__: f for f in tasks})

@@ -18,7 +18,7 @@ from shoal.envs.making import env_maker
 from shoal.parallel.ray_session import connect
 from shoal.parallel.ray_workers import RayWorkers
 from shoal.parallel.tcp_sums import SocketGroup, listen
-from shoal.runs.trainer import make_learner
+from shoal.runs.learners import make_learner
 
 SIMULATOR = f"{Path(__file__).with_name('simulators.py')}:SleepingVector"
 
@@ -54,10 +54,10 @@ def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
         ask, take = [], []
         for _ in range(repeats):
             started = perf_counter()
-            asked = workers._ask(few)
+            asked = workers._ask_for_fragments(few)
             ask.append(perf_counter() - started)
             ray.wait(list(asked.references), num_returns=len(asked.references))
-            take.append(seconds(workers._answers, asked))
+            take.append(seconds(workers._collect, asked))
         merge = {}
         for steps in (few, many):
             times = []
@@ -102,10 +102,10 @@ def driver(num_workers: int, repeats: int) -> task.Answer:
             ask, take = [], []
             for _ in range(repeats):
                 started = perf_counter()
-                asked = workers._ask(1)
+                asked = workers._ask_for_fragments(1)
                 ask.append(perf_counter() - started)
                 workers._ray.wait(list(asked.references), num_returns=len(asked.references))
-                take.append(seconds(workers._answers, asked))
+                take.append(seconds(workers._collect, asked))
         finally:
             workers.stop()
     return {"ask_s": statistics.median(ask), "take_s": statistics.median(take)}

@@ -96,6 +96,38 @@ def dqn(num_envs: int, warmup: int, steps: int, extra: dict[str, Any] | None = N
         return task.rates(trainer.timesteps_total - begun, perf_counter() - started, learning)
 
 
+def sac(num_envs: int, warmup: int, steps: int, hiddens: list[int], batch: int, learning_starts: int) -> task.Answer:
+    """Soft actor-critic on Pendulum-v1: one update for each step."""
+    config = {
+        "num_envs_per_worker": num_envs,
+        "train_batch_size": batch,
+        "training_intensity": batch,
+        "learning_starts": learning_starts,
+        "timesteps_per_iteration": 200,
+        "model": {"fcnet_hiddens": hiddens},
+        "seed": 0,
+    }
+    with shoal.SAC(env="Pendulum-v1", config=config) as trainer:
+        while trainer.timesteps_total < warmup:
+            trainer.train()
+        begun, started, cpu = trainer.timesteps_total, perf_counter(), process_time()
+        while trainer.timesteps_total < begun + steps:
+            trainer.train()
+        done = trainer.timesteps_total - begun
+        return {"per_cpu_s": done / (process_time() - cpu), "per_s": done / (perf_counter() - started)}
+
+
+def learn_sac(env: str, steps: int, seed: int, evaluated: int) -> task.Answer:
+    """Defaults: the mean return of evaluation episodes after so many steps, and the time in CPU seconds."""
+    with shoal.SAC(env=env, config={"seed": seed}) as trainer:
+        trainer.stop_at(steps)
+        begun = process_time()
+        while trainer.timesteps_total < steps:
+            trainer.train()
+        cpu_s = process_time() - begun
+        return {"return": trainer.evaluate(episodes=evaluated)["episode_reward_mean"], "cpu_s": cpu_s}
+
+
 def sampling(num_envs: int, batch: int, iterations: int) -> task.Answer:
     """Sampling, and the bare environment's own rate, in turns.
 
@@ -219,6 +251,16 @@ def learn(
     return {"curve": curve, "final": curve[-1][1], "cpu_s": process_time() - started}
 
 
+def evaluated(run: str, env: str, seed: int, steps: int, config: dict[str, Any], episodes: int) -> task.Answer:
+    """The mean return of the most likely actions after so many steps, as `shoal evaluate` measures it."""
+    started = process_time()
+    with getattr(shoal, run)(env=env, config={**config, "seed": seed, "num_workers": 0}) as trainer:
+        while trainer.timesteps_total < steps:
+            trainer.train()
+        result = trainer.evaluate(episodes=episodes)
+    return {"final": result["episode_reward_mean"], "cpu_s": process_time() - started}
+
+
 def images(batch: int, minibatch: int, num_envs: int) -> task.Answer:
     """Peak memory of a few iterations on an environment with 1 MiB observations."""
     from mebibyte import MebibyteEnv
@@ -249,5 +291,19 @@ def long_run(steps: int, every: int) -> task.Answer:
 
 
 if __name__ == "__main__":
-    tasks = (throughput, dqn, sampling, guard, trpo, startup, action, learn, images, long_run)
+    tasks = (
+        throughput,
+        dqn,
+        sac,
+        learn_sac,
+        sampling,
+        guard,
+        trpo,
+        startup,
+        action,
+        learn,
+        evaluated,
+        images,
+        long_run,
+    )
     task.main({f.__name__: f for f in tasks})

@@ -16,12 +16,16 @@ EPISODE = 200  # steps
 
 
 class Sleeping(gym.Env[Any, Any]):
-    """Waits for `sleep_s` at every step, as for a solver that runs elsewhere; `size` numbers are an observation."""
+    """Waits for `sleep_s` at every step, as for a solver that runs elsewhere; `size` numbers are an observation.
+
+    A share `uneven` of its steps takes ten times as long.
+    """
 
     action_space = spaces.Discrete(2)
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.sleep_s = float(config.get("sleep_s", 0.0))
+        self.uneven = float(config.get("uneven", 0.0))
         self.observation_space = spaces.Box(-1, 1, (int(config.get("size", 4)),), np.float32)
         self.obs = np.zeros(self.observation_space.shape, np.float32)
         self.steps = 0
@@ -33,7 +37,8 @@ class Sleeping(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.sleep_s:
-            time.sleep(self.sleep_s)
+            is_slow = self.uneven and self.np_random.random() < self.uneven
+            time.sleep(self.sleep_s * (10 if is_slow else 1))
         self.steps += 1
         return self.obs, float(action), False, self.steps >= EPISODE, {}
 
