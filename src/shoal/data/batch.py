@@ -34,8 +34,10 @@ class Batch:
 
     The successor of step (t, n) is `obs[t + 1, n]`, except at the places listed in `final_at` (steps that truncated,
     and the last step of the fragment where it did not terminate): there it is the matching row of `final_obs`.
-    A row with `valid` False is no transition (the environment failed there, or a vector environment spent the step on
-    its reset): it is marked terminated, and must have no influence on learning.
+    A row with `valid` False is no transition (the environment failed there, a vector environment spent the step on its
+    reset, or the environment took fewer steps than others): it is marked terminated, and must have no influence on
+    learning. An environment that was late (`straggler_quorum`) ends with a truncated step, whose successor is listed as
+    any other, and its episode goes on in the next batch; `cut` tells it from one that ended.
     """
 
     obs: Parts  # each [T, N, ...], raw: before filter and one-hot
@@ -50,6 +52,8 @@ class Batch:
     final_at: NDArray[np.int64]  # [F, 2], (t, n), in ascending order: one order for any number of workers
     columns: NDArray[np.int64] | None = None  # [N], a learner's share: where its environments stand in the whole batch
     carried: RecurrentRecord | None = None  # of a policy with memory
+    cut: NDArray[np.bool_] | None = None  # [N], whose last step is marked truncated only because it was late
+    values: Array | None = None  # [T, N], of the policy that sampled, where they came with its outputs
 
     @property
     def num_steps(self) -> int:
@@ -66,16 +70,18 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     first = batches[0]
     joined: dict[str, Any] = {}
     for each in fields(Batch):
-        if each.name not in ("obs", "final_obs", "final_at", "columns", "carried"):
+        if each.name not in ("obs", "final_obs", "final_at", "columns", "carried", "cut", "values"):
             joined[each.name] = np.concatenate([getattr(b, each.name) for b in batches], axis=1)
     observations = zip(*[b.obs for b in batches], strict=True)
     joined["obs"] = tuple(np.concatenate(part, axis=1) for part in observations)
+    joined["values"] = _joined_values(batches)
 
     widths = [b.rewards.shape[1] for b in batches]
     offsets = np.cumsum([0, *widths[:-1]])
     joined["final_at"], order = _joined_places([b.final_at for b in batches], offsets)
     joined["final_obs"] = _joined_rows([b.final_obs for b in batches], order)
 
+    joined["cut"] = _joined_cuts(batches)
     carried = [b.carried for b in batches if b.carried is not None]
     if carried:
         states_at, states_order = _joined_places([c.states_at for c in carried], offsets)
@@ -84,6 +90,22 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         final = _joined_rows([c.final for c in carried], order)
         joined["carried"] = RecurrentRecord(previous, states, states_at, final)
     return replace(first, **joined)
+
+
+def _joined_cuts(batches: Sequence[Batch]) -> NDArray[np.bool_] | None:
+    """Who was late in one of several fragments."""
+    if all(batch.cut is None for batch in batches):
+        return None
+    cuts = [np.zeros(batch.rewards.shape[1], bool) if batch.cut is None else batch.cut for batch in batches]
+    return np.concatenate(cuts)
+
+
+def _joined_values(batches: Sequence[Batch]) -> Array | None:
+    """The values of all fragments side by side; None where they did not come with the actions."""
+    values = [batch.values for batch in batches if batch.values is not None]
+    if not values:
+        return None
+    return np.concatenate(values, axis=1)
 
 
 def _joined_rows(parts: Sequence[Parts], order: NDArray[np.int64]) -> Parts:
@@ -113,6 +135,8 @@ def padded(batch: Batch, steps: int) -> Batch:
         name: longer(getattr(batch, name))
         for name in ("actions", "rewards", "truncated", "valid", "log_probs", "dist_inputs")
     }
+    if batch.values is not None:
+        rows["values"] = longer(batch.values)
     if batch.carried is not None:
         rows["carried"] = replace(batch.carried, previous=longer(batch.carried.previous))
     return replace(
@@ -145,9 +169,10 @@ class Incident:
     traceback: str
     host: str = ""  # where it happened, if that is another process
     settings: str = ""  # task and drawn values of the episode, if there are any
-    kind: str = "error"  # or hang, signal, exit, memory: what only a process of its own survives
+    kind: str = "error"  # or hang, signal, exit, memory, disk: what only a process of its own survives
     exit_code: int | None = None  # of the environment's process; a signal as a negative number
     output: str = ""  # the last that the process printed, with the Python stack where it hung or crashed
+    scratch: str = field(default="", compare=False)  # where the environment's scratch_dir is kept, on its host
     time: float = 0.0  # seconds since 1970
     seeding: int = 0  # how many seeds the environment has had
     task: Any = None

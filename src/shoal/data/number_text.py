@@ -52,3 +52,12 @@ def duration_text(seconds: float) -> str:
             rest = whole % size // smaller
             return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
     return f"{whole} s"
+
+
+def call_time_text(seconds: float) -> str:
+    """What a call takes: `9 us`, `4.2 ms`, `1.5 s`, `3 min`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -23,7 +23,7 @@ class Transitions:
     """B transitions, possibly over several steps each."""
 
     obs: Parts  # each [B, ...], raw: before filter and one-hot
-    actions: NDArray[np.int32]  # [B]
+    actions: NDArray[Any]  # [B] int32 where an action is one choice, else [B, A] float32
     returns: Array  # [B], discounted rewards of k steps
     next_obs: Parts  # each [B, ...], after those k steps
     discounts: Array  # [B], gamma^k, or 0 where the episode terminated
@@ -60,7 +60,7 @@ def transitions_of(batch: Batch, rewards: Array, gamma: float, n_step: int) -> T
         next_obs.append(np.concatenate([flat, final]).take(after, axis=0))
     return Transitions(
         obs=tuple(obs),
-        actions=batch.actions.reshape(-1)[kept].astype(np.int32),
+        actions=_stored(batch.actions)[kept],
         returns=ahead.returns.reshape(-1)[kept],
         next_obs=tuple(next_obs),
         discounts=ahead.discounts.reshape(-1)[kept],
@@ -83,12 +83,16 @@ class Replay:
         slack: int,
         priorities: Priorities | None,
         rng: np.random.Generator,
+        action_size: int | None = None,
     ) -> None:
+        """`action_size` is the number of numbers of an action; None: it is one choice."""
         self.capacity, self.rows, self.added = capacity, capacity + slack, 0
         self._priorities, self._rng = priorities, rng
         self._obs = tuple(np.empty((self.rows, *shape), kind) for shape, kind in zip(shapes, dtypes, strict=True))
         self._next_obs = tuple(np.empty_like(part) for part in self._obs)
-        self._actions = np.empty(self.rows, np.int32)
+        self._actions: NDArray[Any] = np.empty(self.rows, np.int32)
+        if action_size is not None:
+            self._actions = np.empty((self.rows, action_size), np.float32)
         self._returns = np.empty(self.rows, np.float32)
         self._discounts = np.empty(self.rows, np.float32)
         self._tree = SumTree(self.rows) if priorities is not None else None
@@ -170,7 +174,7 @@ class Replay:
         obs = tuple(part.take(places, axis=0) for part in self._obs)
         next_obs = tuple(part.take(places, axis=0) for part in self._next_obs)
         actions, returns, discounts = self._actions, self._returns, self._discounts
-        return Transitions(obs, actions.take(places), returns.take(places), next_obs, discounts.take(places))
+        return Transitions(obs, actions.take(places, axis=0), returns.take(places), next_obs, discounts.take(places))
 
     def _pairs(self, new: Transitions) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Each array beside what is to be added to it."""
@@ -188,10 +192,31 @@ class Replay:
         return named | {"actions": self._actions, "returns": self._returns, "discounts": self._discounts}
 
 
-def bytes_per_transition(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]], prioritized: bool) -> int:
+def bytes_per_transition(
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[np.dtype[Any]],
+    prioritized: bool,
+    action_size: int | None = None,
+) -> int:
     """What one row of a replay takes."""
     observation = sum(prod(shape) * kind.itemsize for shape, kind in zip(shapes, dtypes, strict=True))
-    return 2 * observation + 12 + (8 if prioritized else 0)
+    action = 4 if action_size is None else 4 * action_size
+    return 2 * observation + action + 8 + (8 if prioritized else 0)
+
+
+def stored_action_size(actions: int, dtype: np.dtype[Any]) -> int | None:
+    """The `action_size` of a replay for rows of so many numbers of a type: one whole number is one choice."""
+    if actions == 1 and np.issubdtype(dtype, np.integer):
+        return None
+    return actions
+
+
+def _stored(actions: NDArray[Any]) -> NDArray[Any]:
+    """The actions `[T, N, A]` of a fragment as a replay has them."""
+    size = stored_action_size(actions.shape[2], actions.dtype)
+    if size is None:
+        return actions.reshape(-1).astype(np.int32)
+    return actions.reshape(-1, size).astype(np.float32)
 
 
 def _stretches(begin: int, end: int, rows: int) -> list[tuple[int, int, slice]]:

@@ -81,12 +81,23 @@ class RewardScale:
             self.unfinished = np.zeros(whole)
         running = self.unfinished[columns]
         goes_on = ~(batch.terminated | batch.truncated)
+        is_after_cut = _after_cut(batch)
+        goes_on[:-1] |= is_after_cut[1:]
+        goes_on |= is_after_cut
         returns = np.empty((steps, num_envs))
         for t in range(steps):
-            running = self.gamma * running + rewards[t]
+            running = np.where(is_after_cut[t], running, self.gamma * running + rewards[t])
             returns[t] = running
             running = np.where(goes_on[t], running, 0.0)
         unfinished = np.zeros(whole)
         unfinished[columns] = running
         self.unfinished = total(unfinished)
         return returns
+
+
+def _after_cut(batch: Batch) -> NDArray[np.bool_]:
+    """Where `[T, N]` the rows are that fill up the time of environments which were late; their episodes go on."""
+    if batch.cut is None:
+        return np.zeros(batch.valid.shape, bool)
+    has_more = np.logical_or.accumulate(batch.valid[::-1], axis=0)[::-1]
+    return ~has_more & batch.cut

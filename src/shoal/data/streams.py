@@ -24,12 +24,15 @@ class Stream(IntEnum):
     ACTIONS = 1  # the actions of one environment, by its index
     MINIBATCHES = 2  # the order of steps in every pass
     SINGLE_ACTIONS = 3  # what `compute_single_action` and `compute_actions` draw
-    REPLAY = 4  # the transitions that DQN learns from
+    REPLAY = 4  # the transitions that DQN and SAC learn from
     EPISODES = 5  # what `randomize` draws, by environment, seeding and reset
     TASKS = 6  # what `sample_tasks` of the driver's environment draws, by iteration
+    LEARNED_ACTIONS = 7  # the actions at which SAC asks its critics
+    CRITICS = 8  # the first weights of SAC's critics
+    CANDIDATES = 9  # the parameter vectors that ES, ARS, CEM and CMAES try, by iteration
 
 
-INDICES = {Stream.ACTIONS: 1, Stream.EPISODES: 3, Stream.TASKS: 1}
+INDICES = {Stream.ACTIONS: 1, Stream.EPISODES: 3, Stream.TASKS: 1, Stream.CANDIDATES: 1}
 """The number of indices of each stream that has any."""
 
 

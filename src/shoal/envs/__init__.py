@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.envs.case_env import CaseEnv
     from shoal.envs.faults import FaultEnv
+    from shoal.envs.mpi import mpi_command, run_mpi
 
-__all__ = ["CaseEnv", "FaultEnv"]
+__all__ = ["CaseEnv", "FaultEnv", "mpi_command", "run_mpi"]
 
-MODULES = {"CaseEnv": "shoal.envs.case_env", "FaultEnv": "shoal.envs.faults"}
+MODULES = {
+    "CaseEnv": "shoal.envs.case_env",
+    "FaultEnv": "shoal.envs.faults",
+    "mpi_command": "shoal.envs.mpi",
+    "run_mpi": "shoal.envs.mpi",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ solver that fails, diverges or takes too long ends the episode with a penalty, a
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ import gymnasium
 import numpy as np
 
 from shoal.envs.context import EnvContext
+from shoal.envs.mpi import mpi_start
 from shoal.errors import ConfigError, EnvError
 from shoal.machine.processes import end_with_parent
 
@@ -120,13 +122,49 @@ class CaseEnv(gymnasium.Env[Any, Any], ABC):
         """Why a run of the solver counts as diverged; None if it is good. By default any exit code but 0 does."""
         return None if returncode == 0 else f"the solver ended with code {returncode}"
 
+    def case_files(self) -> dict[str, bytes | None]:
+        """What the files of the case hold, for a `get_state` of one's own; None is a file that is gone.
+
+        Files that are as in the template are left out.
+        """
+        source = Path(self.template)
+        held: dict[str, bytes | None] = {}
+        for file in sorted(self.case.rglob("*")):
+            name = file.relative_to(self.case)
+            if file.is_file() and not _is_same(file, source / name):
+                held[str(name)] = file.read_bytes()
+        for file in sorted(source.rglob("*")):
+            name = file.relative_to(source)
+            if file.is_file() and not (self.case / name).exists():
+                held[str(name)] = None
+        return held
+
+    def restore_case_files(self, files: Mapping[str, bytes | None]) -> None:
+        """Make the files of a case that has just been prepared those that `case_files` gave, for a `set_state`."""
+        for name in self.case_files():
+            (self.case / name).unlink(missing_ok=True)
+            if (Path(self.template) / name).is_file():
+                shutil.copy(Path(self.template) / name, self.case / name)
+        for name, content in files.items():
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise EnvError(f"the saved case has a file outside of its folder: {name}")
+            file = self.case / name
+            if content is None:
+                file.unlink(missing_ok=True)
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
     def _run(self) -> str | None:
         """Run the solver; why it diverged, None if it did not."""
+        words, environ = list(self.command), {**os.environ, "PATH": self._path()}
+        if self.config.slots:
+            words, environ = mpi_start(words, self.config, environ)
         with open(self.case / LOG, "ab") as log:
             process = subprocess.Popen(
-                list(self.command),
+                words,
                 cwd=self.case,
-                env={**os.environ, "PATH": self._path()},
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -174,6 +212,10 @@ class CaseEnv(gymnasium.Env[Any, Any], ABC):
     @staticmethod
     def _remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_same(file: Path, original: Path) -> bool:
+    return original.is_file() and filecmp.cmp(file, original, shallow=False)
 
 
 def _modified(folder: Path) -> int:

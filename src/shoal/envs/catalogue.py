@@ -20,6 +20,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from shoal.envs.env_errors import error_text
+from shoal.envs.envpool_ids import PREFIX
 from shoal.envs.importing import UserCode
 from shoal.envs.making import env_maker, spaces_of
 from shoal.envs.packages import registering_packages
@@ -32,6 +33,7 @@ BRIDGES = ("GymV21Environment", "GymV26Environment")
 
 MAKING_S = 10.0  # for one environment, to see its spaces
 BUDGET_S = 30.0  # for all of them
+OF_POOLS_S = 300.0  # of EnvPool's more than a thousand, which are described without being made
 
 
 def import_packages() -> dict[str, str]:
@@ -84,7 +86,7 @@ def spaces_of_ids(ids: list[str]) -> Iterator[tuple[str, tuple[Space, Space] | s
 
     They are made in another process, which may take its time, print, or crash, without harm for this one.
     """
-    left, deadline = list(ids), monotonic() + BUDGET_S
+    left, deadline = list(ids), monotonic() + (OF_POOLS_S if all(name.startswith(PREFIX) for name in ids) else BUDGET_S)
     while left:
         ours, theirs = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(target=_look, args=(theirs, left), daemon=True)
@@ -122,7 +124,7 @@ def _look(answers: Connection, ids: list[str]) -> None:
     for name in ids:
         answer: Any
         try:
-            answer = spaces_of(env_maker(name), {})
+            answer = spaces_of(env_maker(name, preprocessor_pref="deepmind"), {})
         except (Exception, SystemExit) as error:
             answer = short_reason(str(error))
         try:

@@ -20,7 +20,7 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from time import monotonic, sleep
@@ -32,18 +32,21 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
+from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import error_text
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.observations import ObsSpec
+from shoal.envs.pace import Pace
 from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.shared_rows import Phase, SharedRows
 from shoal.envs.spaces import ActionSpec, Space
-from shoal.envs.vector import LARGEST_REWARD, PythonVector, Steps
+from shoal.envs.vector import LARGEST_REWARD, EpisodeObserver, PythonVector, Steps
 from shoal.envs.video import make_in_window
 from shoal.errors import ConfigError, EnvStartError, ShoalError
+from shoal.machine.slots import RankSlot
 
 LENGTH = struct.Struct("<Q")
 TOKEN = struct.Struct("<III")  # row, generation of its process, whether it is for a step
@@ -67,9 +70,15 @@ class EnvPlan:
     shown: int | None = None  # the env_index of the one that has a window
     randomizer: Randomizer | None = None
     scratch: str | None = None  # the folder for the environments' own folders
+    memory: str | None = None  # the same in shared memory, for ranks
+    observer: Callable[[], EpisodeObserver] | None = None  # is made beside each environment, and told of its episodes
+    env_ranks: int = 0
+    slots: tuple[RankSlot, ...] = ()  # those of all rows, one after another
+    pace: Pace | None = None
 
     def context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
         """What the environment of a row is told."""
+        at = row * self.env_ranks
         return EnvContext(
             {**self.env_config, **(drawn or {})},
             worker_index=self.worker_index,
@@ -77,11 +86,17 @@ class EnvPlan:
             env_index=self.index_offset + self.first_index + row,
             num_workers=self.num_workers,
             scratch=self.scratch,
+            memory=self.memory,
+            env_ranks=self.env_ranks,
+            slots=self.slots[at : at + self.env_ranks],
         )
 
     def make(self, row: int, drawn: Mapping[str, Any] | None = None) -> AnyEnv:
         """The environment of a row."""
-        ctx = self.context(row, drawn)
+        return self.make_with(self.context(row, drawn))
+
+    def make_with(self, ctx: EnvContext) -> AnyEnv:
+        """The environment that is told this."""
         return make_in_window(self.maker, ctx) if ctx.env_index == self.shown else self.maker.make(ctx)
 
 
@@ -128,8 +143,12 @@ class OneEnvVector(PythonVector):
         self._plan, self._row, self._rows = start.plan, start.row, rows
         self._spaces = start.observation_space, start.action_space
         self._delay_s = start.restart_delay_s
+        self._context: EnvContext | None = None  # of the environment that is there
         leaf = start.obs_spec.leaves[0]
         is_plain = len(start.obs_spec.leaves) == 1 and leaf.kind == "vector" and leaf.first is None and not leaf.path
+        observer = None if start.plan.observer is None else start.plan.observer()
+        if observer is not None and observer.wants_every_step:
+            is_plain = False
         self._plain_shape = leaf.shape if is_plain else None
         self._room = rows.obs[0][start.row]
         super().__init__(
@@ -142,6 +161,8 @@ class OneEnvVector(PythonVector):
             worker_index=start.plan.worker_index,
             max_failures=None,
             randomizer=start.plan.randomizer,
+            observer=observer,
+            keep_scratch=lambda _: "" if self._context is None else self._context.keep_scratch(),
         )
 
     def enter(self, phase: Phase) -> None:
@@ -153,12 +174,14 @@ class OneEnvVector(PythonVector):
         """Write down where the episode stands, for the incident if this process should be lost."""
         rows, row = self._rows, self._row
         rows.seedings[row], rows.since_seed[row] = self._seedings[0], self._since_seed[0]
+        rows.seeded_by[row] = self._seedings[0]
         rows.lengths[row], rows.resets[row] = self._lengths[0], self._resets[0]
 
     def begin(self, seedings: int, failures_in_a_row: int, task: Any, tasks_then: Any, obs: Parts) -> None:
         """Begin with the seed after the `seedings`-th."""
         self._seedings[0], self._failures_in_a_row[0] = seedings, failures_in_a_row
         self.task, self._tasks_then[0] = task, tasks_then
+        self._rows.ended[self._row] = False
         self._begin(0, obs, seeded=True)
 
     def take_step(self, actions: NDArray[Any], steps: Steps) -> None:
@@ -204,8 +227,12 @@ class OneEnvVector(PythonVector):
         return self._tasks[0]
 
     def _made(self, row: int, drawn: Mapping[str, Any] | None = None) -> tuple[gym.Env[Any, Any], int | None]:
+        self._await_turn()
         self.enter(Phase.MAKE)
-        env = self._plan.make(self._row + row, drawn)
+        if self._context is not None:
+            self._context.release()
+        self._context = self._plan.context(self._row + row, drawn)
+        env = self._plan.make_with(self._context)
         assert not isinstance(env, VectorEnv)
         if drawn and (env.observation_space, env.action_space) != self._spaces:
             raise ConfigError(f"config.randomize.env_config: with {dict(drawn)} the environment has other spaces")
@@ -214,12 +241,21 @@ class OneEnvVector(PythonVector):
         return bare, min(limits, default=None)
 
     def _reset(self, row: int, seeded: bool, task: Any) -> Any:
-        if seeded:
+        if seeded and self._rows.ended[self._row]:
+            # Should it be lost here, then for what it has done since the seed before, and that can be replayed.
+            self._rows.seedings[self._row] = self._seedings[0]
+        elif seeded:
             self.mirror()
+        self._await_turn()
         self.enter(Phase.RESET)
         first = super()._reset(row, seeded, task)
         self.enter(Phase.STEP)  # where an episode is followed again, its steps come next
         return first
+
+    def _await_turn(self) -> None:
+        if self._plan.pace is not None:
+            self.enter(Phase.REST)  # which has no deadline
+            self._plan.pace.wait()
 
     def _show_step(self, row: int, action: Any, obs: Any, reward: float, info: Any) -> None:
         super()._show_step(row, action, obs, reward, info)
@@ -288,9 +324,11 @@ class EnvProcess:
 
     def on_look(self, plan: EnvPlan, drawn: EpisodeValues) -> FirstLook:
         """Look at the first steps of an environment."""
-        report = check_first_steps(lambda: plan.make(0, drawn.env_config), drawn.options)
+        ctx = plan.context(0, drawn.env_config)
+        report = check_first_steps(lambda: plan.make_with(ctx), drawn.options)
         env = report.env
         close_quietly(env)
+        ctx.release()
         if isinstance(env, VectorEnv):
             spaces = env.single_observation_space, env.single_action_space
             return FirstLook(*spaces, env.num_envs, False, report.warnings)
@@ -316,11 +354,16 @@ class EnvProcess:
         """Take a task for the next reset."""
         self._own().task = task
 
-    def on_replay(self, history: Any, state: dict[str, Any]) -> tuple[bool, Any]:
-        """Follow the actions of an unfinished episode; whether that came out, and the task."""
+    def on_env_state(self) -> State | None:
+        """Where the environment stands, if it can tell that itself."""
+        self._own().enter(Phase.OTHER)
+        return self._own().env_states()[0]
+
+    def on_bring_back(self, env_state: State | None, history: Any, state: dict[str, Any]) -> tuple[bool, Any]:
+        """Go on with an unfinished episode; whether that came out, and the task."""
         self._own().enter(Phase.OTHER)
         self._own().set_state(state)
-        same = self._own().replay([history], self._obs)[0]
+        same = self._own().bring_back([env_state], [history], self._obs)[0]
         self._own().mirror()
         return same, self._own().given_task()
 

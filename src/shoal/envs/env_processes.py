@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
+from shoal.envs.fork_server import Folder
 from shoal.errors import ConfigError
+from shoal.machine.slots import held_descriptors
 
 START = """
 import os, sys
@@ -33,6 +35,7 @@ class Death:
     status: int  # its exit code, or the signal that killed it as a negative number
     output: str  # the last of what it printed
     memory: int | None = None  # bytes, if it was killed for having taken them
+    disk: int | None = None  # bytes, if it was killed for having written them
 
 
 class EnvProcesses:
@@ -59,7 +62,7 @@ class EnvProcesses:
             self._server = subprocess.Popen(
                 [sys.executable, "-c", START, str(theirs.fileno()), *sys.path],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *held_descriptors()],  # slots are free when all on them have ended
                 env=environ,
             )
         self.control.setblocking(False)
@@ -87,7 +90,9 @@ class EnvProcesses:
             self._server.kill()
             self._server.wait()
 
-    def start(self, ready: int, memory: int, group: int, memory_limit: int | None) -> tuple[int, socket.socket]:
+    def start(
+        self, ready: int, memory: int, group: int, memory_limit: int | None, folder: Folder | None = None
+    ) -> tuple[int, socket.socket]:
         """Start a process: its number here, and the socket to it.
 
         `ready` is the pipe for its answers, `memory` the rows that it shares, `group` the semaphore of quiet ones.
@@ -95,8 +100,12 @@ class EnvProcesses:
         self._last_id += 1
         mine, theirs = socket.socketpair()
         with theirs:
-            message = json.dumps({"fork": self._last_id, "memory": memory_limit}).encode()
-            self._send(message, [theirs.fileno(), ready, memory, group])
+            message = {
+                "fork": self._last_id,
+                "memory": memory_limit,
+                "folder": None if folder is None else asdict(folder),
+            }
+            self._send(json.dumps(message).encode(), [theirs.fileno(), ready, memory, group])
         self._alive.add(self._last_id)
         if self.is_broken:
             self._break()
@@ -136,7 +145,7 @@ class EnvProcesses:
                 return
             report = json.loads(data)
             self._alive.discard(report["died"])
-            self._deaths[report["died"]] = Death(report["status"], report["tail"], report["memory"])
+            self._deaths[report["died"]] = Death(report["status"], report["tail"], report["memory"], report["disk"])
 
     def _break(self) -> None:
         """The server was killed, and with it all processes: the next to start has a new one."""

@@ -28,6 +28,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from shoal.data.findings import Finding
+from shoal.data.number_text import call_time_text
 from shoal.envs.checking import check_first_steps, obs_warnings
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
@@ -38,6 +39,7 @@ from shoal.envs.spaces import ActionSpec, Space, leaves_of
 from shoal.errors import EnvError
 
 SEED = 7
+BATCH = 8  # environments of a batch that can have any number
 COMPARED_STEPS = 200  # of two trajectories that should be the same
 FEW_EPISODES = 5  # before memory is counted: caches fill, pools grow
 LARGE_RETURN = 1e4
@@ -83,8 +85,9 @@ class Examination:
         max_steps: int = 10_000,
         budget_s: float = 20.0,
         alive: Callable[[str], None] = lambda _: None,
+        env_ranks: int = 0,
     ) -> None:
-        self.maker, self.env_config = maker, env_config
+        self.maker, self.env_config, self.env_ranks = maker, env_config, env_ranks
         self.episodes, self.max_steps, self.budget_s = episodes, max_steps, budget_s
         self.legacy = False
         self.step_s: list[float] = []
@@ -98,8 +101,12 @@ class Examination:
     def make(self) -> Any:
         """A fresh environment."""
         self.alive("the constructor")
-        env = self.maker.make(EnvContext(self.env_config))
+        env = self.maker.make(self.context())
         return adapt_legacy(env) if self.legacy else env
+
+    def context(self) -> EnvContext:
+        """What a fresh environment is told."""
+        return EnvContext(self.env_config, num_envs=BATCH, env_ranks=self.env_ranks)
 
     def look(self, env: AnyEnv) -> None:
         """Remember the spaces of an environment."""
@@ -175,7 +182,7 @@ def first_steps(exam: Examination) -> Iterator[Finding]:
         if exam.is_batch or not warning.startswith("step()"):  # those of steps are counted in the episodes to come
             yield Finding("first steps", "warning", warning, "return what observation_space promises")
     if isinstance(report.env, VectorEnv):
-        text = "it is a batch of environments, which steps them itself: the other checks are for single ones"
+        text = "it is a batch of environments, which steps them itself: most checks are for single ones"
         yield Finding("first steps", "note", text)
 
 
@@ -326,7 +333,7 @@ def factory(exam: Examination) -> Iterator[Finding]:
     """Whether workers, which are other processes, can make it."""
     try:
         maker = pickle.loads(cloudpickle.dumps(exam.maker))
-        close_quietly(maker.make(EnvContext(exam.env_config)))
+        close_quietly(maker.make(exam.context()))
     except BaseException as error:
         pass_on_interrupts(error)
         remedy = "import inside the constructor what cannot be sent, and give it numbers and texts"
@@ -380,13 +387,14 @@ def times(exam: Examination) -> Iterator[Finding]:
     """How long steps and resets take, and what follows for a layout."""
     step, reset = median(exam.step_s), median(exam.reset_s)
     slow = float(np.quantile(exam.step_s, 0.95))
-    text = f"a step takes {_duration(step)} (95 %: {_duration(slow)}, slowest {_duration(max(exam.step_s))}), "
-    text += f"a reset {_duration(reset)} (slowest {_duration(max(exam.reset_s))})"
+    text = f"a step takes {call_time_text(step)} "
+    text += f"(95 %: {call_time_text(slow)}, slowest {call_time_text(max(exam.step_s))}), "
+    text += f"a reset {call_time_text(reset)} (slowest {call_time_text(max(exam.reset_s))})"
     yield Finding("times", "note" if step > SLOW_STEP_S else "ok", text)
     if step > SLOW_STEP_S:
         batch = 2048 * step
         remedy = "use workers (--num-workers auto), and a smaller train_batch_size"
-        text = f"2048 steps, an iteration of PPO, take {_duration(batch)} in one process"
+        text = f"2048 steps, an iteration of PPO, take {call_time_text(batch)} in one process"
         yield Finding("times", "warning", text, remedy)
     if slow > UNEVEN * step and slow > SLOW_STEP_S:
         yield Finding("times", "note", "its steps are uneven: one in twenty takes more than ten times the median")
@@ -490,11 +498,3 @@ def _handles() -> int:
 
 def _episodes(count: int) -> str:
     return f"{count} episode{'s' * (count != 1)}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} us"
-    if seconds < 1:
-        return f"{seconds * 1e3:.1f} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

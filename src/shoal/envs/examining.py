@@ -18,6 +18,7 @@ from typing import Any
 from shoal.data.findings import Finding
 from shoal.envs.env_errors import error_text
 from shoal.envs.examination import CHECKS, Examination
+from shoal.envs.examination_of_states import batch_play, own_state
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker
 from shoal.errors import ConfigError, EnvError
@@ -37,10 +38,12 @@ class Wanted:
     env_config: dict[str, Any]
     user_code: UserCode = INSTALLED
     wrappers: tuple[Any, ...] = ()
+    preprocessor_pref: str | None = None
     episodes: int = 10
     max_steps: int = 10_000
     budget_s: float = 20.0
     timeout_s: float = 60.0
+    env_ranks: int = 0
 
 
 def examine(wanted: Wanted) -> Iterator[Finding]:
@@ -118,12 +121,16 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
 
     sent = [0.0]
     try:
-        maker = env_maker(wanted.env, wanted.user_code, wanted.wrappers)
+        maker = env_maker(wanted.env, wanted.user_code, wanted.wrappers, wanted.preprocessor_pref)
     except ConfigError as error:
         answers.send(("refused", error.problems))
         return
-    exam = Examination(maker, wanted.env_config, wanted.episodes, wanted.max_steps, wanted.budget_s, alive)
-    for name, check in CHECKS.items():
+    exam = Examination(
+        maker, wanted.env_config, wanted.episodes, wanted.max_steps, wanted.budget_s, alive, wanted.env_ranks
+    )
+    left = list({**CHECKS, "own state": own_state}.items())
+    while left:
+        name, check = left.pop(0)
         answers.send(("check", name))
         try:
             for finding in check(exam):
@@ -138,8 +145,8 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
             exam.said.add(text)
             if name == "first steps":
                 break
-        if exam.is_batch:
-            break
+        if exam.is_batch and name == "first steps":
+            left = [("random actions", batch_play)]
     answers.send(("done", None))
 
 

@@ -40,10 +40,14 @@ _LONGEST = 1000
 
 
 class Expression:
-    """A formula that was read once; a ValueError says what is wrong with one that cannot be."""
+    """A formula that was read once; a ValueError says what is wrong with one that cannot be.
 
-    def __init__(self, text: str, names: Mapping[str, Any] | set[str]) -> None:
+    With `takes_text` it may compare names with quoted text too: `env == "CartPole-v1"`.
+    """
+
+    def __init__(self, text: str, names: Mapping[str, Any] | set[str], takes_text: bool = False) -> None:
         self.text = text
+        self._constants: tuple[type, ...] = (int, float, str) if takes_text else (int, float)
         known = dict.fromkeys(names, 0)
         if len(text) > _LONGEST:
             raise ValueError(f"the formula is longer than {_LONGEST} letters")
@@ -67,7 +71,7 @@ class Expression:
                 raise ValueError(f"{self.text!r} has the unknown name {part.id}; there are {', '.join(sorted(names))}")
             if isinstance(part, ast.Call) and (not isinstance(part.func, ast.Name) or part.func.id not in FUNCTIONS):
                 raise ValueError(f"{self.text!r} may use the functions {', '.join(FUNCTIONS)} alone")
-            if isinstance(part, ast.Constant) and not isinstance(part.value, int | float):
+            if isinstance(part, ast.Constant) and not isinstance(part.value, self._constants):
                 raise ValueError(f"{self.text!r} may hold numbers alone")
             if not isinstance(part, _ALLOWED):
                 raise ValueError(f"{self.text!r} is no formula of numbers, names, + - * / ** and comparisons")

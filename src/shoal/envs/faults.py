@@ -68,8 +68,9 @@ class FaultEnv(gym.Env[Any, Any]):
         self._kinds = [kinds[getattr(config, "env_index", 0) % len(kinds)]] if by_index else kinds
         self._is_changed = self._is_slow = False
         self._leaked: list[bytearray] = []
-        self._faults = np.random.default_rng(0)
+        self._faults = np.random.default_rng(getattr(config, "env_index", 0))
         self._since_seed = self._fault_at = self._time = 0
+        self._draw_next_fault()  # for whoever resets without a seed
         self._place = np.zeros(3, np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

@@ -6,11 +6,11 @@ import os
 import pickle
 import sys
 
+from shoal.envs.env_limits import Limits
 from shoal.envs.env_process import LENGTH, EnvPlan, FirstLook, Report, received
 from shoal.envs.env_processes import EnvProcesses
-from shoal.envs.isolated import Limits
 from shoal.envs.process_deaths import awaited_death, cause_of, last_line
-from shoal.envs.process_messages import message, owner_of
+from shoal.envs.process_messages import message, owners_of
 from shoal.envs.randomizing import EpisodeValues
 from shoal.errors import EnvStartError
 
@@ -22,7 +22,7 @@ def first_look(plan: EnvPlan, drawn: EpisodeValues, limits: Limits) -> FirstLook
     id, connection = processes.start(answering, answering, answering, limits.memory)
     try:
         for name, arguments in (("hello", (list(sys.path), 0, 0)), ("look", (plan, drawn))):
-            connection.sendall(message(name, arguments, owner_of(plan)))
+            connection.sendall(message(name, arguments, *owners_of(plan)))
         report = Report()
         for timeout_s in (None, limits.first_look_s):  # the first answer waits until the fork server is up
             connection.settimeout(timeout_s)
@@ -38,7 +38,7 @@ def first_look(plan: EnvPlan, drawn: EpisodeValues, limits: Limits) -> FirstLook
             late = "its first steps took longer than env_reset_timeout_s and env_step_timeout_s allow"
             processes.end(id, stack=True)
         death = awaited_death(processes, id)
-        _, cause = cause_of(death, late, limits.memory, "")
+        _, cause = cause_of(death, late, limits, "")
         printed = f"; the last that it printed: {last_line(death.output)}" if death is not None and death.output else ""
         raise EnvStartError(f"env {plan.maker.name}: its first steps failed: {cause}{printed}") from None
     finally:

@@ -41,6 +41,8 @@ class FmuEnv(gymnasium.Env[Any, Any]):
         self._inputs = _chosen(variables, self._config.inputs, "input", path)
         self._outputs = _chosen(variables, self._config.outputs, "output", path)
         self._start = _start_values(variables, ctx)
+        self._step_size = self._of_experiment("step_size", "stepSize", self._config.step_size)
+        self._stop_time = self._of_experiment("stop_time", "stopTime", self._config.stop_time)
         self.action_space = self._actions()
         self.observation_space = self._observations()
         names = {variable.name for variable in (*self._inputs, *self._outputs)} | {"time"}
@@ -48,6 +50,10 @@ class FmuEnv(gymnasium.Env[Any, Any]):
         self._is_over = _formula("terminated", self._config.terminated, names)
         self._folder = _unzipped(path)
         self._fmu: Any = None
+        self._first: tuple[dict[str, Any], Any] | None = None  # start values, and the FMU's state with them
+        can = self._description.coSimulation
+        self._keeps_states = bool(can.canGetAndSetFMUstate)
+        self._writes_states = self._keeps_states and bool(can.canSerializeFMUstate)
         try:
             self._fmu = self._instance()
         except BaseException:
@@ -58,14 +64,32 @@ class FmuEnv(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin anew with the start values; `options` may hold others for this episode."""
         super().reset(seed=seed)
-        try:
-            self._fmu.reset()
-        except Exception:  # a function that this FMU does not have, or that fails
-            self._free()
-            self._fmu = self._instance()
-        self._initialise({**self._start, **_start_values(self._variables(), options or {})})
+        start = {**self._start, **_start_values(self._variables(), options or {})}
+        if self._first is not None and self._first[0] == start:
+            self._set_fmu_state(self._first[1])
+        else:
+            self._begin(start)
         self._time = 0.0
         return self._observed(), {}
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Where the simulation stands, for a checkpoint; None from an FMU that cannot write its state to bytes."""
+        if not self._writes_states:
+            return None
+        state = self._fmu.getFMUState()
+        try:
+            return {"time": self._time, "fmu": bytes(self._fmu.serializeFMUState(state))}
+        finally:
+            self._fmu.freeFMUState(state)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` gave."""
+        found = self._fmu.deserializeFMUState(state["fmu"])
+        try:
+            self._set_fmu_state(found)
+        finally:
+            self._fmu.freeFMUState(found)
+        self._time = float(state["time"])
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Set the inputs, advance by `step_size`, and read the outputs."""
@@ -73,16 +97,16 @@ class FmuEnv(gymnasium.Env[Any, Any]):
         for variable, value in zip(self._inputs, taken, strict=True):
             self._set(variable, value)
         try:
-            self._fmu.doStep(self._time, self._config.step_size)
+            self._fmu.doStep(self._time, self._step_size)
         except Exception as error:
             raise EnvError(f"the FMU failed at t = {self._time:g}: {error}") from error
-        self._time += self._config.step_size
+        self._time += self._step_size
         obs = self._observed()
         values = {variable.name: float(value) for variable, value in zip(self._inputs, taken, strict=True)}
         values |= {variable.name: float(value) for variable, value in zip(self._outputs, obs, strict=True)}
         values["time"] = self._time
         terminated = self._is_over is not None and bool(self._is_over(values))
-        truncated = self._time >= self._config.stop_time - 1e-9 * self._config.step_size
+        truncated = self._time >= self._stop_time - 1e-9 * self._step_size
         assert self._reward is not None
         return obs, self._reward(values), terminated, truncated, {}
 
@@ -92,6 +116,38 @@ class FmuEnv(gymnasium.Env[Any, Any]):
             self._free()
             self._fmu = None
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _begin(self, start: dict[str, Any]) -> None:
+        """Initialise with start values, and keep the state that this gives for the next reset with the same ones."""
+        self._forget_first()
+        try:
+            self._fmu.reset()
+        except Exception:  # a function that this FMU does not have, or that fails
+            self._free()
+            self._fmu = self._instance()
+        self._initialise(start)
+        if self._keeps_states:
+            with contextlib.suppress(Exception):  # it says that it can, and cannot: then every reset is a whole one
+                self._first = start, self._fmu.getFMUState()
+
+    def _set_fmu_state(self, state: Any) -> None:
+        try:
+            self._fmu.setFMUState(state)
+        except Exception as error:
+            raise EnvError(f"the FMU cannot go back to a state of its own: {error}") from error
+
+    def _forget_first(self) -> None:
+        if self._first is not None:
+            with contextlib.suppress(Exception):
+                self._fmu.freeFMUState(self._first[1])
+            self._first = None
+
+    def _of_experiment(self, key: str, name: str, given: float | None) -> float:
+        """What the configuration says, or else the FMU's default experiment."""
+        value = getattr(self._description.defaultExperiment, name, None) if given is None else given
+        if value is None or not float(value) > 0:
+            raise ConfigError(f"env.{key}: the FMU has no default for it; set env.{key}, in simulated seconds")
+        return float(value)
 
     def _variables(self) -> dict[str, Any]:
         return {variable.name: variable for variable in self._description.modelVariables}
@@ -126,6 +182,7 @@ class FmuEnv(gymnasium.Env[Any, Any]):
             raise EnvError(f"the FMU cannot be initialised: {error}") from error
 
     def _free(self) -> None:
+        self._forget_first()
         with contextlib.suppress(Exception):
             self._fmu.terminate()
         with contextlib.suppress(Exception):

@@ -58,8 +58,6 @@ def _functional(env: Any) -> str | None:
 
 
 def _batch(env: Any) -> str | None:
-    if _has(env, "step_async", "step_wait"):
-        return f"it is a batch of environments (a VecEnv as Stable-Baselines3 has it); {_ONE_ENV}"
     if _has(env, "send", "recv", "async_reset"):
         how = "make it with envpool.make_gymnasium, which gives a gymnasium.vector.VectorEnv that shoal steps as it is"
         return f"it is a batch of environments (EnvPool); {how}"

@@ -10,11 +10,11 @@ What the worker can rely on:
 - When the worker is gone, its end of the control socket closes, and everything here ends. When this process is killed,
   the children are killed by the kernel.
 - What children print goes to this process's standard error, up to a limit; the last of it is kept for incidents.
-- A child that takes more than its memory (with all that is below it) is killed.
+- A child that takes more than its memory (with all that is below it), or than its room on the disk, is killed.
 
-Messages on the control socket are JSON. From the worker: `{"fork": id, "memory": bytes or null}` with the descriptors
-of the child, `{"end": id, "stack": bool}`. To the worker: `{"died": id, "status": n, "tail": text, "memory": bytes or
-null}`.
+Messages on the control socket are JSON. From the worker: `{"fork": id, "memory": bytes or null, "folder": Folder or
+null}` with the descriptors of the child, `{"end": id, "stack": bool}`. To the worker: `{"died": id, "status": n,
+"tail": text, "memory": bytes or null, "disk": bytes or null}`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,30 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic, sleep
 from typing import NoReturn
 
+from shoal.envs.scratch import size_of
 from shoal.machine.processes import adopt_orphans, below, children_of_all, end_with_parent, private_bytes
 
 TAIL_BYTES = 16_384
 MOST_FORWARDED = 10_000  # bytes of one child's output
 STACK_S = 0.5  # for a child to write down its stack before it is killed
 MEMORY_CHECK_S = 0.5
+DISK_CHECK_S = 2.0
 PARENT_CHECK_S = 1.0
 LAST_GRACE_S = 2.0
 MOST_DESCRIPTORS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where an environment writes, and how much it may."""
+
+    root: str
+    name: str  # a pattern
+    limit: int  # bytes
 
 
 @dataclass
@@ -54,10 +66,12 @@ class Child:
     output: int  # the pipe of what it prints
     stack: int  # where it writes the stack of a fatal signal, which is for the incident and for nobody's terminal
     memory_limit: int | None = None  # bytes
+    folder: Folder | None = None
     tail: bytearray = field(default_factory=bytearray)
     forwarded: int = 0
     kill_at: float | None = None
     memory_taken: int | None = None  # the bytes that it was killed for
+    disk_taken: int | None = None
 
 
 class ForkServer:
@@ -69,7 +83,7 @@ class ForkServer:
         self._children: dict[int, Child] = {}  # by pid
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = os.pipe()
-        self._next_memory_check = self._next_parent_check = 0.0
+        self._next_memory_check = self._next_disk_check = self._next_parent_check = 0.0
 
     def run(self) -> None:
         """Serve until the worker is gone."""
@@ -105,6 +119,9 @@ class ForkServer:
         if now >= self._next_memory_check and self._is_limited():
             self._next_memory_check = now + MEMORY_CHECK_S
             self._check_memory()
+        if now >= self._next_disk_check and self._has_folders():
+            self._next_disk_check = now + DISK_CHECK_S
+            self._check_disk()
         if now >= self._next_parent_check:
             self._next_parent_check = now + PARENT_CHECK_S
             return os.getppid() == self._parent  # a fork of the worker's may hold the socket open after its death
@@ -114,10 +131,15 @@ class ForkServer:
         due = [self._next_parent_check, *(c.kill_at for c in self._children.values() if c.kill_at is not None)]
         if self._is_limited():
             due.append(self._next_memory_check)
+        if self._has_folders():
+            due.append(self._next_disk_check)
         return max(0.0, min(due) - monotonic())
 
     def _is_limited(self) -> bool:
         return any(child.memory_limit is not None for child in self._children.values())
+
+    def _has_folders(self) -> bool:
+        return any(child.folder is not None for child in self._children.values())
 
     def _read_command(self) -> bool:
         """One message of the worker; False when it is gone."""
@@ -129,7 +151,8 @@ class ForkServer:
             return False
         message = json.loads(data)
         if "fork" in message:
-            self._fork(message["fork"], message["memory"], descriptors)
+            folder = None if message["folder"] is None else Folder(**message["folder"])
+            self._fork(message["fork"], message["memory"], folder, descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
         else:
@@ -141,7 +164,7 @@ class ForkServer:
                             os.kill(child.pid, signal.SIGABRT)  # whose handler writes the stack in C, without the GIL
         return True
 
-    def _fork(self, id: int, memory_limit: int | None, descriptors: list[int]) -> None:
+    def _fork(self, id: int, memory_limit: int | None, folder: Folder | None, descriptors: list[int]) -> None:
         output, printed = os.pipe()
         stack = os.memfd_create("shoal-stack", os.MFD_CLOEXEC)
         server = os.getpid()
@@ -154,7 +177,7 @@ class ForkServer:
                 os._exit(1)
         os.close(printed)
         os.set_blocking(output, False)
-        child = self._children[pid] = Child(id, pid, output, stack, memory_limit)
+        child = self._children[pid] = Child(id, pid, output, stack, memory_limit, folder)
         self._selector.register(output, selectors.EVENT_READ, child)
 
     def _read_output(self, child: Child) -> None:
@@ -208,6 +231,7 @@ class ForkServer:
                     "status": os.waitstatus_to_exitcode(status),
                     "tail": (bytes(child.tail) + stack).decode(errors="replace"),
                     "memory": child.memory_taken,
+                    "disk": child.disk_taken,
                 }
             )
 
@@ -223,6 +247,16 @@ class ForkServer:
             taken = sum(map(private_bytes, [child.pid, *below([child.pid], family)]))
             if taken > child.memory_limit:
                 child.memory_taken = taken
+                self._kill_tree(child)
+
+    def _check_disk(self) -> None:
+        for child in self._children.values():
+            folder = child.folder
+            if folder is None or child.disk_taken is not None:
+                continue
+            taken = size_of(Path(folder.root), folder.name, enough=folder.limit)
+            if taken > folder.limit:
+                child.disk_taken = taken
                 self._kill_tree(child)
 
     def _kill_tree(self, child: Child) -> None:

@@ -17,10 +17,14 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from shoal.config.program_envs import program_name
+from shoal.config.settings import AlgorithmConfig
+from shoal.envs import atari
+from shoal.envs.batches import as_vector_env
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_arguments import check_keywords, create, guarded
 from shoal.envs.env_errors import error_text, pass_on_interrupts
+from shoal.envs.envpool_ids import PREFIX, EnvPoolMaker, envpool_maker
 from shoal.envs.fmu import FmuMaker
 from shoal.envs.foreign_objects import stranger
 from shoal.envs.gym_ids import find_spec, is_id, nearest_ids, spec_of_package, unknown_id
@@ -62,7 +66,7 @@ class EnvMaker:
     def make(self, ctx: EnvContext) -> AnyEnv:
         """Make one environment, adapted to Gymnasium's interface if it is an old one."""
         with self.user_code.importable():
-            env = self.create(ctx)
+            env = as_vector_env(self.create(ctx), self.name)
         if isinstance(env, VectorEnv):
             return self._unwrapped(env)
         missing = self._missing_parts(env)
@@ -119,13 +123,35 @@ class EnvMaker:
         return EnvMaker, values
 
 
-def env_maker(env: object, user_code: UserCode = INSTALLED, wrappers: Sequence[Any] = ()) -> EnvMaker:
+def env_maker(
+    env: object,
+    user_code: UserCode = INSTALLED,
+    wrappers: Sequence[Any] = (),
+    preprocessor_pref: str | None = None,
+) -> EnvMaker:
     """Find out what `env` means: a registered name, a Gymnasium id, a module's or file's class, a class, a callable.
 
-    Modules and files are looked for in the user's code first. `wrappers` are as a configuration says them.
+    Modules and files are looked for in the user's code first. `wrappers` and `preprocessor_pref` are as a configuration
+    says them; wrappers take the place of the latter.
     """
     maker = _maker_of(env, user_code)
-    return replace(maker, wrappers=wrappings(wrappers, user_code)) if wrappers else maker
+    if wrappers:
+        return replace(maker, wrappers=wrappings(wrappers, user_code))
+    if preprocessor_pref == "deepmind" and isinstance(maker.create, _Spec) and maker.create.is_atari:
+        return replace(maker, create=replace(maker.create, prepares_frames=True))
+    return maker
+
+
+def maker_of(config: AlgorithmConfig, user_code: UserCode = INSTALLED) -> EnvMaker:
+    """What makes the environments of a configuration."""
+    return env_maker(config.env, user_code, config.wrappers, config.preprocessor_pref)
+
+
+def preprocessing_notes(maker: EnvMaker, env_config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is done to an environment's observations before anybody sees them, in a sentence if anything is."""
+    if isinstance(maker.create, _Spec) and maker.create.will_prepare(env_config):
+        return (maker.create.sentence(env_config),)
+    return ()
 
 
 def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
@@ -147,15 +173,21 @@ def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     return EnvMaker(name, source, _Call(env, name), user_code)
 
 
-def spaces_of(maker: EnvMaker, env_config: Mapping[str, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+def spaces_of(
+    maker: EnvMaker, env_config: Mapping[str, Any], env_ranks: int = 0
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
     """The spaces of an environment, which is made and closed for that."""
-    env = maker.make(EnvContext(env_config))
+    if isinstance(maker.create, EnvPoolMaker):
+        return maker.create.spaces()
+    ctx = EnvContext(env_config, env_ranks=env_ranks)
+    env = maker.make(ctx)
     try:
         if isinstance(env, VectorEnv):
             return env.single_observation_space, env.single_action_space
         return env.observation_space, env.action_space
     finally:
         close_quietly(env)
+        ctx.release()
 
 
 def strip(env: Env) -> tuple[Env, int | None]:
@@ -200,16 +232,43 @@ class _Spec:
     name: str
     settings: dict[str, Any]
 
+    prepares_frames: bool = False  # of an Atari game
+
     def __call__(self, ctx: EnvContext) -> Any:
         keywords = {**self.settings, **ctx}
-        return guarded(lambda: self._make(keywords), self.name, ctx)
+        make = self._make_frames if self.will_prepare(ctx) else self._make
+        return guarded(lambda: make(keywords), self.name, ctx)
 
-    def _make(self, keywords: dict[str, Any]) -> Any:
+    @property
+    def is_atari(self) -> bool:
+        """Whether the id is that of an Atari game."""
+        return str(self.spec.entry_point) == "ale_py.env:AtariEnv"
+
+    def will_prepare(self, env_config: Mapping[str, Any]) -> bool:
+        """Whether a game with this `env_config` is seen through prepared frames."""
+        return self.prepares_frames and self.is_atari and atari.is_prepared(self.settings, env_config)
+
+    def sentence(self, env_config: Mapping[str, Any]) -> str:
+        """What is done to the frames of a game with this `env_config`."""
+        return atari.described({**self.spec.kwargs, **self.settings, **env_config})
+
+    def _make(self, keywords: dict[str, Any], *also: str) -> Any:
         entry = self.spec.entry_point
         target = load_env_creator(entry) if isinstance(entry, str) else entry
         if target is not None:
-            check_keywords(target, self.name, keywords, ("max_episode_steps", "disable_env_checker"))
-        return gymnasium.make(self.spec, **{"disable_env_checker": True, **keywords})
+            check_keywords(target, self.name, keywords, ("max_episode_steps", "disable_env_checker", *also))
+        own = {key: value for key, value in keywords.items() if key not in also}
+        return gymnasium.make(self.spec, **{"disable_env_checker": True, **own})
+
+    def _make_frames(self, keywords: dict[str, Any]) -> Any:
+        """The game in grey, one frame per step unless it draws the number itself, and what prepares its frames."""
+        options = {key: keywords[key] for key in atari.OPTIONS if key in keywords}
+        skip = atari.frames_per_action({**self.spec.kwargs, **keywords})
+        every_frame: dict[str, Any] = {} if skip is None else {"frameskip": 1}
+        env = self._make({**keywords, "obs_type": "grayscale", **every_frame}, *atari.OPTIONS)
+        bare, limit = strip(env)
+        prepared: Env = atari.AtariFrames(bare, skip, **options)
+        return prepared if limit is None else TimeLimit(prepared, limit)
 
 
 def _maker_from_text(text: str, user_code: UserCode) -> EnvMaker:
@@ -217,6 +276,8 @@ def _maker_from_text(text: str, user_code: UserCode) -> EnvMaker:
     creator = registered(text)
     if creator is not None:
         return EnvMaker(_folder_name(text), text, _Call(creator, text), user_code)
+    if text.startswith(PREFIX):
+        return EnvMaker(_folder_name(text), text, envpool_maker(text), user_code)
     head, colon, attr = text.rpartition(":")
     if text.endswith(".py"):
         raise ConfigError(f"env {text!r}: which class in it? Type {text}:MyEnv")

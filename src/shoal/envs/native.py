@@ -11,6 +11,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
+from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
 from shoal.envs.env_errors import pass_on_interrupts
@@ -50,8 +51,10 @@ class NativeVector:
         """See `Vector`."""
         self._resets += 1
         seeds: Any = [reset_seed(self._seed, self._first_index + i, self._resets) for i in range(self.num_envs)]
-        # Only gymnasium's own collections of Python environments take a seed for each; the contract is one for all.
-        each = isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        # Gymnasium's own collections of Python environments take a seed for each, and so do EnvPool's; the contract is
+        # one for all.
+        inner = self.env.unwrapped
+        each = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or getattr(inner, "takes_seeds", False)
         self._put(self._reset(seed=seeds if each else seeds[0]), obs)
         self._rewards[:], self._lengths[:], self._resetting[:] = 0, 0, False
 
@@ -90,10 +93,19 @@ class NativeVector:
         elif self._mode == AutoresetMode.DISABLED:
             self._put(self._reset(options={"reset_mask": ended}), steps.obs)
 
-    def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
+    def env_states(self) -> list[State | None]:
+        """See `Vector`."""
+        return [None] * self.num_envs
+
+    def bring_back(
+        self,
+        states: Sequence[State | None],  # noqa: ARG002 - of neither it has any use
+        histories: Sequence[NDArray[Any] | None],  # noqa: ARG002
+        obs: Parts,
+    ) -> list[bool]:
         """See `Vector`."""
         self.reset(obs)
-        return [False] * len(histories)
+        return [False] * self.num_envs
 
     def get_state(self) -> dict[str, Any]:
         """See `Vector`."""

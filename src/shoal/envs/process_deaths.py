@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 from time import monotonic
 
+from shoal.envs.env_limits import Limits
 from shoal.envs.env_process import OUT_OF_MEMORY
 from shoal.envs.env_processes import Death, EnvProcesses
 from shoal.envs.process_messages import readable
@@ -24,7 +25,7 @@ def awaited_death(processes: EnvProcesses, id: int) -> Death | None:
     return None
 
 
-def cause_of(death: Death | None, late: str, memory_limit: int | None, error: str) -> tuple[str, str]:
+def cause_of(death: Death | None, late: str, limits: Limits, error: str) -> tuple[str, str]:
     """What kind of failure it was, and in one line why."""
     if error:
         return "error", error.splitlines()[0]
@@ -32,9 +33,12 @@ def cause_of(death: Death | None, late: str, memory_limit: int | None, error: st
         return "hang", f"TimeoutError: {late}"
     if death is None:
         return "exit", "ProcessError: its process was gone before it got its command"
-    if death.memory is not None and memory_limit is not None:
-        taken, limit = death.memory / 1e6, memory_limit / 1e6
+    if death.memory is not None and limits.memory is not None:
+        taken, limit = death.memory / 1e6, limits.memory / 1e6
         return "memory", f"MemoryError: it took {taken:.0f} MB, and env_memory_limit_mb is {limit:.0f}"
+    if death.disk is not None and limits.disk is not None:
+        taken, limit = death.disk / 1e6, limits.disk / 1e6
+        return "disk", f"OSError: it wrote {taken:.0f} MB to its scratch_dir, and env_scratch_limit_mb is {limit:.0f}"
     if death.status == OUT_OF_MEMORY:
         return "memory", f"MemoryError: {last_line(death.output)}"
     if death.status < 0:

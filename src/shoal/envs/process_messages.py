@@ -50,10 +50,10 @@ def message(name: str, arguments: tuple[Any, ...], *owners: Any) -> bytes:
     return b"c" + LENGTH.pack(len(data)) + data
 
 
-def owner_of(plan: EnvPlan) -> Any:
-    """What makes a plan's environments, whose module another process may not find."""
+def owners_of(plan: EnvPlan) -> list[Any]:
+    """What makes a plan's environments and observes them, whose modules another process may not find."""
     target = getattr(plan.maker.create, "target", plan.maker.create)
-    return getattr(target, "func", target)
+    return [getattr(target, "func", target), getattr(plan.observer, "callbacks", None)]
 
 
 def readable(descriptors: Sequence[int], timeout_s: float) -> set[int]:

@@ -23,7 +23,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from shoal.envs.context import EnvContext
 from shoal.envs.line_protocol import MOST_BYTES, read, written
+from shoal.envs.mpi import mpi_start
 from shoal.errors import ConfigError, EnvError, EnvStartError
 from shoal.machine.processes import end_with_parent
 
@@ -117,16 +119,20 @@ class ProgramProcess:
         variables: Mapping[str, str],
         connection: str,
         start_timeout_s: float,
+        ctx: EnvContext | None = None,
     ) -> None:
         self._private: str | None = None
         self._socket: socket.socket | None = None
         listener, own = self._listener(connection)
         piped = subprocess.PIPE
+        words, environ = [_found(command[0], folder), *command[1:]], {**os.environ, **variables, **own}
+        if ctx is not None and ctx.slots:
+            words, environ = mpi_start(words, ctx, environ)
         try:
             self.process = subprocess.Popen(
-                [_found(command[0], folder), *command[1:]],
+                words,
                 cwd=folder,
-                env={**os.environ, **variables, **own},
+                env=environ,
                 stdin=piped if listener is None else subprocess.DEVNULL,
                 stdout=piped,
                 stderr=piped,
@@ -146,9 +152,12 @@ class ProgramProcess:
             return
         try:
             self._socket = _called(listener, monotonic() + start_timeout_s, self.process)
-        except BaseException:
+        except BaseException as error:
             self.link = Link(out, out, [err])
+            self.link.empty()
             self.close()
+            if isinstance(error, EnvError) and (printed := self.link.printed):
+                raise EnvError(f"{error}; it printed last: {printed}") from None
             raise
         finally:
             listener.close()

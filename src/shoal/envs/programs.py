@@ -73,7 +73,7 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
         assert config.command is not None
         command = [_filled(word, ctx) for word in config.command]
         variables = {name: _filled(value, ctx) for name, value in config.variables.items()}
-        return ProgramProcess(command, folder, variables, config.connection, config.start_timeout_s)
+        return ProgramProcess(command, folder, variables, config.connection, config.start_timeout_s, ctx)
 
     def _hello(self, ctx: EnvContext) -> dict[str, Any]:
         hello = self._received(self._config.start_timeout_s, "hello")

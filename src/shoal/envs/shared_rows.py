@@ -50,6 +50,7 @@ class SharedRows:
     phase: NDArray[np.int8]
     began: NDArray[np.float64]  # when the phase began, by the clock that all processes of a host share
     seedings: NDArray[np.int64]
+    seeded_by: NDArray[np.int64]  # the seeding that `since_seed` counts from
     lengths: NDArray[np.int64]  # of the unfinished episode
     since_seed: NDArray[np.int64]
     resets: NDArray[np.int64]  # since the last seed
@@ -74,7 +75,7 @@ class SharedRows:
             *((name, (), np.dtype(np.float64)) for name in ("began", "episode_reward")),
             *(
                 (name, (), np.dtype(np.int64))
-                for name in ("seedings", "lengths", "since_seed", "resets", "answered", "episode_length")
+                for name in ("seedings", "seeded_by", "lengths", "since_seed", "resets", "answered", "episode_length")
             ),
         ]
         # All that is an environment's own lies together: cores that write into one cache line wait for each other.

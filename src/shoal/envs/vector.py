@@ -18,10 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
+from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
-from shoal.envs.env_errors import pass_on_interrupts
+from shoal.envs.env_errors import error_text, notice_once, pass_on_interrupts
+from shoal.envs.env_states import offers_state, restore_state, state_of
 from shoal.envs.observations import ObsSpec
+from shoal.envs.pace import Pace
 from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.tasks import set_task
@@ -65,8 +68,17 @@ class Vector(Protocol):
     def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
         """Take one step everywhere (or where `active`) and write what came of it into `steps`."""
 
-    def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
-        """Bring each environment back to where its unfinished episode's actions lead; False where it begins anew."""
+    def env_states(self) -> list[State | None]:
+        """Where each environment stands in its episode, as far as it can tell that itself; None: by its actions."""
+
+    def bring_back(
+        self, states: Sequence[State | None], histories: Sequence[NDArray[Any] | None], obs: Parts
+    ) -> list[bool]:
+        """Bring each environment back to where its own state or its actions since its seed lead.
+
+        Observations are written, but for those that have their state: these were seen before. False where an episode
+        begins anew.
+        """
 
     def get_state(self) -> dict[str, Any]:
         """Counters of episodes and failures, as JSON values."""
@@ -114,6 +126,7 @@ class PythonVector:
 
     `task` is given to each environment before its next reset (None: none is), and a reset to a new task has a seed: so
     all episodes since a seed have one task, and can be followed again. An `observer` is told of every episode.
+    `keep_scratch(row)` puts away what a failed environment has written, and says where that is.
     """
 
     def __init__(
@@ -129,6 +142,8 @@ class PythonVector:
         max_failures: int | None = None,
         randomizer: Randomizer | None = None,
         observer: EpisodeObserver | None = None,
+        keep_scratch: Callable[[int], str] | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.task: Any = None
         self.observer = observer
@@ -138,7 +153,8 @@ class PythonVector:
         self.incidents: list[Incident] = []
         self._make, self._obs_spec, self._action_spec = make, obs_spec, action_spec
         self._seed, self._first_index, self._worker_index = seed, first_index, worker_index
-        self._max_failures, self._randomizer = max_failures, randomizer
+        self._max_failures, self._randomizer, self._pace = max_failures, randomizer, pace
+        self._keep_scratch = keep_scratch
         self._tasks: list[Any] = [None] * num_envs  # what each environment was given
         self._tasks_then: list[Any] = [None] * num_envs  # those of a saved state, for the episodes that are followed
         self._resets = [0] * num_envs  # since the last seed
@@ -210,9 +226,16 @@ class PythonVector:
             self._show_steps(steps, taken if self.observer.wants_every_step else ended, decoded)
         self._go_on(steps, ended)
 
-    def replay(self, histories: Sequence[NDArray[Any] | None], obs: Parts) -> list[bool]:
+    def env_states(self) -> list[State | None]:
         """See `Vector`."""
-        return [self._replay(row, history, obs) for row, history in enumerate(histories)]
+        return [self._env_state(row) for row in range(self.num_envs)]
+
+    def bring_back(
+        self, states: Sequence[State | None], histories: Sequence[NDArray[Any] | None], obs: Parts
+    ) -> list[bool]:
+        """See `Vector`."""
+        rows = zip(states, histories, strict=True)
+        return [self._bring_back(row, state, history, obs) for row, (state, history) in enumerate(rows)]
 
     def get_state(self) -> dict[str, Any]:
         """See `Vector`."""
@@ -347,11 +370,54 @@ class PythonVector:
         if task is not None and task != self._tasks[row]:
             set_task(self.envs[row], task)
             self._tasks[row] = task
+        if self._pace is not None:
+            self._pace.wait()
         first, _ = self.envs[row].reset(**keywords)
         if self.observer is not None:
             index = self._first_index + row
             self.observer.begin(index, self.envs[row], first, self._tasks[row], self._drawn[row])
         return first
+
+    def _env_state(self, row: int) -> State | None:
+        """Where an environment stands, with the counters of its episode; None where only its actions tell that.
+
+        Whoever is told of episodes as they happen is told of them again, so then they are followed by their actions.
+        """
+        env = self.envs[row]
+        if self.observer is not None or not offers_state(env):
+            return None
+        try:
+            state = state_of(env)
+        except Exception as error:
+            notice_once(f"get_state() of the environment failed, so its actions are replayed: {error_text(error)}")
+            return None
+        if state is None:
+            return None
+        counters = {
+            "length": int(self._lengths[row]),
+            "reward": float(self._rewards[row]),
+            "since_seed": int(self._since_seed[row]),
+            "resets": self._resets[row],
+        }
+        return State({**state.values, **counters}, state.arrays)
+
+    def _bring_back(self, row: int, state: State | None, history: NDArray[Any] | None, obs: Parts) -> bool:
+        if state is None or self.observer is not None or not offers_state(self.envs[row]):
+            return self._replay(row, history, obs)
+        try:
+            self._reset(row, True, self._tasks_then[row])
+            restore_state(self.envs[row], state)
+        except BaseException as error:
+            pass_on_interrupts(error)
+            notice_once(f"set_state() of the environment failed, so its actions are replayed: {error_text(error)}")
+            self._rebuild(row)
+            return self._replay(row, history, obs)
+        values = state.values
+        self._lengths[row], self._rewards[row] = int(values["length"]), float(values["reward"])
+        self._since_seed[row], self._resets[row] = int(values["since_seed"]), int(values["resets"])
+        if self._randomizer is not None:
+            self._drawn[row] = self._draw(row, self._seedings[row], self._resets[row])
+        return True
 
     def _replay(self, row: int, history: NDArray[Any] | None, obs: Parts) -> bool:
         if history is not None:
@@ -411,6 +477,7 @@ class PythonVector:
             action="none, in reset" if action is None else on_one_line(action),
             cause=f"{type(error).__name__}: {error}".splitlines()[0],
             traceback="".join(traceback.format_exception(error)),
+            scratch="" if self._keep_scratch is None else self._keep_scratch(row),
             settings=settings_text(self._tasks[row], self._drawn[row]),
             time=time(),
             seeding=self._seedings[row],

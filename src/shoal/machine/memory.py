@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from shoal.machine.control_groups import LISTING, MOUNT, control_groups, number_in, text_in
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
 
 class Files(NamedTuple):
     """What a version of control groups calls its numbers of memory."""
@@ -59,3 +61,17 @@ def bytes_text(count: float) -> str:
     if count >= 1e9:
         return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
     return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep memory that it frees, for the next arrays of the same size.
+
+    The layers of a minibatch of images take a hundred megabytes. Glibc would give them back to the system after each
+    and ask for them again, page by page. Arrays of more than 64 MB, such as replay, are given back as before.
+    """
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 64 << 20)
+        mallopt(M_TRIM_THRESHOLD, 512 << 20)

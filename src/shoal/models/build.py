@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 import numpy as np
@@ -19,8 +20,11 @@ from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.masks import MASK
 from shoal.envs.observations import AVAIL, ObsSpec
 from shoal.envs.repeated import Repeated
-from shoal.envs.spaces import ActionSpec, Space, is_image, leaves_of
+from shoal.envs.spaces import ActionSpec, Space, image_sides, is_image, leaves_of
 from shoal.errors import ConfigError
+from shoal.machine.cores import cores
+from shoal.machine.memory import keep_freed_memory
+from shoal.machine.threads import are_limited
 from shoal.models.catalog import with_model_class
 from shoal.models.distributions import Distribution, distribution_for, gaussian_noise, log_std_inputs
 from shoal.models.encoder import Encoder
@@ -30,6 +34,8 @@ from shoal.models.mlp import MLP
 from shoal.models.network import Network
 from shoal.models.policy import Policy
 from shoal.models.recurrence import PreviousStep, Recurrence
+
+LARGE_IMAGE = 48 * 48  # pixels from which on threads bring more than they cost
 
 
 def build_policy(
@@ -85,6 +91,9 @@ def build_policy(
         network = MaskedNetwork(network, masked_outputs(obs_spec.mask, action_spec), place)
     recurrence = _recurrence(network, config, previous)
     policy = kind(obs_spec, action_spec, network, distribution, encoder, config.seed, recurrence)
+    if obs_spec.image_shapes and policy.is_stochastic and recurrence is None:
+        # Policy and value share the convolutions, which are nearly all of the work.
+        policy.act_and_value = getattr(network, "act_and_value", None)
     _set_log_std(policy, config.model)
     if isinstance(exploration, NoiseConfig):
         _set_noise(policy, exploration)
@@ -132,7 +141,8 @@ def unread_keys(model: ModelConfig, has_images: bool) -> list[str]:
 def unfit_keys(config: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> list[str]:
     """A sentence for each key that these spaces leave without a reader, or that cannot do what they ask for."""
     found = _unread_sequence_keys(config.model, obs_spec)
-    if config.squash_actions and not any(leaf.squashed.any() for leaf in action_spec.leaves):
+    asked = config.squash_actions and not type(config).model_fields["squash_actions"].default
+    if asked and not any(leaf.squashed.any() for leaf in action_spec.leaves):
         found.append("config.squash_actions: it has no effect, because no action is a bounded Box; leave it out")
     if config.framework == "numpy":
         for kind, what in (("items", "pool a Sequence"), ("avail", f"score {AVAIL}")):
@@ -167,10 +177,8 @@ def _custom_distribution(action_spec: ActionSpec, model: ModelConfig, obs_spec: 
             "custom_action_dist needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'"
         )
     from shoal.models.torch_distributions import CustomDistribution
-    from shoal.models.torch_network import set_threads
 
-    if not obs_spec.image_shapes:
-        set_threads(1)  # as for small networks
+    _prepare_torch(obs_spec)
     assert isinstance(model.custom_action_dist, type)
     distribution: Distribution = CustomDistribution(model.custom_action_dist, action_spec, dict(vars(model)))
     if obs_spec.mask is not None and distribution.num_inputs != obs_spec.mask.size:
@@ -224,6 +232,19 @@ def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelCon
     )
 
 
+def _prepare_torch(obs_spec: ObsSpec) -> None:
+    """Give torch the threads and the memory that suit the network: small ones lose by threads, convolutions gain."""
+    from shoal.models.torch_network import set_threads
+
+    pixels = [height * width for _, height, width in map(image_sides, obs_spec.image_shapes)]
+    if max(pixels, default=0) < LARGE_IMAGE:
+        set_threads(1)
+        return
+    if not are_limited(os.environ):
+        set_threads(cores())
+    keep_freed_memory()
+
+
 def _torch_network(
     encoder: Encoder,
     distribution: Distribution,
@@ -233,10 +254,8 @@ def _torch_network(
     seed: int,
 ) -> Network:
     from shoal.models.torch_build import build_torch_network
-    from shoal.models.torch_network import set_threads
 
-    if not encoder.spec.image_shapes:
-        set_threads(1)  # small networks lose by threads; convolutions gain
+    _prepare_torch(encoder.spec)
     model = config.model
     free = np.zeros(0, np.int64)
     if model.free_log_std and model.custom_model is None:

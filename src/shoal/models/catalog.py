@@ -12,7 +12,7 @@ from shoal.envs.importing import INSTALLED, UserCode
 from shoal.errors import ConfigError
 
 MODEL_DEFAULTS = default_model()
-"""Every key of `model` with its default; DQN has some others, which `shoal.DQN.get_default_config()` tells."""
+"""Every key of `model` with its default; DQN and SAC have some others, which `shoal.DQN.get_default_config()` tells."""
 
 # By the key that names them in a model's config.
 _registered: dict[str, dict[str, type[Any]]] = {"custom_model": {}, "custom_action_dist": {}}

@@ -270,8 +270,8 @@ class SquashedGaussian(Gaussian):
         """See `Distribution`."""
         e = super().evaluate(inputs, actions, old_inputs)
         u, _ = self._at_nodes(inputs)
-        log_prob = e.log_prob - _log_tanh_slope(actions) @ self._squashed
-        entropy = e.entropy + (_log_tanh_slope(u) @ self._weights) @ self._squashed
+        log_prob = e.log_prob - log_tanh_slope(actions) @ self._squashed
+        entropy = e.entropy + (log_tanh_slope(u) @ self._weights) @ self._squashed
         return Evaluation(log_prob, entropy, e.kl, e.saved)
 
     def gradient(self, e: Evaluation, d_log_prob: Coefficient, d_entropy: Coefficient, d_kl: Coefficient) -> Array:
@@ -412,7 +412,7 @@ def _column(coefficient: Coefficient) -> Array:
     return c[:, None]
 
 
-def _log_tanh_slope(u: NDArray[Any]) -> Array:
+def log_tanh_slope(u: NDArray[Any]) -> Array:
     """log(1 - tanh(u)^2), also where that is too small to be a number."""
     size = np.abs(u)
     return np.asarray(2 * (np.float32(np.log(2)) - size - np.log1p(np.exp(-2 * size))), np.float32)

@@ -128,7 +128,7 @@ def acting_by_value(
     if len(spec.leaves) > 1 or leaf.kind != "categorical" or leaf.size > 1:
         raise ConfigError(
             f"run: {algorithm} chooses one of finitely many actions, and this action_space is {spec.space}; "
-            "set run: PPO"
+            "set run: PPO, or run: SAC, which learns from replay too"
         )
     if config.type == "SoftQ":
         return SoftQ(leaf.choices[0], config.temperature)

@@ -47,6 +47,10 @@ class MaskedNetwork:
         """See `Network`."""
         return self._masked(self.network.act(inputs), inputs[self._place], LEAST)
 
+    def act_with(self, inputs: Inputs, params: Array) -> Array:
+        """See `Network`."""
+        return self._masked(self.network.act_with(inputs, params), inputs[self._place], LEAST)
+
     def values(self, inputs: Inputs) -> Array:
         """See `Network`."""
         return self.network.values(inputs)
@@ -76,6 +80,15 @@ class MaskedNetwork:
         if d_outputs is not None:
             d_outputs = self._masked(d_outputs, tape.mask, np.float32(0))
         return self.network.vjp(tape.inner, d_outputs, d_values, again)
+
+    def forward_inputs(self, inputs: Inputs) -> tuple[Array, MaskedTape]:
+        """See `Network`."""
+        outputs, tape = self.network.forward_inputs(inputs)
+        return self._masked(outputs, inputs[self._place], LEAST), MaskedTape(tape, inputs[self._place])
+
+    def vjp_inputs(self, tape: MaskedTape, d_outputs: Array) -> Array:
+        """See `Network`."""
+        return self.network.vjp_inputs(tape.inner, self._masked(d_outputs, tape.mask, np.float32(0)))
 
     def jvp(self, tape: MaskedTape, tangent: Array) -> Array:
         """See `Network`."""

@@ -19,6 +19,8 @@ from shoal.models.network import Inputs
 
 Array = NDArray[np.float32]
 
+MOST_USED_ROWS = 0.8  # share of rows with a gradient, above which picking them out costs more than it saves
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -134,6 +136,8 @@ class MLPTape:
     grads: list[Array]
     ones: Array  # [1, B]
     z: list[Array] = field(default_factory=list)
+    scales: list[Array] = field(default_factory=list)  # [g, B, 1], one over the deviation that a layer was divided by
+    normal: list[Array] = field(default_factory=list)  # [g, B, H], what became of it
     room: list[Array] = field(default_factory=list)  # [B, H], for `jvp`
 
 
@@ -149,7 +153,10 @@ class MLP:
         share_layers: bool = False,
         free_outputs: NDArray[np.int64] | None = None,
         seed: int = 0,
+        layer_norm: bool = False,
     ) -> None:
+        """With `layer_norm`, each hidden layer has mean 0 and deviation 1 over its width before its activation."""
+        self.layer_norm = layer_norm
         self.num_features, self.num_outputs = num_features, num_outputs
         self.hiddens = tuple(hiddens)
         self.activation_name = activation
@@ -200,6 +207,20 @@ class MLP:
         """See `Network`."""
         return self._outputs(self._last_hidden(inputs[0], 0))
 
+    def act_with(self, inputs: Inputs, params: Array) -> Array:
+        """See `Network`."""
+        views = self._views(params)
+        x = inputs[0][:, None, :]
+        with np.errstate(over="ignore"):
+            for layer in range(len(self.hiddens)):
+                weight, bias = views[f"hidden{layer}.weight"], views[f"hidden{layer}.bias"]
+                x = x @ weight[:, 0] + bias[:, :1]
+                if self.layer_norm:
+                    _normalize(x)
+                x = self._activation.apply(x)
+        computed = x @ views["policy.weight"] + views["policy.bias"][:, None]
+        return self._with_free(computed[:, 0], views)
+
     def step(self, inputs: Inputs, state: Inputs) -> tuple[Array, Inputs]:
         """See `Network`; nothing is remembered."""
         return self.act(inputs), state
@@ -240,7 +261,9 @@ class MLP:
                 d_policy = d_outputs[:, self._computed]
             np.matmul(top[0].T, d_policy, out=g["policy.weight"])
             np.matmul(ones[0], d_policy, out=g["policy.bias"])  # BLAS sums faster than np.sum
-            if d_top is not None:
+            if d_top is not None and d_policy.shape[1] == 1:
+                np.dot(d_policy, p["policy.weight"].T, out=d_top[0])  # matmul leaves BLAS where one side is one row
+            elif d_top is not None:
                 np.matmul(d_policy, p["policy.weight"].T, out=d_top[0])
         if d_values is not None:
             d_value = d_values[:, None]
@@ -249,12 +272,14 @@ class MLP:
             if d_outputs is None and self.groups == 1:
                 return self._gradient  # the layers below are the policy's
             if d_top is not None and self.groups == 2:
-                np.dot(d_value, p["value.weight"].T, out=d_top[-1])  # matmul leaves BLAS where one side is a single row
+                np.dot(d_value, p["value.weight"].T, out=d_top[-1])  # not matmul, as above
             elif d_top is not None:
                 d_top[0] += d_value * p["value.weight"].T
         for layer in range(len(self.hiddens) - 1, -1, -1):
             dz = tape.grads[layer]
             dz *= tape.slopes[layer]
+            if self.layer_norm:
+                _normalize_slope(dz, tape.scales[layer], tape.normal[layer])
             np.matmul(ones, dz, out=nets.d_biases[layer])
             if layer:
                 np.matmul(tape.hidden[layer - 1].transpose(0, 2, 1), dz, out=nets.d_weights[layer])
@@ -262,6 +287,33 @@ class MLP:
             else:
                 np.matmul(tape.x.T, dz, out=nets.d_weights[layer])
         return self._gradient
+
+    def forward_inputs(self, inputs: Inputs) -> tuple[Array, MLPTape]:
+        """See `Network`."""
+        return self.forward_policy(inputs)
+
+    def vjp_inputs(self, tape: MLPTape, d_outputs: Array) -> Array:
+        """See `Network`; where many rows are zero, the others are gone back through alone."""
+        assert tape.nets is self._policy
+        if len(self._free):
+            d_outputs = d_outputs[:, self._computed]
+        count = len(d_outputs)
+        used = np.flatnonzero(d_outputs.any(axis=1))
+        few = len(used) < MOST_USED_ROWS * count
+        rows: slice | NDArray[np.int64] = slice(None)
+        if few:
+            rows = used
+        below: Array = np.dot(d_outputs[rows], self._p["policy.weight"].T)
+        for layer in range(len(self.hiddens) - 1, -1, -1):
+            below *= tape.slopes[layer][0, rows]
+            if self.layer_norm:
+                _normalize_slope(below, tape.scales[layer][0, rows], tape.normal[layer][0, rows])
+            below = np.matmul(below, tape.nets.weights[layer][0].T)
+        if not few:
+            return below
+        gradient = np.zeros((count, below.shape[1]), np.float32)
+        gradient[used] = below
+        return gradient
 
     def jvp(self, tape: MLPTape, tangent: Array) -> Array:
         """See `Network`."""
@@ -276,6 +328,8 @@ class MLP:
             moved += v[f"hidden{layer}.bias"][0]
             if dot is not None:
                 moved += np.matmul(dot, p[f"hidden{layer}.weight"][0], out=room)
+            if self.layer_norm:
+                _normalize_slope(moved, tape.scales[layer][0], tape.normal[layer][0])
             moved *= tape.slopes[layer][0]
             dot, below = moved, h[0]
         dot_policy = below @ v["policy.weight"] + v["policy.bias"]
@@ -298,7 +352,8 @@ class MLP:
     def summary(self) -> str:
         """See `Network`."""
         return table_of(
-            f"NumPy MLP, {self.activation_name}, {self.num_features} features in, "
+            f"NumPy MLP, {self.activation_name}{', layer norm' if self.layer_norm else ''}, "
+            f"{self.num_features} features in, "
             f"{self.num_outputs} outputs and a value out",
             self.named_params(),
         )
@@ -313,11 +368,12 @@ class MLP:
             nets.d_biases.append(self._g[bias][first:end, None, :])
         return nets
 
-    def _views(self, vector: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    def _views(self, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Each layer's part of one flat vector `[P]`, or of several `[B, P]`."""
         views, offset = {}, 0
         for name, shape in self._shapes.items():
             size = int(np.prod(shape))
-            views[name] = vector[offset : offset + size].reshape(shape)
+            views[name] = flat[..., offset : offset + size].reshape(*flat.shape[:-1], *shape)
             offset += size
         return views
 
@@ -342,6 +398,8 @@ class MLP:
                 weight, bias = self._hidden[layer]
                 np.matmul(x, weight[group], out=h)
                 h += bias[group]
+                if self.layer_norm:
+                    _normalize(h)
                 x = self._activation.apply(h)
         return x
 
@@ -355,6 +413,9 @@ class MLP:
             for layer, h in enumerate(tape.hidden):
                 np.matmul(below, nets.weights[layer], out=h)
                 h += nets.biases[layer]
+                if self.layer_norm:
+                    tape.scales[layer] = _normalize(h)
+                    np.copyto(tape.normal[layer], h)
                 if keep_z:
                     np.copyto(tape.z[layer], h)
                 self._activation.apply(h)
@@ -398,10 +459,28 @@ class MLP:
                 np.ones((1, size), np.float32),
                 rooms() if self._activation.needs_z else [],
             )
+            if self.layer_norm:
+                tape.scales, tape.normal = rooms(), rooms()
             if len(self._tapes) > 8:
                 self._tapes.clear()
             self._tapes[size, id(nets)] = tape
         return tape
+
+
+def _normalize(h: Array) -> Array:
+    """Give each row mean 0 and deviation 1 in place; returns one over the deviations, `[..., 1]`."""
+    h -= h.mean(axis=-1, keepdims=True)
+    scale: Array = 1 / np.sqrt(np.mean(h * h, axis=-1, keepdims=True) + np.float32(1e-5))
+    h *= scale
+    return scale
+
+
+def _normalize_slope(d: Array, scale: Array, normal: Array) -> None:
+    """Carry a derivative through `_normalize` in place, forwards or backwards: its matrix is symmetric."""
+    along = np.mean(d * normal, axis=-1, keepdims=True)
+    d -= d.mean(axis=-1, keepdims=True)
+    d -= along * normal
+    d *= scale
 
 
 def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[Any]:

@@ -35,6 +35,12 @@ class Network(Protocol):
     def act(self, inputs: Inputs) -> Array:
         """Outputs `[B, K]` alone, nothing kept for derivatives. Valid until the next call; fast for small B."""
 
+    def act_with(self, inputs: Inputs, params: Array) -> Array:
+        """Outputs `[B, K]` of networks that differ in their parameters `[B, P]`, one for each row of the inputs.
+
+        A row depends on nothing but its own inputs and parameters, to the last bit.
+        """
+
     def values(self, inputs: Inputs) -> Array:
         """Values `[B]` alone."""
 
@@ -57,6 +63,15 @@ class Network(Protocol):
         """The gradient `[P]` of `sum(d_outputs * outputs) + sum(d_values * values)`. Valid until the next call.
 
         What the tape was not made for is None. Only with `again` may the same tape be asked once more.
+        """
+
+    def forward_inputs(self, inputs: Inputs) -> tuple[Array, Any]:
+        """Outputs `[B, K]` and a tape for `vjp_inputs` alone. Valid until the next call of its kind."""
+
+    def vjp_inputs(self, tape: Any, d_outputs: Array) -> Array:
+        """The gradient `[B, D]` of `sum(d_outputs * outputs)` by the feature vector, the first part of the inputs.
+
+        A tape serves one call. Rows in which `d_outputs` is zero are zero, and may cost nothing.
         """
 
     def jvp(self, tape: Any, tangent: Array) -> Array:

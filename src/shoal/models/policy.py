@@ -70,6 +70,9 @@ class Policy:
         self.network, self.distribution, self.encoder = network, distribution, encoder
         self.ou: OrnsteinUhlenbeck | None = None  # of a sampler's noise; single calls know nothing of each other
         self.recurrence = recurrence  # None: without memory
+        self.candidates: Array | None = None  # [N, P]: the parameters of each environment's policy, where they differ
+        # Outputs and values in one pass, where values come with hardly more work; None where they do not.
+        self.act_and_value: Callable[[Inputs], tuple[Array, Array]] | None = None
         self._rng = generator(seed, Stream.SINGLE_ACTIONS)
         self._spaces = _spaces_tree(obs_spec, action_spec)
         self._layers = [[name, list(view.shape)] for name, view in network.named_params().items()]
@@ -192,6 +195,8 @@ class Policy:
             parts["epsilon"] = self.distribution.epsilon
         if self.filter is not None:
             parts["filter"] = self.filter.get_state()
+        if self.candidates is not None:
+            parts["candidates"] = self.candidates
         return State.of(params=self.network.params.copy(), **parts)
 
     def check_state(self, state: State) -> None:
@@ -224,6 +229,7 @@ class Policy:
             self.distribution.epsilon = float(state.values["epsilon"])
         if self.filter is not None:
             self.filter.set_state(state.part("filter"))
+        self.candidates = state.arrays.get("candidates")
 
     def _without_state(self, observations: list[Any], explore: bool) -> list[Any]:
         """An action for every observation."""

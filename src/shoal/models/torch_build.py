@@ -14,6 +14,7 @@ from torch import nn
 
 from shoal.config.model import ModelConfig
 from shoal.envs.env_errors import error_text
+from shoal.envs.observations import Kind
 from shoal.envs.spaces import Space
 from shoal.errors import ConfigError, ShoalError
 from shoal.models.catalog import custom_model_class
@@ -36,12 +37,15 @@ def build_torch_network(
     seed: int,
     device: str = "cpu",
     previous: tuple[int, int] = (0, 0),
+    num_numbers: int = 0,
 ) -> TorchNetwork:
     """The network for encoded observations and a model config; the same for the same seed.
 
     `previous` are the widths of the action and of the reward before each step, as a network with memory sees them.
+    `num_numbers` are those of an action, which a critic sees at the end of the feature vector.
     """
-    kinds = encoder.spec.kinds
+    parts = _with_numbers(list(zip(encoder.spec.kinds, encoder.shapes, strict=True)), num_numbers)
+    kinds = [kind for kind, _ in parts]
     num_computed = num_outputs - len(free_outputs)
     # The caller's own random numbers go on as if nothing had been drawn here.
     with torch.random.fork_rng(devices=[]):
@@ -53,13 +57,13 @@ def build_torch_network(
             custom = _custom_module(encoder, num_outputs, model, action_space, previous)
             module, label = custom, f"custom model {type(custom.model).__name__}"
         elif model.memory is not None:
-            module = MemoryNet(list(zip(kinds, encoder.shapes, strict=True)), sum(previous), num_computed, model)
+            module = MemoryNet(parts, sum(previous), num_computed, model)
         elif JOINED_KINDS & set(kinds):
-            module = JoinedNet(list(zip(kinds, encoder.shapes, strict=True)), num_computed, model)
+            module = JoinedNet(parts, num_computed, model)
         else:
             hiddens, activation = model.fcnet_hiddens, model.fcnet_activation
-            module = MLPNet(encoder.size, num_computed, hiddens, activation, model.vf_share_layers)
-        example = _example(encoder, seed)
+            module = MLPNet(encoder.size + num_numbers, num_computed, hiddens, activation, model.vf_share_layers)
+        example = _with_example_numbers(encoder, _example(encoder, seed), num_numbers)
         if initial_state := getattr(module, "initial_state", ()):  # each example is a sequence of its own
             before = np.ones((NUM_EXAMPLES, sum(previous)), np.float32)
             states = (np.repeat(part[None], NUM_EXAMPLES, axis=0) for part in initial_state)
@@ -81,6 +85,24 @@ def _example(encoder: Encoder, seed: int) -> Inputs:
             numbers += 1
         example.append((numbers * (255 if dtype == np.uint8 else 1)).astype(dtype))
     return tuple(example)
+
+
+def _with_numbers(parts: list[tuple[Kind, tuple[int, ...]]], count: int) -> list[tuple[Kind, tuple[int, ...]]]:
+    """The parts of an observation with `count` more features at the end of its vector."""
+    if not count:
+        return parts
+    if parts[0][0] != "vector":
+        return [("vector", (count,)), *parts]
+    return [("vector", (parts[0][1][0] + count,)), *parts[1:]]
+
+
+def _with_example_numbers(encoder: Encoder, example: Inputs, count: int) -> Inputs:
+    if not count:
+        return example
+    numbers = np.linspace(-1, 1, NUM_EXAMPLES * count, dtype=np.float32).reshape(NUM_EXAMPLES, count)
+    if not encoder.spec.vector_size:
+        return (numbers, *example)
+    return (np.concatenate([example[0], numbers], axis=1), *example[1:])
 
 
 def _custom_module(

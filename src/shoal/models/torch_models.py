@@ -127,13 +127,16 @@ class ImageNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Features `[B, D]` of images `[B, ...]`; bytes are scaled to [0, 1], floats are taken as they are."""
-        x = image.float()
-        if image.dtype == torch.uint8:
-            x.mul_(1 / 255)  # already a copy
+        x = image
         if self.rank == 2:
             x = x.unsqueeze(1)
         elif not self.channels_first:
             x = x.permute(0, 3, 1, 2)
+        # With its channels side by side, the first layer's gradient takes a third of the time. They are put so while
+        # they are bytes, which is the quarter of the work; an image with its channels last lies so already.
+        x = x.contiguous(memory_format=torch.channels_last).float()
+        if image.dtype == torch.uint8:
+            x.mul_(1 / 255)  # already a copy
         for padding, conv in self._layers:
             if padding is not None:
                 x = F.pad(x, padding)

@@ -128,6 +128,26 @@ class TorchNetwork:
         with torch.no_grad():
             return self._with_free(_array(self._act(self._tensors(inputs))), self._free_params)
 
+    def act_with(self, inputs: Inputs, params: Array) -> Array:
+        """See `Network`."""
+        now = self.params.copy()
+        outputs = np.empty((len(params), self.num_outputs), np.float32)
+        try:
+            for row, own in enumerate(params):
+                self.params[:] = own
+                self.sync()
+                outputs[row] = self.act(tuple(part[row : row + 1] for part in inputs))[0]
+        finally:
+            self.params[:] = now
+            self.sync()
+        return outputs
+
+    def act_and_value(self, inputs: Inputs) -> tuple[Array, Array]:
+        """Outputs `[B, K]` and values `[B]` in one pass, nothing kept for derivatives."""
+        with torch.no_grad():
+            outputs, values = self.module(self._tensors(inputs))
+            return self._with_free(_array(outputs), self._free_params), _array(values)
+
     def values(self, inputs: Inputs) -> Array:
         """See `Network`."""
         with torch.no_grad():
@@ -157,13 +177,8 @@ class TorchNetwork:
         """See `Network`."""
         tensors = self._tensors(inputs)
         # What is constant here needs no graph: the convolutions that both heads share are not gone back through.
-        for parameter in self._behind_outputs:
-            parameter.requires_grad_(False)
-        try:
+        with self._constant(self._behind_outputs):
             values = self._values(tensors)
-        finally:
-            for parameter in self._behind_outputs:
-                parameter.requires_grad_(True)
         return _array(values), TorchTape(tensors, None, values)
 
     def vjp(self, tape: TorchTape, d_outputs: Array | None, d_values: Array | None, again: bool = False) -> Array:
@@ -194,6 +209,24 @@ class TorchNetwork:
         if not self._in_place:
             self._gradient[: self._size] = self._flat_gradient.cpu().numpy()
         return self._gradient
+
+    def forward_inputs(self, inputs: Inputs) -> tuple[Array, TorchTape]:
+        """See `Network`."""
+        features, *others = self._tensors(inputs)
+        tensors = (features.detach().requires_grad_(), *others)
+        with self._constant(self._behind_outputs):
+            outputs = self._act(tensors)
+        return self._with_free(_array(outputs), self._free_params), TorchTape(tensors, outputs, None)
+
+    def vjp_inputs(self, tape: TorchTape, d_outputs: Array) -> Array:
+        """See `Network`."""
+        assert tape.outputs is not None, "a tape serves one call"
+        if len(self._free):
+            d_outputs = d_outputs[:, self._computed]
+        (slope,) = self._tensors((d_outputs,))
+        (gradient,) = torch.autograd.grad(tape.outputs, tape.inputs[0], slope, materialize_grads=True)
+        tape.outputs = None
+        return _array(gradient)
 
     def jvp(self, tape: TorchTape, tangent: Array) -> Array:
         """See `Network`."""
@@ -234,6 +267,18 @@ class TorchNetwork:
         for name, kind, shape, count in rows:
             lines.append(f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {shape:<{widths[2]}}  {count:>{widths[3]}}")
         return "\n".join(lines)
+
+    @staticmethod
+    @contextmanager
+    def _constant(parameters: set[nn.Parameter]) -> Iterator[None]:
+        """No graph is kept for these parameters inside."""
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(True)
 
     @property
     def _free_params(self) -> Array:

@@ -43,9 +43,10 @@ class LiveEpisode:
 class DefaultCallbacks:
     """The hooks, which do nothing; a subclass overrides those it wants.
 
-    The driver has one instance and each worker another. Hooks of episodes run where the environment is, in evaluation
-    too; the others in the driver. When a run is resumed, the episodes that are replayed to where they were call
-    `on_episode_start` and `on_episode_step` again, so that what these keep in the episode comes back.
+    The driver has one instance and each worker another, or each environment that has a process of its own. Hooks of
+    episodes run where the environment is, in evaluation too; the others in the driver. When a run is resumed, the
+    episodes that are replayed to where they were call `on_episode_start` and `on_episode_step` again, so that what
+    these keep in the episode comes back.
     """
 
     def on_episode_start(self, *, worker: Any, env: Any, episode: LiveEpisode, **kwargs: Any) -> None:

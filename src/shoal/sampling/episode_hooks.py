@@ -1,16 +1,22 @@
-"""The user's hooks at the episodes of a worker, as an observer of its vector. Without hooks, nobody observes it."""
+"""The user's hooks at the episodes of a worker, as an observer of its vector. Without hooks, nobody observes it.
+
+Hooks run where the environment is, since they are given it: in the worker's process, or in the environment's own, which
+then has an instance of the user's class for itself. What hooks write into `custom_metrics` travels with the episode.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from shoal.envs.importing import UserCode
 from shoal.envs.randomizing import EpisodeValues
 from shoal.envs.vector import plain_numbers
 from shoal.errors import CallbackError
-from shoal.sampling.callbacks import DefaultCallbacks, LiveEpisode, call_hook, overridden
+from shoal.sampling.callbacks import DefaultCallbacks, LiveEpisode, call_hook, load_callbacks, overridden
 
 
 class EpisodeHooks:
@@ -56,3 +62,34 @@ class EpisodeHooks:
             episode = self._episodes[env_index]
             where = f" in environment {env_index} at step {episode.length} of its episode"
             call_hook(self._callbacks, hook, where, worker=self._worker, env=self._envs[env_index], episode=episode)
+
+
+class WorkerElsewhere:
+    """What hooks in an environment's own process get for the worker, which is another process."""
+
+    def __init__(self, worker_index: int) -> None:
+        self.worker_index = worker_index
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what pickle and others ask every object for
+            raise AttributeError(name)
+        raise AttributeError(
+            f"worker.{name} is not there: the environment runs in a process of its own, where hooks get the "
+            "environment, the episode and worker.worker_index; set env_isolation: none without timeouts and memory "
+            "limit if a hook needs more of the worker"
+        )
+
+
+@dataclass(frozen=True)
+class HooksInProcess:
+    """Makes the hooks of an environment in its own process."""
+
+    callbacks: str | type
+    user_code: UserCode
+    worker: WorkerElsewhere
+
+    def __call__(self) -> EpisodeHooks:
+        """The hooks, with an instance of the user's class."""
+        callbacks = load_callbacks(self.callbacks, self.user_code)
+        assert callbacks is not None
+        return EpisodeHooks(callbacks, self.worker)

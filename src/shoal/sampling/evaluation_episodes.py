@@ -31,6 +31,7 @@ IN_THIS_PROCESS: dict[str, Any] = {
     "env_step_timeout_s": None,
     "env_reset_timeout_s": None,
     "env_memory_limit_mb": None,
+    "env_scratch_limit_mb": None,
     "env_restart_delay_s": 0.0,
 }
 
@@ -188,11 +189,13 @@ def _run_cases(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) 
 def _checked(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) -> EvaluationPart:
     """The part, after a look at the first of its cases that begins at all; those that do not say so when they run."""
     for place, case in enumerate(part.cases):
-        ctx = EnvContext(part.config.env_config, env_index=part.index_offset + part.first_index + place)
+        index = part.index_offset + part.first_index + place
+        ctx = EnvContext(part.config.env_config, env_index=index, env_ranks=part.config.env_ranks)
         make = functools.partial(recorded(part.maker, recorder, case).make, ctx)
         with suppress(EnvError):
             report = check_first_steps(make)
             report.env.close()
+            ctx.release()
             assert isinstance(report.env, gym.Env)
             check_same_form(policy, report.env.observation_space, report.env.action_space)
             if report.legacy:

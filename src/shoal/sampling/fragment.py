@@ -25,6 +25,7 @@ class Buffers:
         self.obs = policy.obs_spec.allocate(steps + 1, num_envs)
         self.actions = np.zeros((*lead, policy.action_spec.size), policy.action_spec.dtype)
         self.dist_inputs = np.zeros((*lead, num_dist_inputs), np.float32)
+        self.values = np.zeros(lead, np.float32) if policy.act_and_value is not None else None
         self.rewards = np.zeros(lead, np.float32)
         self.terminated = np.zeros(lead, bool)
         self.truncated = np.zeros(lead, bool)
@@ -35,6 +36,8 @@ class Buffers:
         new = Buffers(policy, steps, self.rewards.shape[1])
         for name in ("actions", "dist_inputs", "rewards", "terminated", "truncated", "valid"):
             getattr(new, name)[: self.steps] = getattr(self, name)
+        if new.values is not None and self.values is not None:
+            new.values[: self.steps] = self.values
         for mine, theirs in zip(new.obs, self.obs, strict=True):
             mine[: self.steps + 1] = theirs
         return new
@@ -52,6 +55,7 @@ class Fragment:
         self.num_incidents = 0  # failures that have the actions which led to them
         self._policy = policy
         self.finals: list[tuple[int, int, Parts]] = []  # step, row and last observation of truncated episodes
+        self.cut: NDArray[np.bool_] | None = None  # [N], who was late; None: nobody
         for part, current in zip(buffers.obs, first, strict=True):
             part[0] = current
         buffers.valid[:] = True
@@ -107,6 +111,7 @@ class Fragment:
         final_at = final_at[order]
         obs = tuple(part[:steps] for part in b.obs)
         final_obs = tuple(part[order] for part in self._final_obs(going))
+        values = None if b.values is None else b.values[:steps]
         return Batch(
             obs=obs,
             actions=b.actions[:steps],
@@ -119,15 +124,23 @@ class Fragment:
             final_obs=final_obs,
             final_at=final_at,
             carried=None if recurrent is None else recurrent.record(final_at),
+            cut=self.cut,
+            values=values,
         )
 
     def cut_before_failure(self, t: int, row: int) -> None:
         """The failed step is no transition; the one before it becomes the last of a truncated episode."""
+        self.buffers.rewards[t, row] = 0.0
+        self.truncate_before(t, row)
+
+    def truncate_before(self, t: int, row: int) -> bool:
+        """Let the step before `t` be the last of a truncated episode, unless it ended one; whether it does."""
         b = self.buffers
-        b.rewards[t, row] = 0.0
         if t and b.valid[t - 1, row] and not (b.terminated[t - 1, row] or b.truncated[t - 1, row]):
             b.truncated[t - 1, row] = True
             self.finals.append((t - 1, row, tuple(part[t, row].copy() for part in b.obs)))
+            return True
+        return False
 
     def _final_obs(self, going: NDArray[np.int64]) -> list[NDArray[np.generic]]:
         """The last observations of truncated episodes, and after them those of the rows that go on."""

@@ -5,6 +5,10 @@ does is independent of when the others are ready. Networks are always given all 
 are used: then a row's numbers do not depend on who else is ready (BLAS rounds by the shape of a matrix), and the batch
 is that of lockstep, bit for bit. A fragment takes as long as the slowest environment's own steps, not as long as the
 sum of each step's slowest.
+
+With a quorum (`straggler_quorum`) a fragment does not wait for the slowest either. Who is late gives the steps that it
+has; the step that it is in belongs to no batch, because the policy that chose its action is gone when it ends. So every
+batch holds actions of one policy alone. What is sampled then depends on time.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.batch import Array, Parts, Sample
+from shoal.data.state import State
 from shoal.envs.isolated import IsolatedVector
 from shoal.errors import EnvError
 from shoal.models.policy import Policy
@@ -33,20 +38,24 @@ class ReadyFirstSampler(Sampler):
     vector: IsolatedVector
     recurrent: OwnPaceActor | None
 
-    def __init__(self, policy: Policy, vector: IsolatedVector, seed: int, first_index: int = 0) -> None:
+    def __init__(
+        self, policy: Policy, vector: IsolatedVector, seed: int, first_index: int = 0, quorum: float | None = None
+    ) -> None:
         super().__init__(policy, vector, seed, first_index)
+        self._quorum = quorum
+        self._late: dict[int, NDArray[Any]] = {}  # rows in a step that an earlier fragment began, with its action
         if policy.recurrence is not None:
             self.recurrent = OwnPaceActor(policy.recurrence, self.num_envs)
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """See `Sampler`."""
         start = perf_counter()
-        self.vector.begin_fragment()
+        self.vector.begin_fragment(self._late)
         noise = self.draw_noise(steps) if explore else None
         fragment = OwnPaceFragment(self.policy, self._begin(steps), self._current, noise)
         self._fragment = fragment
         env_time_s = 0.0
-        ready = np.arange(self.num_envs)
+        ready = self._begin_with_late(fragment)
         while fragment.is_stepping.any():
             acting_since = perf_counter()
             if len(ready):
@@ -57,10 +66,17 @@ class ReadyFirstSampler(Sampler):
             patience_s = min(PATIENCE * (before - acting_since), MOST_PATIENCE_S)
             rows = np.array(sorted(self.vector.wait(patience_s)), np.int64)
             env_time_s += perf_counter() - before
+            caught_up = self._take_in_late(rows, fragment)
+            if len(caught_up):
+                rows = np.setdiff1d(rows, caught_up)
             self._take_in(rows, fragment)
             ready = fragment.rest_where_done(rows, steps, complete_episodes)
             if complete_episodes:
                 self._go_on(ready, fragment, steps)
+            if len(caught_up):
+                ready = np.union1d(ready, caught_up)
+            if self._quorum is not None and fragment.has_quorum(steps, self._quorum):
+                self._cut_late(ready, fragment)
         fragment.fill_up()
         return self._finish(fragment, env_time_s, start)
 
@@ -68,7 +84,13 @@ class ReadyFirstSampler(Sampler):
         """The actions `[N, A]` of which those of `rows` are meant, written down with the network's outputs."""
         policy, buffers = self.policy, fragment.buffers
         encoded = policy.encoder(fragment.current)
-        if self.recurrent is None:
+        at, chosen = fragment.places(rows)
+        if policy.candidates is not None:
+            outputs = self._outputs_of_candidates(encoded)
+        elif policy.act_and_value is not None and buffers.values is not None:
+            outputs, values = policy.act_and_value(encoded)
+            buffers.values[at] = values[chosen]
+        elif self.recurrent is None:
             outputs = policy.network.act(encoded)
         else:
             outputs = self.recurrent.act_for(encoded, rows, fragment.times[rows])
@@ -76,7 +98,6 @@ class ReadyFirstSampler(Sampler):
             actions = policy.distribution.mode(outputs)
         else:
             actions = policy.distribution.sample(outputs, fragment.next_noise())
-        at, chosen = fragment.places(rows)
         if policy.is_stochastic:
             buffers.dist_inputs[at] = outputs[chosen]
         buffers.actions[at] = actions[chosen]
@@ -93,6 +114,51 @@ class ReadyFirstSampler(Sampler):
             self._add_actions_to_incidents(fragment)
         fragment.add_rows(rows, self.vector)
         self.steps_sampled += len(rows)
+
+    def set_state(self, state: State, replay: bool = True) -> int:
+        """See `Sampler`."""
+        self._late = {}
+        return super().set_state(state, replay)
+
+    def _begin_with_late(self, fragment: OwnPaceFragment) -> NDArray[np.int64]:
+        """The rows that may act at once: all but those that are still in a step of an earlier fragment."""
+        for row, action in self._late.items():
+            fragment.buffers.actions[0, row] = action  # for the incident, if the step should fail
+        ended = [row for row in self._late if not self.vector.is_busy(row)]
+        self._take_in_late(np.array(ended, np.int64), fragment)
+        return np.setdiff1d(np.arange(self.num_envs), np.array(list(self._late), np.int64))
+
+    def _take_in_late(self, rows: NDArray[np.int64], fragment: OwnPaceFragment) -> NDArray[np.int64]:
+        """Of these rows, those that were late; they go on from where their step has led, which is part of no batch."""
+        late = np.array([row for row in rows.tolist() if row in self._late], np.int64)
+        if not len(late):
+            return late
+        if self.vector.incidents:
+            self._add_actions_to_incidents(fragment)
+        shared = self.vector.rows
+        actions = np.zeros_like(fragment.buffers.actions[0])
+        for row in late.tolist():
+            actions[row] = self._late.pop(row)
+            history = self._histories[row]
+            if shared.seeded[row]:
+                self._histories[row], self._history_steps[row] = [], 0
+            elif history is not None:
+                history.append(actions[row : row + 1].copy())
+                self._history_steps[row] += 1
+        if self.recurrent is not None:
+            self.recurrent.catch_up(actions, shared, late)
+        fragment.begin_again(late, shared.obs)
+        return late
+
+    def _cut_late(self, ready: NDArray[np.int64], fragment: OwnPaceFragment) -> None:
+        """End the fragment without those that are late; the step that they are in is theirs to finish."""
+        for row in fragment.cut_where_late().tolist():
+            if row in ready or row in self._late:
+                continue
+            taken = int(fragment.times[row])
+            self._late[row] = fragment.buffers.actions[taken, row].copy()
+            if self.recurrent is not None:
+                self.recurrent.take_back(taken, row)
 
     def _go_on(self, rows: NDArray[np.int64], fragment: OwnPaceFragment, steps: int) -> None:
         """Noise and arrays for rows whose episodes go on past the fragment's length."""
@@ -175,6 +241,27 @@ class OwnPaceFragment(Fragment):
         if longest >= self.buffers.steps:
             self.buffers = self.buffers.grown(self._policy, 2 * self.buffers.steps)
 
+    def has_quorum(self, steps: int, share: float) -> bool:
+        """Whether somebody would have to wait, and this share of all steps is there."""
+        someone_waits = not self.is_stepping.all()
+        return someone_waits and bool(self.times.sum() >= share * steps * len(self.times))
+
+    def cut_where_late(self) -> NDArray[np.int64]:
+        """End the rows that still step with the steps that they have; returns these rows."""
+        late = np.flatnonzero(self.is_stepping)
+        self.cut = np.zeros(len(self.times), bool)
+        for row in late.tolist():
+            taken = int(self.times[row])
+            self.cut[row] = self.truncate_before(taken, row) or taken == 0
+        self.is_stepping[late] = False
+        return late
+
+    def begin_again(self, rows: NDArray[np.int64], obs: Parts) -> None:
+        """Let rows that have taken no step yet begin with these observations."""
+        for part, current, new in zip(self.buffers.obs, self.current, obs, strict=True):
+            current[rows] = new[rows]
+            part[0, rows] = new[rows]
+
     def fill_up(self) -> None:
         """Fill rows that ended before the longest with steps that are no transitions."""
         b, steps = self.buffers, int(self.times.max())
@@ -183,6 +270,8 @@ class OwnPaceFragment(Fragment):
             b.rewards[end:steps, row] = 0
             b.actions[end:steps, row] = 0
             b.dist_inputs[end:steps, row] = 0
+            if b.values is not None:
+                b.values[end:steps, row] = 0
             b.terminated[end:steps, row] = True
             b.truncated[end:steps, row] = False
             b.valid[end:steps, row] = False

@@ -86,6 +86,7 @@ class OwnPaceActor(RecurrentActor):
         super().__init__(recurrence, num_envs)
         self._before = tuple(part.copy() for part in self._now)
         self._previous_at: dict[tuple[int, int], Array] = {}  # by step and row
+        self._late: set[int] = set()  # rows in a step that is part of no fragment
 
     def begin_fragment(self) -> None:
         """See `RecurrentActor`."""
@@ -120,6 +121,33 @@ class OwnPaceActor(RecurrentActor):
             if steps.failed[row]:
                 self._finals.setdefault((t - 1, row), _row(self._before, row))
         self.begin(rows[steps.terminated[rows] | steps.truncated[rows]])
+
+    def take_back(self, t: int, row: int) -> None:
+        """Step `t` of a row, which has its action already, is part of no fragment."""
+        del self._previous_at[t, row]
+        self._states.pop((t, row), None)
+        self._finals.setdefault((t - 1, row), _row(self._before, row))
+        self._late.add(row)
+
+    def catch_up(self, actions: NDArray[np.generic], steps: SharedRows, rows: NDArray[np.int64]) -> None:
+        """Take in what came of actions of an earlier fragment."""
+        self._now[0][rows] = self._recurrence.previous(actions, steps.rewards)[rows]
+        self.begin(rows[steps.terminated[rows] | steps.truncated[rows]])
+        self._length[rows] = self._recurrence.window  # a sequence begins with the first step of this fragment
+        self._late.difference_update(rows.tolist())
+
+    def get_state(self) -> State:
+        """See `RecurrentActor`; who is in the middle of a step takes it again."""
+        late = sorted(self._late)
+        parts = [part.copy() for part in self._now]
+        for part, before in zip(parts, self._before, strict=True):
+            part[late] = before[late]
+        return State(arrays={f"carried{k}": part for k, part in enumerate(parts)})
+
+    def set_state(self, state: State) -> None:
+        """See `RecurrentActor`."""
+        self._late.clear()
+        super().set_state(state)
 
     def record(self, final_at: NDArray[np.int64]) -> RecurrentRecord:
         """See `RecurrentActor`."""

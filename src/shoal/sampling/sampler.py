@@ -18,6 +18,7 @@ from shoal.data.batch import Batch, Incident, Parts, Sample
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.envs.vector import Vector
+from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.sampling.fragment import Buffers, Fragment
 from shoal.sampling.recurrent_state import RecurrentActor
@@ -84,6 +85,13 @@ class Sampler:
             "noise": [rng.bit_generator.state for rng in self._noise],
         }
         arrays = {"history": np.concatenate(pieces)}
+        told: dict[str, Any] = {}
+        for row, env_state in enumerate(self._env_states()):
+            if env_state is not None:
+                told[str(row)] = env_state.values
+                arrays[f"env_state{row}"] = env_state.arrays["bytes"]
+        if told:
+            values["env_states"] = told
         if self.policy.ou is not None:
             arrays["last_noise"] = self._last_noise.copy()
         for k, part in enumerate(self._current):
@@ -106,14 +114,21 @@ class Sampler:
             self.recurrent.set_state(state)
         if not self._started:
             return 0
-        histories = _saved_histories(state) if replay else [None] * self.num_envs
-        brought_back = self.vector.replay(histories, self._current)
+        histories: list[NDArray[Any] | None] = [None] * self.num_envs
+        env_states: list[State | None] = [None] * self.num_envs
+        if replay:
+            histories, env_states = _saved_histories(state), _saved_env_states(state, self.num_envs)
+        for k, part in enumerate(self._current):
+            part[:] = state.arrays[f"current{k}"]
+        brought_back = self.vector.bring_back(env_states, histories, self._current)
         if self.recurrent is not None:
             self.recurrent.begin(np.flatnonzero(~np.array(brought_back)))
         lost = 0
         for row, history in enumerate(histories):
             is_back = brought_back[row]
-            if is_back and history is not None:
+            if is_back and history is None:
+                self._histories[row] = None  # it has its state, and nobody knows its actions
+            elif is_back and history is not None:
                 self._histories[row], self._history_steps[row] = [history], len(history)
                 is_back = self._stands_where_saved(row, state)
             lost += not is_back
@@ -155,9 +170,14 @@ class Sampler:
     def _act(self, fragment: Fragment) -> NDArray[Any]:
         """The actions of the fragment's next step, written down with the network's outputs."""
         policy, buffers, t = self.policy, fragment.buffers, fragment.taken
-        actor = policy.network if self.recurrent is None else self.recurrent
-        obs = tuple([part[t] for part in buffers.obs])
-        outputs = actor.act(policy.encoder(obs))
+        obs = policy.encoder(tuple([part[t] for part in buffers.obs]))
+        if policy.candidates is not None:
+            outputs = self._outputs_of_candidates(obs)
+        elif policy.act_and_value is not None and buffers.values is not None:
+            outputs, buffers.values[t] = policy.act_and_value(obs)
+        else:
+            actor = policy.network if self.recurrent is None else self.recurrent
+            outputs = actor.act(obs)
         if policy.is_stochastic:
             buffers.dist_inputs[t] = outputs
         if fragment.noise is None:
@@ -167,6 +187,12 @@ class Sampler:
         buffers.actions[t] = actions
         return actions
 
+    def _outputs_of_candidates(self, inputs: Inputs) -> Array:
+        """The outputs `[N, K]` of each environment's own parameters."""
+        candidates = self.policy.candidates
+        assert candidates is not None
+        return self.policy.network.act_with(inputs, candidates[self._indices.start : self._indices.stop])
+
     def _episodes_go_on(self, fragment: Fragment, steps: int) -> bool:
         """Whether some episode is not complete yet; who has completed its own rests, and needs no noise."""
         if not fragment.rest_where_ended():
@@ -174,6 +200,15 @@ class Sampler:
         if fragment.noise is not None and fragment.taken % steps == 0:
             fragment.noise = self.draw_noise(steps, fragment.active)
         return True
+
+    def _env_states(self) -> list[State | None]:
+        """What environments say of where they stand.
+
+        They have gone past the place that is remembered here where a fragment was cut short: then their actions tell.
+        """
+        if not self._started or self._fragment is not None:
+            return [None] * self.num_envs
+        return self.vector.env_states()
 
     def _no_histories(self) -> list[list[NDArray[Any]] | None]:
         if not self.vector.can_replay:
@@ -267,3 +302,11 @@ def _saved_histories(state: State) -> list[NDArray[Any] | None]:
         end += max(length, 0)
         histories.append(None if length < 0 else state.arrays["history"][end - length : end])
     return histories
+
+
+def _saved_env_states(state: State, num_envs: int) -> list[State | None]:
+    """What environments said of where they stood; None of those that said nothing."""
+    found: list[State | None] = [None] * num_envs
+    for row, values in state.values.get("env_states", {}).items():
+        found[int(row)] = State(values, {"bytes": state.arrays[f"env_state{row}"]})
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from shutil import rmtree
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -16,21 +17,24 @@ from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
+from shoal.envs.env_limits import Limits
 from shoal.envs.env_process import EnvPlan
 from shoal.envs.env_processes import env_processes
 from shoal.envs.first_look import first_look
-from shoal.envs.isolated import IsolatedVector, Limits
+from shoal.envs.isolated import IsolatedVector
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.native import NativeVector
+from shoal.envs.pace import Pace
 from shoal.envs.randomizing import EpisodeValues, Randomizer
-from shoal.envs.scratch import scratch_folder
+from shoal.envs.scratch import SHARED_MEMORY, scratch_folder
 from shoal.envs.vector import PythonVector, Vector
 from shoal.envs.video import make_in_window
 from shoal.errors import CheckpointError, ConfigError, EnvError
+from shoal.machine.slots import TakenSlots, take_slots
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
-from shoal.sampling.episode_hooks import EpisodeHooks
+from shoal.sampling.episode_hooks import EpisodeHooks, HooksInProcess, WorkerElsewhere
 from shoal.sampling.many_envs import EnvCreationMonitor
 from shoal.sampling.ready_first import ReadyFirstSampler
 from shoal.sampling.sampler import Sampler
@@ -47,7 +51,7 @@ class Worker:
     `any_size`, a native vector environment may have more or fewer environments than the config says; `index_offset`
     sets the `env_index` of environments apart that live beside those of training, and `first_index` says which of all
     the first one here is, where that does not follow from `worker_index`. Who has looked at the environment before
-    says so with `is_checked`.
+    says so with `is_checked`. `host_slots` is how many slots the host offers to all ranks of `env_ranks` there.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Worker:
         index_offset: int = 0,
         first_index: int | None = None,
         is_checked: bool = False,
+        host_slots: int | None = None,
     ) -> None:
         self.config, self.worker_index = config, worker_index
         self.task: Any = None
@@ -70,11 +75,25 @@ class Worker:
         self._maker = maker
         self._contexts: dict[int, EnvContext] = {}  # of the environments here, by row
         self._first_index = self._place_of_first() if first_index is None else first_index
+        self._slots = TakenSlots({})
+        self._pace: Pace | None = None
+        self._scratch: str | None = None
+        self._memory: str | None = None
+        if config.env_ranks:
+            self._memory = scratch_folder(self._first_index, place=SHARED_MEMORY)
+            self._slots = take_slots(config.envs_per_worker * config.env_ranks, host_slots)
         drawn = EpisodeValues() if self._randomizer is None else self._randomizer.draw(self._first_index, 1, 0)
         if config.isolates_envs:
-            with env_processes():  # one fork server for the first look and for what follows
-                self._isolate(drawn, policy)
+            try:
+                with env_processes():  # one fork server for the first look and for what follows
+                    self._isolate(drawn, policy)
+            except BaseException:
+                self._give_back()
+                raise
             return
+        if config.env_resets_per_s is not None:
+            self._scratch = scratch_folder(self._first_index)
+            self._pace = Pace.from_config(config, worker_index, self._scratch)
         env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
         self.vector: Vector
         try:
@@ -131,19 +150,23 @@ class Worker:
         """Close the environments."""
         self.sampler.close()
         for ctx in self._contexts.values():
-            ctx.remove_scratch()
+            ctx.release()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Remove the folders of this worker, and let others have its slots."""
+        for folder in (self._scratch, self._memory):
+            if folder is not None:
+                rmtree(folder, ignore_errors=True)
+        self._slots.release()
 
     def _isolate(self, drawn: EpisodeValues, policy: Policy | None) -> None:
         """Start the environments in processes of their own: no code of theirs runs in this one."""
         config = self.config
-        hooks = self._episode_hooks()
-        if hooks:
-            raise ConfigError(
-                f"config.callbacks: {hooks[0]} is given the environment, which is in another process; leave it out, or "
-                "set env_isolation: none without timeouts and memory limit"
-            )
         limits = Limits.from_config(config)
         plan = self._plan()
+        if plan.pace is not None:
+            plan.pace.wait(2)  # to be made and to be reset, before any deadline begins
         look = first_look(plan, drawn, limits)
         if look.num_envs is not None:
             raise ConfigError(
@@ -169,11 +192,16 @@ class Worker:
             max_failures=config.max_env_failures,
         )
         self.vector = vector
-        self.sampler = ReadyFirstSampler(self.policy, vector, config.seed, self._first_index)
+        quorum = config.straggler_quorum
+        self.sampler = ReadyFirstSampler(self.policy, vector, config.seed, self._first_index, quorum)
 
     def _plan(self) -> EnvPlan:
         """How another process makes the environments of this worker."""
         config = self.config
+        observer = None
+        if config.callbacks is not None and self._episode_hooks():
+            observer = HooksInProcess(config.callbacks, self._maker.user_code, WorkerElsewhere(self.worker_index))
+        scratch = scratch_folder(self._first_index)
         return EnvPlan(
             self._maker,
             config.env_config,
@@ -184,7 +212,12 @@ class Worker:
             horizon=config.horizon,
             shown=0 if config.render_env else None,
             randomizer=self._randomizer,
-            scratch=scratch_folder(self._first_index),
+            scratch=scratch,
+            observer=observer,
+            memory=self._memory,
+            env_ranks=config.env_ranks,
+            slots=self._slots.slots,
+            pace=Pace.from_config(config, self.worker_index, scratch),
         )
 
     def _episode_hooks(self) -> list[str]:
@@ -209,6 +242,8 @@ class Worker:
                 "config.callbacks: a native vector environment begins and ends its own episodes, so "
                 f"{hooks[0]} cannot be called"
             )
+        if config.env_resets_per_s is not None:
+            raise ConfigError("config.env_resets_per_s: a native vector environment resets by itself; limit it there")
         if self._randomizer is not None:
             raise ConfigError("config.randomize: a native vector environment resets by itself; draw the values there")
         if config.batch_mode == "complete_episodes":
@@ -244,6 +279,8 @@ class Worker:
             max_failures=config.max_env_failures,
             randomizer=self._randomizer,
             observer=observer,
+            keep_scratch=lambda row: self._contexts[row].keep_scratch(),
+            pace=self._pace,
         )
 
     def _counted(self, env: VectorEnv[Any, Any, Any], follows: bool) -> VectorEnv[Any, Any, Any]:
@@ -274,6 +311,8 @@ class Worker:
 
     def _checked(self, drawn: EpisodeValues, tells: bool) -> AnyEnv:
         """The first environment, after a look at its first steps; evaluation has nothing new to tell of these."""
+        if self._pace is not None:
+            self._pace.wait()  # for its reset
         report = check_first_steps(lambda: self._make(0, drawn.env_config), drawn.options)
         if tells:
             self._warn(report.warnings)
@@ -289,19 +328,24 @@ class Worker:
 
     def _make(self, row: int, drawn: Mapping[str, Any] | None = None) -> AnyEnv:
         ctx = self._context(row, drawn)
+        if self._pace is not None:
+            self._pace.wait()
         shown = self.config.render_env and ctx.env_index == 0
         return make_in_window(self._maker, ctx) if shown else self._maker.make(ctx)
 
     def _context(self, row: int, drawn: Mapping[str, Any] | None = None) -> EnvContext:
+        ranks = self.config.env_ranks
         ctx = EnvContext(
             {**self.config.env_config, **(drawn or {})},
             worker_index=self.worker_index,
             vector_index=row,
             env_index=self._index_offset + self._first_index + row,
             num_workers=self.config.worker_count,
+            num_envs=self.config.envs_per_worker,
+            slots=self._slots.slots[row * ranks : (row + 1) * ranks],
         )
         if row in self._contexts:
-            self._contexts[row].remove_scratch()  # of the environment that this one takes the place of
+            self._contexts[row].release()  # of the environment that this one takes the place of
         self._contexts[row] = ctx
         return ctx
 
