@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # `typing` takes as long to import as all else that a com
 if TYPE_CHECKING:
     from typing import Any
 
-    from shoal import dqn, ppo, trpo, tune
+    from shoal import dqn, ppo, sac, trpo, tune
     from shoal.envs.context import EnvContext
     from shoal.envs.registry import register_env
     from shoal.envs.repeated import Repeated
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from shoal.runs.loaded_policy import LoadedPolicy as Policy
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
-    from shoal.runs.trainer import DQN, PPO, TRPO, Trainer
+    from shoal.runs.trainer import ARS, CEM, CMAES, DQN, ES, PPO, SAC, TRPO, Trainer
     from shoal.sampling.callbacks import DefaultCallbacks
 
 _HOMES = {  # where each name comes from; after a colon, what it is called there
@@ -70,9 +70,14 @@ _HOMES = {  # where each name comes from; after a colon, what it is called there
 }
 
 __all__ = [
+    "ARS",
+    "CEM",
+    "CMAES",
     "DQN",
+    "ES",
     "MODEL_DEFAULTS",
     "PPO",
+    "SAC",
     "TRPO",
     "CallbackError",
     "CheckpointError",
@@ -100,14 +105,15 @@ __all__ = [
     "register_custom_model",
     "register_env",
     "run",
+    "sac",
     "trpo",
     "tune",
 ]
 
 
-_MODULES = ("dqn", "ppo", "trpo", "tune")
+_MODULES = ("dqn", "ppo", "sac", "trpo", "tune")
 
-_CLASSIC = {"DQNTrainer": "dqn", "PPOTrainer": "ppo", "TRPOTrainer": "trpo"}
+_CLASSIC = {"DQNTrainer": "dqn", "PPOTrainer": "ppo", "SACTrainer": "sac", "TRPOTrainer": "trpo"}
 """Names of classic RLlib for what is here under a shorter one."""
 
 

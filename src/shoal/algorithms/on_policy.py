@@ -21,12 +21,16 @@ def values_and_advantages(
 ) -> tuple[Array, Array]:
     """Values and advantages `[T, N]`, from one pass of the value net over the batch and its final observations.
 
-    `rewards` `[T, N]` are those to learn from (`LearnedRewards`).
+    Values that came with the actions are not computed again. `rewards` `[T, N]` are those to learn from
+    (`LearnedRewards`).
     """
     values = np.zeros(rewards.shape, np.float32)
     final_values = np.zeros(len(batch.final_at), np.float32)
     if config.use_critic:
-        values.reshape(-1)[inputs.order] = values_of(policy, inputs.chunks())
+        if batch.values is not None:
+            values = batch.values
+        else:
+            values.reshape(-1)[inputs.order] = values_of(policy, inputs.chunks())
         final_values = values_of(policy, final_inputs(policy, batch).chunks())
     following = successor_values(values, final_values, batch.final_at)
     lambda_ = config.lambda_ if config.use_gae else 1.0

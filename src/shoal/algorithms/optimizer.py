@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from math import isfinite, sqrt
 
 import numpy as np
@@ -35,30 +35,20 @@ class Optimizer:
         self.grad_clip = config.grad_clip
         self.adam = Adam(len(network.params), config.optimizer.betas, config.optimizer.eps)
         self.refused = 0  # gradients that were not finite, since `guarded` was last entered
-        self._lr = 0.0
+        self.lr = 0.0  # of the last step
 
-    @contextmanager
-    def guarded(self, is_sound: Callable[[], bool], *beside: Array, what: str = "learning") -> Iterator[None]:
+    def guarded(
+        self, is_sound: Callable[[], bool], *beside: Array, what: str = "learning"
+    ) -> AbstractContextManager[None]:
         """Take back every step made inside, if any was refused and the network is no longer sound.
 
         Arrays that belong to the parameters and change with them, such as a target network, go `beside` them.
         """
-        self.refused = 0
-        params = self.network.params
-        before = [array.copy() for array in (params, *beside)]
-        adam = self.adam.get_state()
-        yield
-        if self.refused and not is_sound():
-            # Too long a step has thrown the weights out of all bounds: no later gradient could bring them back.
-            for array, kept in zip((params, *beside), before, strict=True):
-                array[:] = kept
-            self.network.sync()
-            self.adam.set_state(adam)
-            log.warning("%s diverged (lr %g): the weights from before it are kept", what, self._lr)
+        return guarded([self], is_sound, *beside, what=what)
 
     def step(self, gradient: Array, lr: float) -> float | None:
         """Sum the learners' gradients `[P]` and step; returns the norm before clipping, or None if it was refused."""
-        self._lr = lr
+        self.lr = lr
         gradient = self.group.sum(gradient)
         norm = sqrt(np.dot(gradient, gradient))
         if not isfinite(norm):
@@ -90,6 +80,27 @@ class Optimizer:
     def set_state(self, state: State) -> None:
         """Take over moments and step count."""
         self.adam.set_state(state)
+
+
+@contextmanager
+def guarded(
+    optimizers: Sequence[Optimizer], is_sound: Callable[[], bool], *beside: Array, what: str = "learning"
+) -> Iterator[None]:
+    """`Optimizer.guarded` for several that belong together: all of their steps are taken back, or none."""
+    arrays = [*(optimizer.network.params for optimizer in optimizers), *beside]
+    before = [array.copy() for array in arrays]
+    moments = [optimizer.get_state() for optimizer in optimizers]
+    for optimizer in optimizers:
+        optimizer.refused = 0
+    yield
+    if any(optimizer.refused for optimizer in optimizers) and not is_sound():
+        # Too long a step has thrown the weights out of all bounds: no later gradient could bring them back.
+        for array, kept in zip(arrays, before, strict=True):
+            array[:] = kept
+        for optimizer, state in zip(optimizers, moments, strict=True):
+            optimizer.network.sync()
+            optimizer.set_state(state)
+        log.warning("%s diverged (lr %g): the weights from before it are kept", what, optimizers[0].lr)
 
 
 class Adam:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from shoal.cli.completion import environments
 from shoal.cli.findings import counted, tell, verdict_counts
-from shoal.cli.options import Command, protocol_option, set_option, wrap_option
+from shoal.cli.options import Command, call_timeout_option, protocol_option, set_option, wrap_option
 
 
 @click.command(cls=Command)
@@ -37,13 +36,7 @@ from shoal.cli.options import Command, protocol_option, set_option, wrap_option
     show_default=True,
     help="Seconds after which a check plays no further episode.",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds that one call of the environment may take.",
-)
+@call_timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, for programs.")
 def check(
     env: str | None,
@@ -63,35 +56,28 @@ def check(
     it in another process, leaks, and how long its calls take. All of it runs in a process of its own. The exit code is
     1 if a run would break.
     """
-    from shoal.cli.train import argument_or_file, env_of, experiments_of
-    from shoal.config.overrides import parse_override
-    from shoal.config.wrappers import parse_wrap
+    from shoal.cli.train import argument_or_file, experiments_to_try
     from shoal.envs.examining import Wanted, examine
-    from shoal.envs.importing import UserCode
     from shoal.runs.folders import env_text
 
     env, file = argument_or_file(env, file)
     if env is None and file is None:
         raise click.UsageError("There is no environment to check; type e.g. `shoal check CartPole-v1`, or `-f FILE`.")
-    flags: dict[str, Any] = {
-        "env": env_of(env, protocol, "shoal check"),
-        "config.wrappers": [parse_wrap(text) for text in wraps] or None,
-    }
-    overrides = [(key, value) for key, value in flags.items() if value is not None]
-    overrides += [parse_override(text) for text in sets]
-    user_code = UserCode.at(*([file.parent] if file else []), ".")
+    experiments, user_code = experiments_to_try(env, file, protocol, wraps, sets, "shoal check")
     found: list[dict[str, str]] = []
-    for experiment in experiments_of(file, overrides):
+    for experiment in experiments:
         config = experiment.config
         wanted = Wanted(
             config.env,
             dict(config.env_config),
             user_code,
             tuple(config.wrappers),
+            config.preprocessor_pref,
             episodes,
             min(max_steps, config.horizon or max_steps),
             budget,
             timeout,
+            config.env_ranks,
         )
         label = env_text(config.env)
         if not as_json:

@@ -71,12 +71,14 @@ def _may_differ(problem: str) -> bool:
 def check_training(described: str, hosts: Sequence[Resources]) -> None:
     """Refuse experiments whose workers, learners and evaluation would wait for a CPU or a GPU for ever."""
     from shoal.config.layout import layout_of
+    from shoal.parallel.capacity import check_nodes
 
     for config in _configs(described):
         layout = layout_of(config)
         for name, needed in (("CPU", layout.cpus), ("GPU", layout.gpus)):
             if needed > sum(host.get(name, 0.0) for host in hosts):
                 raise ConfigError(_no_room(config, name, needed, hosts))
+        check_nodes(config, hosts)
 
 
 def check_sweeps(described: str, hosts: Sequence[Resources]) -> None:
@@ -120,22 +122,25 @@ def _configs(described: str) -> list[AlgorithmConfig]:
 
 
 def _no_room(config: AlgorithmConfig, name: str, needed: float, hosts: Sequence[Resources]) -> str:
-    from shoal.config.layout import workers_in
+    from shoal.config.layout import cpus_per_worker, workers_in
 
     offered = [host[name] for host in hosts if host.get(name)]
     have = sum(offered)
     if name == "GPU":
         return f"config.num_gpus: the learners need {needed:g} GPUs, and the hosts have {have:g}; use num_gpus={have:g}"
     workers = config.worker_count + config.evaluation_num_workers
-    told = f"{workers} worker{'s' * (workers != 1)} with num_cpus_per_worker {config.num_cpus_per_worker:g}"
+    each = f"num_cpus_per_worker {config.num_cpus_per_worker:g}"
+    if config.env_ranks:
+        each = f"{config.envs_per_worker} environments of {config.env_ranks} ranks"
+    told = f"{workers} worker{'s' * (workers != 1)} with {each}"
     if config.evaluation_num_workers:
         told += f" ({config.evaluation_num_workers} of them for evaluation)"
     if config.num_learners > 1:
         told += f" and {config.num_learners} learners with num_cpus_per_learner {config.num_cpus_per_learner:g}"
-    fit = workers_in(config, have) if config.num_cpus_per_worker else 0
+    fit = workers_in(config, have) if cpus_per_worker(config) else 0
     fewer = f"use --num-workers {fit} or auto, " if config.worker_count and fit > 0 else ""
+    share = "" if config.env_ranks else "let workers share CPUs with --set config.num_cpus_per_worker=0.5, "
     return (
-        f"config.num_workers: {told} need {needed:g} CPUs, and Ray would have {have:g}; {fewer}"
-        "let workers share CPUs with --set config.num_cpus_per_worker=0.5, "
+        f"config.num_workers: {told} need {needed:g} CPUs, and Ray would have {have:g}; {fewer}{share}"
         f"or offer more CPUs than there are with shoal launch --num-cpus {ceil(needed / max(1, len(offered)))}"
     )

@@ -71,6 +71,16 @@ def algorithms(ctx: click.Context, param: click.Parameter, incomplete: str) -> I
     return _plain(name for name in algorithm_names() if name.upper().startswith(incomplete.upper()))
 
 
+def presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001
+    """Names of presets, those of the environment alone if it has any."""
+    from shoal.config.presets import all_presets
+
+    env = ctx.params.get("env")
+    known = all_presets().values()
+    own = [preset.name for preset in known if preset.env == env]
+    return _plain(name for name in own or [preset.name for preset in known] if name.startswith(incomplete))
+
+
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001
     """Names of experiments in the results folder, what is inside them, and folders."""
     here = _files(incomplete, ())

@@ -38,7 +38,7 @@ def envs(pattern: str | None, every: bool, as_json: bool) -> None:
     """List the environments that can be trained here: their spaces, and what is missing for them.
 
     They are Gymnasium's ids and those of installed packages. PATTERN is a part of an id (cart), or has wildcards
-    (ALE/Pong*); with a file, my_env.py, they are the classes in it.
+    (ALE/Pong*); with a file, my_env.py, they are the classes in it; with envpool: in front, those of EnvPool.
     """
     chosen, hidden, failed = _chosen(pattern, every)
     rows = _rows(chosen)
@@ -63,6 +63,7 @@ def _chosen(pattern: str | None, every: bool) -> tuple[list[str], int, dict[str,
     import gymnasium
 
     from shoal.envs.catalogue import current_ids, env_classes, import_packages, known_ids
+    from shoal.envs.envpool_ids import PREFIX
     from shoal.envs.importing import UserCode
 
     if pattern is not None and pattern.endswith(".py"):
@@ -70,6 +71,8 @@ def _chosen(pattern: str | None, every: bool) -> tuple[list[str], int, dict[str,
         if not names:
             raise ConfigError(f"{pattern}: defines no environment; write a class with reset and step")
         return [f"{pattern}:{name}" for name in names], 0, {}
+    if pattern is not None and pattern.startswith(PREFIX):
+        return _of_envpool(pattern), 0, {}
     failed = import_packages()
     ids = known_ids()
     found = [name for name in ids if pattern is None or _matches(name, pattern)]
@@ -84,6 +87,16 @@ def _chosen(pattern: str | None, every: bool) -> tuple[list[str], int, dict[str,
     # An old version that was asked for by its whole name is what is meant.
     shown = shown or found
     return shown, len(found) - len(shown), failed
+
+
+def _of_envpool(pattern: str) -> list[str]:
+    from shoal.envs.envpool_ids import PREFIX, envpool_ids, envpool_maker
+
+    part = pattern.removeprefix(PREFIX)
+    found = [f"{PREFIX}{name}" for name in envpool_ids() if _matches(name, part)]
+    if not found:
+        envpool_maker(pattern)  # says which are near
+    return found
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -92,7 +92,7 @@ def evaluate(
     from shoal.cli.output import guard_streams
     from shoal.cli.run_names import found_run
     from shoal.config.experiment import algorithm_name
-    from shoal.envs.making import env_maker
+    from shoal.envs.making import maker_of
     from shoal.envs.recording import RecordingOptions
     from shoal.runs.evaluation import start_cases, start_evaluation
     from shoal.runs.folders import env_text
@@ -107,7 +107,7 @@ def evaluate(
     file = _read(cases, experiment.config)
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     recording = RecordingOptions(trajectories is not None, None if video is None else video.absolute(), shown)
-    maker = env_maker(experiment.config.env, user_code, experiment.config.wrappers)
+    maker = maker_of(experiment.config, user_code)
     policy = policy_of(checkpoint, maker)
     with ExitStack() as closing:
         setup = _setup(experiment.config, maker, policy, num_workers, closing)

@@ -60,6 +60,8 @@ def replay(path: str, number: int, debug: bool, render: bool, results_dir: str |
     folder = _folder(path, results_dir)
     entry = incident_of(folder, number)
     click.echo(f"incident {number}: {_place(entry)}: {entry['cause']}")
+    if entry.get("scratch"):
+        click.echo(f"What it had written to its scratch_dir is kept in {entry['scratch']}.")
     again = EpisodeReplay(folder, entry)
     found = again.run_here(render, _debug if debug else None) if debug or render else again.run()
     incident = found.incident

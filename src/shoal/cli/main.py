@@ -31,8 +31,10 @@ COMMANDS = {
     "resume": _Lazy("shoal.cli.train", "resume", "Continue a run from its newest good checkpoint."),
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "check": _Lazy("shoal.cli.check", "check", "Try everything on an environment that training will do to it."),
+    "profile": _Lazy("shoal.cli.profile", "profile", "Predict where the time will go, and how many workers to use."),
     "diagnose": _Lazy("shoal.cli.diagnose", "diagnose", "Find out why a run does not learn, and what to set."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
+    "runs": _Lazy("shoal.cli.runs", "runs", "List runs and how they stand; delete or move them."),
     "incidents": _Lazy("shoal.cli.incidents", "incidents", "List the failures of a run's environments."),
     "replay": _Lazy("shoal.cli.incidents", "replay", "Run the episode of a failure again."),
     "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a private Ray cluster, on the hosts of this job."),
@@ -47,6 +49,7 @@ COMMANDS = {
     "config": _Lazy("shoal.cli.config", "config", "Show every configuration key, or check a file."),
     "envs": _Lazy("shoal.cli.envs", "envs", "List the environments that can be trained here."),
     "algorithms": _Lazy("shoal.cli.algorithms", "algorithms", "List the algorithms, and where each comes from."),
+    "presets": _Lazy("shoal.cli.presets", "presets", "List tuned settings for known environments."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
     "help": _Lazy("shoal.cli.main", "help_command", "Show the help of a command."),
     "version": _Lazy("shoal.cli.main", "version", "Show shoal's version."),
@@ -70,7 +73,8 @@ FOREIGN_COMMANDS = {
     "continue": "resume",
     "sbatch": "submit",
     "qsub": "submit",
-    "list": "jobs",
+    "list": "runs",
+    "ls": "runs",
 }
 """What other tools call these commands."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from shoal.cli.completion import keys, results
+from shoal.cli.completion import keys, presets, results
 
 FOLDER = "Folder to search for runs of that NAME; default: ~/shoal_results."
 
@@ -17,6 +19,9 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 TAKEN = {"--name-env": "--env"}
 """Options of other tools that mean exactly what one of ours does, and are taken for it."""
+
+OWN_PRESET = "true"
+"""What `--preset` without a name stands for, as in a file."""
 
 OFF = ("0", "false", "no", "none", "off", "cpu")
 _SENTENCE = re.compile(r"write (?P<key>\w+): (?P<value>\w+) in config(, and (?P<more>\w+): (?P<other>\w+))?")
@@ -45,6 +50,35 @@ def wrap_option(function: T) -> T:
     """`--wrap NAME[:KEY=VALUE,...]`, for commands that make environments."""
     text = "Wrap the environment; repeatable, applied in order."
     return click.option("--wrap", "wraps", multiple=True, metavar="NAME[:KEY=VALUE,...]", help=text)(function)
+
+
+def call_timeout_option(function: T) -> T:
+    """`--timeout SECONDS`, for commands that try an environment."""
+    text = "Seconds that one call of the environment may take."
+    kind = click.FloatRange(0, min_open=True)
+    return click.option("--timeout", type=kind, default=60.0, show_default=True, help=text)(function)
+
+
+def preset_option(function: T) -> T:
+    """`--preset [NAME]`: without a name it is the environment's own."""
+    text = "Start from tuned settings for the environment, or from those of this NAME; `shoal presets` lists them."
+    option = click.option(
+        "--preset", is_flag=False, flag_value=OWN_PRESET, metavar="[NAME]", shell_complete=presets, help=text
+    )
+    return option(function)
+
+
+def asked_preset(value: str | None, what: str | Path | None, command: str) -> str | bool | None:
+    """What `--preset` asks for; a sentence where it has swallowed `what` the command is about."""
+    if value is None or value == OWN_PRESET:
+        return None if value is None else True
+    if what is None:
+        from shoal.config.presets import all_presets
+
+        preset = all_presets().get(value)
+        words = f"{_quoted(value)} --preset" if preset is None else f"{preset.env} --preset {value}"
+        raise click.UsageError(f"--preset takes the word after it for its name; type `{command} {words}`.")
+    return value
 
 
 def where_option() -> Callable[[T], T]:
@@ -172,13 +206,13 @@ def _key(word: str) -> str | None:
     from shoal.config.vocabulary import EXPERIMENT_KEYS, SWEEP_KEYS
     from shoal.errors import ConfigError
 
-    inside = {path: None for algorithm in ALGORITHMS.values() for path in key_paths(algorithm)}
-    keys = [*EXPERIMENT_KEYS, *SWEEP_KEYS, *inside]
-    try:
-        found = full_path(word, keys)
-    except ConfigError:
-        return None
-    return found if found in keys else None
+    for algorithm in ALGORITHMS.values():  # PPO first: another may have a second key of that name
+        keys = [*EXPERIMENT_KEYS, *SWEEP_KEYS, *key_paths(algorithm)]
+        with suppress(ConfigError):
+            found = full_path(word, keys)
+            if found in keys:
+                return found
+    return None
 
 
 def _written(key: str, value: str | None) -> str:

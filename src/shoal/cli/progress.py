@@ -42,6 +42,8 @@ def activity_phrases(activity: Activity, phase: str, now: float) -> list[str]:
     if activity.kind == "evaluating":
         return [f"{head} evaluating {so_far}"]
     steps, due = activity.sampled(), activity.due
+    if not due:
+        return [f"{head} {steps:,} steps of whole episodes {so_far}"]
     if steps >= due:
         return [f"{head} {steps:,} steps are sampled, the agent learns from them {so_far}"]
     if activity.workers:

@@ -23,6 +23,7 @@ def follow(run: Run, quiet: bool) -> None:
     from shoal.cli.live import open_view
     from shoal.cli.output import guard_streams, report_lost_streams
     from shoal.runs.folders import env_label
+    from shoal.runs.preset_notes import preset_hint
 
     streams = guard_streams()
     for note in run.notes:
@@ -37,6 +38,8 @@ def follow(run: Run, quiet: bool) -> None:
         click.echo(f"{title} continues from {short_path(run.resumed_from)}")
     else:
         click.echo(f"{title} in {short_path(run.folder)}")
+        if (hint := preset_hint(experiment)) is not None:
+            click.echo(hint)
     _flush()
     level = experiment.config.log_level
     try:

@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import algorithms, environments, runs
-from shoal.cli.options import Command, protocol_option, set_option, stop_option, where_option, wrap_option
+from shoal.cli.options import (
+    Command,
+    asked_preset,
+    preset_option,
+    protocol_option,
+    set_option,
+    stop_option,
+    where_option,
+    wrap_option,
+)
 from shoal.config.algorithms import BUILT_IN
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.config.experiment import Experiment
+    from shoal.envs.importing import UserCode
 
 ALGORITHM_HELP = f"Algorithm: {', '.join(BUILT_IN)}, or one that `shoal algorithms` lists."
 
@@ -62,10 +72,13 @@ class TrainCommand(Command):
 @click.option(
     "--env", "env_option", metavar="ENV", shell_complete=environments, help="The environment; the same as the argument."
 )
+@preset_option
 @protocol_option
 @wrap_option
 @click.option(
-    "--num-workers", type=WorkerCount(), help="Number of sampling processes; 0: only this one; auto: use all cores."
+    "--num-workers",
+    type=WorkerCount(),
+    help="Number of sampling processes; 0: only this one; auto: what is fastest.",
 )
 @click.option(
     "--num-cpus",
@@ -104,6 +117,7 @@ def train(
     file: Path | None,
     run_name: str | None,
     env_option: str | None,
+    preset: str | None,
     protocol: str | None,
     wraps: tuple[str, ...],
     num_workers: int | str | None,
@@ -130,6 +144,7 @@ def train(
     """
     env, file = argument_or_file(env, file)
     env = _environment(env, env_option)
+    own_preset = asked_preset(preset, env or file, "shoal train")
     if env is None and file is None:
         raise click.UsageError(
             "There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`."
@@ -139,6 +154,7 @@ def train(
     flags: dict[str, Any] = {
         "env": env_of(env, protocol, "shoal train"),
         "run": run_name,
+        "preset": own_preset,
         "config.wrappers": [parse_wrap(text) for text in wraps] or None,
         "config.num_workers": _num_workers(num_workers, local_mode),
         "config.num_gpus": num_gpus,
@@ -165,9 +181,7 @@ def train(
         # What is wrong with the last experiment is told before the first one trains.
         resolved = [checked(experiment, user_code) for experiment in experiments]
     if dry_run:
-        from shoal.config.experiment import experiment_yaml
-
-        click.echo("\n".join(experiment_yaml(experiment).rstrip() for experiment, _ in resolved))
+        _show([experiment for experiment, _ in resolved])
         return
     if num_cpus is not None:
         _limit_threads(experiments, num_cpus)
@@ -178,6 +192,17 @@ def train(
 
     for experiment in experiments:
         follow(Run.open(experiment, new, user_code), quiet)
+
+
+def _show(experiments: Sequence[Experiment]) -> None:
+    """Print what a dry run would train."""
+    from shoal.config.experiment import experiment_yaml
+    from shoal.runs.preset_notes import preset_note
+
+    for experiment in experiments:
+        if note := preset_note(experiment):
+            click.echo(note, err=True)
+    click.echo("\n".join(experiment_yaml(experiment).rstrip() for experiment in experiments))
 
 
 def _environment(argument: str | None, option: str | None) -> str | None:
@@ -284,6 +309,28 @@ def experiments_of(file: Path | None, overrides: list[tuple[str, Any]]) -> list[
     if len(set(names)) < len(names):
         raise click.UsageError(f"--name gives all {len(names)} experiments of {file} the same name; leave it out.")
     return experiments
+
+
+def experiments_to_try(
+    env: str | None,
+    file: Path | None,
+    protocol: str | None,
+    wraps: Sequence[str],
+    sets: Sequence[str],
+    command: str,
+    run_name: str | None = None,
+) -> tuple[list[Experiment], UserCode]:
+    """The experiments of a command that tries environments and trains nothing, and where their code is."""
+    from shoal.config.wrappers import parse_wrap
+    from shoal.envs.importing import UserCode
+
+    flags: dict[str, Any] = {
+        "env": env_of(env, protocol, command),
+        "run": run_name,
+        "config.wrappers": [parse_wrap(text) for text in wraps] or None,
+    }
+    user_code = UserCode.at(*([file.parent] if file else []), ".")
+    return experiments_of(file, _overrides(flags, sets)), user_code
 
 
 def _with_workers(experiment: Experiment, num_cpus: int | None) -> Experiment:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.options import Command, set_option, stop_option
+from shoal.cli.options import Command, asked_preset, preset_option, set_option, stop_option
 from shoal.cli.train import argument_or_file, limits
 from shoal.errors import ConfigError
 
@@ -26,6 +26,7 @@ NUM_EXAMPLES = 3
 @click.command(cls=Command)
 @click.argument("argument", metavar="[FILE]", required=False, type=click.Path())
 @click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="YAML file with one or more sweeps.")
+@preset_option
 @click.option("--num-samples", type=click.IntRange(1), help="Number of trials to draw (for each point of the grids).")
 @click.option("--metric", metavar="NAME", help="Result by which trials are ranked; needs --mode.")
 @click.option(
@@ -54,6 +55,7 @@ NUM_EXAMPLES = 3
 def tune(
     argument: str | None,
     file: Path | None,
+    preset: str | None,
     num_samples: int | None,
     metric: str | None,
     mode: str | None,
@@ -85,6 +87,7 @@ def tune(
     from shoal.config.overrides import parse_override
 
     flags = {
+        "preset": asked_preset(preset, file or resumed, "shoal tune"),
         "num_samples": num_samples,
         "metric": metric,
         "mode": mode,
@@ -116,7 +119,8 @@ def tune(
     from shoal.envs.importing import UserCode
 
     user_code = UserCode.at(file.parent)
-    _check_environments(sweeps, user_code)
+    for note in _check_environments(sweeps, user_code):
+        click.echo(note, err=dry_run)
     if dry_run:
         click.echo("\n\n".join(described(sweep) for sweep in sweeps))
         return
@@ -200,13 +204,20 @@ def _choice_text(chosen: MethodChoice) -> str:
     return f"{chosen.type} ({options})" if options else chosen.type
 
 
-def _check_environments(sweeps: list[Sweep], user_code: UserCode) -> None:
-    """Find what is wrong with an environment before Ray is started; it is that of the first trial."""
+def _check_environments(sweeps: list[Sweep], user_code: UserCode) -> list[str]:
+    """Find what is wrong with an environment before Ray is started, and what to tell of presets.
+
+    It is the environment of the first trial.
+    """
     from shoal.config.sweep import experiment_with
+    from shoal.runs.preset_notes import preset_note
     from shoal.runs.run import checked
 
-    for sweep in sweeps:
-        checked(experiment_with(sweep, _examples(sweep)[0], None), user_code)
+    experiments = [experiment_with(sweep, _examples(sweep)[0], None) for sweep in sweeps]
+    for experiment in experiments:
+        checked(experiment, user_code)
+    notes = [preset_note(experiment) for experiment in experiments]
+    return [note for note in notes if note is not None]
 
 
 def _check_cores(num_cpus: int | None, ray_address: str | None) -> None:

@@ -20,6 +20,11 @@ BUILT_IN: dict[str, str] = {
     "PPO": "shoal.config.ppo:PPOConfig",
     "TRPO": "shoal.config.trpo:TRPOConfig",
     "DQN": "shoal.config.dqn:DQNConfig",
+    "SAC": "shoal.config.sac:SACConfig",
+    "ES": "shoal.config.evolution:ESConfig",
+    "ARS": "shoal.config.evolution:ARSConfig",
+    "CEM": "shoal.config.evolution:CEMConfig",
+    "CMAES": "shoal.config.evolution:CMAESConfig",
 }
 """Every algorithm of shoal's own, with the place of its configuration class."""
 

@@ -24,6 +24,7 @@ from shoal.config.changing import changed
 from shoal.config.fields import MAX_DEPTH, STRICT, Count, Flag, Size, Text
 from shoal.config.model import ModelConfig
 from shoal.config.overrides import Override, set_in
+from shoal.config.presets import PresetName, fold_preset
 from shoal.config.problems import got, printable, sentences
 from shoal.config.search_spaces import space_kind, spaces_in
 from shoal.config.settings import AlgorithmConfig, key_paths
@@ -62,6 +63,10 @@ class Experiment(BaseModel):
     """The result whose largest value makes a checkpoint the best, which is kept; min- before its name: the smallest.
 
     `shoal evaluate RUN --best` finds it; null: no best checkpoint is kept."""
+    preset: PresetName = None
+    """Tuned settings for a known environment, below those that are set here: a name, or true for the environment's own.
+
+    `shoal presets` lists them. In config.yaml it is the name, and the settings are in config; null: none."""
     results_dir: Text = "~/shoal_results"
     """Folder of all runs, which are written to results_dir/name/run; ~ and $VAR are expanded."""
     restore: Text | None = None
@@ -213,6 +218,7 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
         raise ConfigError(f"{searched[0]}: {what}, or give every key one value")
     body, problems = with_env_in_config(tree)
     problems += apply_overrides(body, overrides)
+    problems += fold_preset(body)
     keys = body.pop("config")
     if isinstance(keys, dict) and keys.get("env") is None:
         problems.append("env: is missing; write env: with an id such as CartPole-v1, module:Class or file.py:Class")

@@ -8,13 +8,13 @@ from typing import Any
 
 from shoal.config.vocabulary import EXPERIMENT_KEYS, FOREIGN, nearest
 
-_TRAINERS = "there are shoal.PPO, shoal.TRPO and shoal.DQN"
+_TRAINERS = "there are shoal.PPO, shoal.TRPO, shoal.DQN and shoal.SAC"
 _CONFIG = "a configuration is a dictionary: shoal.PPO(env='CartPole-v1', config={'lr': 1e-3})"
 _RAY = "shoal starts Ray by itself, or joins the one that your program has joined by ray.init"
 
 _SHOAL: Mapping[str, str] = {
-    "rllib": "RLlib's trainers are here themselves: shoal.PPO, shoal.TRPO, shoal.DQN",
-    "agents": "RLlib's trainers are here themselves: shoal.PPO, shoal.TRPO, shoal.DQN",
+    "rllib": "RLlib's trainers are here themselves: shoal.PPO, shoal.TRPO, shoal.DQN, shoal.SAC",
+    "agents": "RLlib's trainers are here themselves: shoal.PPO, shoal.TRPO, shoal.DQN, shoal.SAC",
     "DEFAULT_CONFIG": "type shoal.ppo.DEFAULT_CONFIG, or shoal.PPO.get_default_config()",
     "init": f"leave it out: {_RAY}",
     "shutdown": "type trainer.stop(), or with shoal.PPO(...) as trainer",
@@ -227,4 +227,4 @@ def _of_class(name: str) -> str | None:
     return _CONFIG if name.endswith("Config") else None
 
 
-_ALGORITHMS = ("A2C", "A3C", "APPO", "ARS", "BC", "CQL", "DDPG", "ES", "IMPALA", "MARWIL", "PG", "SAC", "TD3")
+_ALGORITHMS = ("A2C", "A3C", "APPO", "ARS", "BC", "CQL", "DDPG", "ES", "IMPALA", "MARWIL", "PG", "TD3")

@@ -5,6 +5,7 @@ The one arithmetic of it, for the command line, the Ray session, sweeps and clus
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.config.settings import AlgorithmConfig
@@ -49,7 +50,7 @@ class Layout:
 def layout_of(config: AlgorithmConfig) -> Layout:
     """The processes of a configuration; before `num_workers: auto` is resolved, one worker stands for all."""
     is_apart = config.num_learners > 1
-    worker = _bundle(config.num_cpus_per_worker)
+    worker = _bundle(cpus_per_worker(config))
     learner = _bundle(config.num_cpus_per_learner, gpus_per_learner(config))
     return Layout(
         driver=_bundle(DRIVER_CPUS, 0 if is_apart else config.num_gpus),
@@ -59,16 +60,41 @@ def layout_of(config: AlgorithmConfig) -> Layout:
     )
 
 
+def cpus_per_worker(config: AlgorithmConfig) -> float:
+    """The CPUs of a worker: its own, or those of its environments' ranks, which compute while it waits for them."""
+    return max(config.num_cpus_per_worker, config.envs_per_worker * config.env_ranks)
+
+
 def gpus_per_learner(config: AlgorithmConfig) -> float:
     """The share of the GPUs that each learner gets."""
     return config.num_gpus / config.num_learners
 
 
 def workers_in(config: AlgorithmConfig, cpus: float) -> int:
-    """How many workers this many CPUs are enough for, beside learners and evaluation; one per CPU if they take none."""
+    """How many workers this many CPUs are enough for, beside learners and evaluation; one per CPU if they take none.
+
+    `max_concurrent_envs` may allow for fewer.
+    """
     layout = layout_of(config)
     left = cpus - total(layout.evaluators + layout.learners, "CPU")
-    return max(0, int(round(left / (config.num_cpus_per_worker or 1), DECIMALS)))
+    fit = int(round(left / (cpus_per_worker(config) or 1), DECIMALS))
+    if config.max_concurrent_envs is not None:
+        fit = min(fit, (config.max_concurrent_envs - config.num_envs_beside_training) // config.envs_per_worker)
+    return max(0, fit)
+
+
+def fits(bundles: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> bool:
+    """Whether all bundles find a place on the empty nodes, the largest first."""
+    left = [dict(node) for node in nodes]
+    for bundle in sorted(bundles, key=lambda each: (-each.get("GPU", 0.0), -each.get("CPU", 0.0))):
+        for node in left:
+            if all(node.get(name, 0.0) >= count for name, count in bundle.items()):
+                for name, count in bundle.items():
+                    node[name] -= count
+                break
+        else:
+            return False
+    return True
 
 
 def total(bundles: tuple[Bundle, ...] | list[Bundle], name: str) -> float:

@@ -116,10 +116,10 @@ class FmuConfig(BaseModel):
     """The file, a co-simulation FMU of FMI 2.0 or 3.0."""
     reward: Text
     """A formula over inputs, outputs and time: -(T - 20)**2 - 0.1*u."""
-    step_size: Positive
-    """Seconds of simulated time that one step takes."""
-    stop_time: Positive
-    """Simulated time at which an episode is truncated."""
+    step_size: Positive | None = None
+    """Seconds of simulated time that one step takes; null: that of the FMU's default experiment."""
+    stop_time: Positive | None = None
+    """Simulated time at which an episode is truncated; null: that of the FMU's default experiment."""
     terminated: Text | None = None
     """A formula that is true where an episode ends for good: T > 90 or T < 0."""
     inputs: tuple[Text, ...] | None = None
@@ -138,7 +138,10 @@ def fmu_config(value: Mapping[str, Any]) -> FmuConfig:
         return FmuConfig.model_validate(dict(value))
     except ValidationError as error:
         known = [f"env.{name}" for name in FmuConfig.model_fields]
-        raise ConfigError(sentences(error, ("env",), known)) from None
+        problems = sentences(error, ("env",), known)
+        lacks = "env.reward: is missing"
+        hint = "; an FMU has no reward of its own, so set a formula over its variables: --set env.reward='-(T - 20)**2'"
+        raise ConfigError([f"{lacks}{hint}" if problem == lacks else problem for problem in problems]) from None
 
 
 def checked_program(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from shoal.config.fields import (
     FreeMapping,
     NonNegative,
     Positive,
+    PositiveFraction,
     RecordEnv,
     RewardClipping,
     Seed,
@@ -50,6 +51,7 @@ from shoal.errors import ConfigError
 Config = TypeVar("Config", bound="AlgorithmConfig")
 
 AUTO_ENVS = 8
+AUTO_MPI_ENVS = 1
 LEAST_ENV_MEMORY_MB = 100
 
 NULL_IS_DEFAULT = (
@@ -61,6 +63,7 @@ NULL_IS_DEFAULT = (
     "exploration_config",
     "evaluation_config",
     "replay_buffer_config",
+    "q_model_config",
     "evaluation_duration",
     "training_intensity",
     "seed",
@@ -75,28 +78,49 @@ class AlgorithmConfig(Algorithm):
     """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable.
 
     A program is a mapping: {command: [./solver, --case, a], timeout_s: 60}; docs/programs.md has its keys."""
+    env_ranks: Count = 0
+    """Number of MPI ranks of each environment, each on a core of its own; 0: it starts none.
+
+    A program (env.command) is started as so many ranks; a class starts its solver with shoal.envs.run_mpi. Environments
+    then run in processes of their own, and num_envs_per_worker times env_ranks cores are reserved for each worker."""
+    max_concurrent_envs: Size | None = None
+    """Number of environments that may exist at once, training and evaluation together, for licences; null: any number.
+
+    More are refused before the start, num_workers: auto stays below it, and a sweep runs fewer trials at a time."""
+    env_resets_per_s: Positive | None = None
+    """Number of environments that may be made or reset per second, over all workers; null: any number.
+
+    Each worker has an equal share of it, and so has evaluation."""
     env_config: FreeMapping = {}
     """Configuration that the environment gets.
 
     worker_index, vector_index, env_index and num_workers are attributes of it, and so are scratch_dir, an empty folder
-    of the environment's own, and port, a free one."""
+    of the environment's own, port, a free one, and slots, the places of its MPI ranks."""
     wrappers: Wrappers = ()
     """Wrappers around each environment, from inside to outside: [{FrameStackObservation: {stack_size: 4}}].
 
     Each is the name of one of Gymnasium's, module:Class or file.py:Class, alone or with its arguments as here."""
+    preprocessor_pref: Literal["deepmind"] | None = "deepmind"
+    """How frames of Atari games are prepared; deepmind: 84 x 84 pixels in grey, the last 4 together; null: not at all.
+
+    An action is repeated for as many frames as the id says (4 for NoFrameskip ids). env_config takes
+    terminal_on_life_loss (false) and noop_max (30) as well. With wrappers, or an obs_type in env_config, nothing is
+    prepared."""
     max_env_failures: Count | None = 1000
     """Number of environment failures that a run survives; one more ends it, saved, with the cause; null: any number."""
     env_isolation: Literal["auto", "none", "process"] = "auto"
     """Where environments run: none: in the process of their worker; process: each in a process of its own.
 
     In its own process an environment may hang, crash or exit, and is replaced alone; steps are taken as environments
-    are ready, on all cores, with the same result. auto: process where a timeout or memory limit is set, else none."""
+    are ready, on all cores, with the same result. auto: process where env_ranks, a timeout or a limit is set."""
     env_step_timeout_s: Positive | None = None
     """Longest time of one step in seconds, after which the environment is ended and started again; null: no limit."""
     env_reset_timeout_s: Positive | None = None
     """Longest time of a reset, or of making an environment, in seconds; null: no limit."""
     env_memory_limit_mb: Size | None = None
     """Maximum memory of an environment's process and all that it starts, in megabytes, at least 100; null: no limit."""
+    env_scratch_limit_mb: Size | None = None
+    """Maximum size of an environment's scratch_dir in megabytes, looked at every two seconds; null: no limit."""
     env_restart_delay_s: NonNegative = 0
     """Seconds before a failed environment starts again, doubled with each further failure in a row, up to 64 times.
 
@@ -116,15 +140,18 @@ class AlgorithmConfig(Algorithm):
     """Your subclass of shoal.DefaultCallbacks, as a class, module.Class or file.py:Class; null: none."""
 
     num_workers: WorkerCount = 0
-    """Number of sampling processes; 0: everything runs in this process, without Ray; auto: as many as fit the cores.
+    """Number of sampling processes; 0: everything runs in this process, without Ray; auto: what is fastest.
 
-    Classic RLlib: 2."""
+    auto measures for some seconds at the start, as shoal profile does, and takes no more workers than fit the cores. A
+    resumed run keeps its number. Classic RLlib: 2."""
     num_envs_per_worker: EnvCount = "auto"
     """Number of environments that each worker steps as one vector; auto: 8, or those of a native vector environment.
 
-    Classic RLlib: 1; a vector needs one forward pass per step."""
+    With env_ranks, auto is 1. Classic RLlib: 1; a vector needs one forward pass per step."""
     num_cpus_per_worker: NonNegative = 1
-    """Number of cores for each worker; a fraction lets workers share a core."""
+    """Number of cores for each worker; a fraction lets workers share a core.
+
+    With env_ranks it has at least those of its environments' ranks, which it leaves to them while they compute."""
     num_learners: Size = 1
     """Number of learning processes, each with the experience of the workers on its node; 1: in the driver's process."""
     num_cpus_per_learner: NonNegative = 1
@@ -144,6 +171,12 @@ class AlgorithmConfig(Algorithm):
     """Steps of each environment that train_batch_size must be a multiple of; auto: any (classic RLlib: 200).
 
     A worker always gives its whole share of a batch at once, so this does not change what is learned."""
+    straggler_quorum: PositiveFraction | None = None
+    """Share of a worker's steps, e.g. 0.9, with which it no longer waits for its late environments; null: it waits.
+
+    These hand over the steps that they have, once some other environment has taken all of its own. Needs environments
+    in processes of their own. What is sampled depends on time then: such a run cannot be repeated or resumed exactly.
+    """
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = "truncate_episodes"
     """Whether a batch may end inside an episode, or waits until every episode in it is complete."""
     train_batch_size: Size = 2048
@@ -216,7 +249,7 @@ class AlgorithmConfig(Algorithm):
 
     Classic RLlib: unset, so every run differs."""
     restore_episodes: Flag = True
-    """Whether a resumed run replays its unfinished episodes to where they were, instead of starting new ones."""
+    """Whether a resumed run continues its unfinished episodes, by their state or a replay, or starts new ones."""
     log_level: Literal["DEBUG", "INFO", "WARN", "ERROR"] = "WARN"
     """Lowest level of messages that are shown."""
 
@@ -226,14 +259,36 @@ class AlgorithmConfig(Algorithm):
         return max(self.worker_count, 1) * self.envs_per_worker
 
     @property
+    def num_evaluation_envs(self) -> int:
+        """Environments of an evaluation in all."""
+        workers = max(self.evaluation_num_workers, 1)
+        if self.evaluation_duration_unit == "timesteps":
+            return min(workers, self.evaluation_duration)
+        return min(workers * self.envs_per_worker, self.evaluation_duration)
+
+    @property
+    def num_envs_beside_training(self) -> int:
+        """Environments that exist at the same time as those of training, at most."""
+        evaluation = 0 if self.evaluation_interval is None else self.num_evaluation_envs
+        return evaluation + (self.env_task_fn is not None)
+
+    @property
+    def starting_processes(self) -> int:
+        """Processes that share `env_resets_per_s`."""
+        evaluation = 0 if self.evaluation_interval is None else max(self.evaluation_num_workers, 1)
+        return max(self.worker_count, 1) + evaluation
+
+    @property
     def isolates_envs(self) -> bool:
         """Whether environments run in processes of their own."""
-        return self.env_isolation == "process" or (self.env_isolation == "auto" and bool(self._limits_on_envs()))
+        return self.env_isolation == "process" or (self.env_isolation == "auto" and bool(self._needs_processes()))
 
     @property
     def envs_per_worker(self) -> int:
-        """Environments of each worker; `auto` is 8 until a native vector environment has told its own number."""
-        return AUTO_ENVS if self.num_envs_per_worker == "auto" else self.num_envs_per_worker
+        """Environments of each worker; `auto` is 8 (1 with ranks) until a native vector environment tells its own."""
+        if self.num_envs_per_worker == "auto":
+            return AUTO_MPI_ENVS if self.env_ranks else AUTO_ENVS
+        return self.num_envs_per_worker
 
     @property
     def worker_count(self) -> int:
@@ -297,6 +352,7 @@ class AlgorithmConfig(Algorithm):
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
         found += self._isolation_conflicts()
+        found += self.licence_conflicts()
         if self.evaluation_parallel_to_training:
             found += [
                 f"config.evaluation_parallel_to_training: nothing is evaluated meanwhile; set {key} too"
@@ -358,10 +414,11 @@ class AlgorithmConfig(Algorithm):
             ]
         return found
 
-    def _limits_on_envs(self) -> list[str]:
-        """The keys that limit an environment, of those that are set."""
-        keys = ("env_step_timeout_s", "env_reset_timeout_s", "env_memory_limit_mb")
-        return [key for key in keys if getattr(self, key) is not None]
+    def _needs_processes(self) -> list[str]:
+        """The keys for which an environment needs a process of its own, of those that are set."""
+        keys = ("env_step_timeout_s", "env_reset_timeout_s", "env_memory_limit_mb", "env_scratch_limit_mb")
+        ranks = ["env_ranks"] if self.env_ranks else []
+        return [*(key for key in keys if getattr(self, key) is not None), *ranks]
 
     def _isolation_conflicts(self) -> list[str]:
         """What is asked of environments that run in the process of their worker, and cannot be had there."""
@@ -370,7 +427,7 @@ class AlgorithmConfig(Algorithm):
             found += [
                 f"config.{key}: in the worker's own process nobody can end an environment; "
                 "set env_isolation: process, or leave env_isolation out"
-                for key in self._limits_on_envs()
+                for key in self._needs_processes()
             ]
         if self.env_memory_limit_mb is not None and self.env_memory_limit_mb < LEAST_ENV_MEMORY_MB:
             found.append(
@@ -382,7 +439,32 @@ class AlgorithmConfig(Algorithm):
                 "config.env_restart_delay_s: in one process all environments would wait for one; "
                 "set env_isolation: process, or leave it out"
             )
+        if self.straggler_quorum is not None and not self.isolates_envs:
+            found.append(
+                "config.straggler_quorum: in one process environments step together, and none is late; "
+                "set env_isolation: process, or leave it out"
+            )
+        if self.straggler_quorum is not None and self.batch_mode == "complete_episodes":
+            found.append(
+                "config.straggler_quorum: batch_mode: complete_episodes waits for every episode; leave one of them out"
+            )
         return found
+
+    def licence_conflicts(self) -> list[str]:
+        """More environments than may exist at once."""
+        most, beside = self.max_concurrent_envs, self.num_envs_beside_training
+        if most is None or self.num_envs + beside <= most:
+            return []
+        workers = f"{self.worker_count} workers of " if self.worker_count > 1 else ""
+        told = [f"{workers}{self.envs_per_worker} environments"]
+        if self.evaluation_interval is not None:
+            told.append(f"{self.num_evaluation_envs} of evaluation")
+        if self.env_task_fn is not None:
+            told.append("1 of env_task_fn")
+        return [
+            f"config.max_concurrent_envs: {' and '.join(told)} are {self.num_envs + beside}, and {most} may exist at "
+            "once; lower num_envs_per_worker, num_workers or evaluation_duration"
+        ]
 
     def _unread(self, key: str, unread: bool, why: str) -> list[str]:
         """A key that was set although nothing reads it.

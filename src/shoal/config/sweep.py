@@ -20,10 +20,11 @@ from shoal.config.experiment import (
 )
 from shoal.config.fields import MAX_SIZE, text, whole
 from shoal.config.overrides import Override
+from shoal.config.presets import fold_preset
 from shoal.config.problems import got, printable
 from shoal.config.result_names import is_result_name, result_hint
 from shoal.config.search_spaces import Setting as Setting
-from shoal.config.search_spaces import combinations, find_settings
+from shoal.config.search_spaces import combinations, find_settings, space_kind
 from shoal.config.stop_criteria import limit_of
 from shoal.config.sweep_checks import MUTATIONS, conflicts, resolved
 from shoal.config.sweep_checks import trial_count as trial_count
@@ -59,6 +60,8 @@ def sweep_from(
     body, problems = with_env_in_config(tree)
     problems += apply_overrides(body, overrides, SWEEP_KEYS)
     words = {key: body.pop(key) for key in SWEEP_KEYS if key in body}
+    if check_experiment and not any(space_kind(one) for one in (body["config"].get("env"), body.get("run"))):
+        problems += fold_preset(body)  # now, so that it is the same for all trials also where the sweep is resumed
     settings, wrong = find_settings(body) if check_experiment else find_settings(body, ("config",))
     sweep, misspelt = _with_words(
         Sweep(str(body.get("name", "default")), body, tuple(settings)), words, check_experiment

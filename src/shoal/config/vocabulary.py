@@ -19,6 +19,7 @@ EXPERIMENT_KEYS = (
     "checkpoint_at_end",
     "keep_checkpoints_num",
     "checkpoint_score_attr",
+    "preset",
     "results_dir",
     "restore",
     "config",
@@ -147,6 +148,16 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "vf_iters": "config.num_sgd_iter",
         "vf_stepsize": "config.lr",
         "vf_lr": "config.lr",
+        # Evolution, in classic RLlib and modular_rl
+        "stepsize": "config.lr",
+        "sgd_stepsize": "config.lr",
+        "episodes_per_batch": "config.num_rollouts",
+        "num_perturbations": "config.num_rollouts",
+        "popsize": "config.num_rollouts",
+        "population_size": "config.num_rollouts",
+        "sigma0": "config.noise_stdev",
+        "noise_std": "config.noise_stdev",
+        "eval_prob": "set evaluation_interval: an evaluation takes the centre of the search",
         # Memory, here and there
         "lstm_hidden_size": "config.model.lstm_cell_size",
         "lstm_size": "config.model.lstm_cell_size",
@@ -166,7 +177,6 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "gradient_steps": "config.training_intensity",
         "num_steps_sampled_before_learning_starts": "config.learning_starts",
         "min_sample_timesteps_per_iteration": "config.timesteps_per_iteration",
-        "tau": "the target network is copied whole, every target_network_update_freq steps; leave it out",
         "ou_sigma": "the spread of actions is the policy's own, and learned; leave it out",
         "ou_base_scale": "the spread of actions is the policy's own, and learned; leave it out",
         "initial_scale": "write type: GaussianNoise and stddev_schedule: [[0, 1.0], [10000, 0.1]]",
@@ -175,6 +185,16 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "random_timesteps": "actions are random from the first step on; leave it out",
         "noisy": "write exploration_config: {type: EpsilonGreedy} in config, or leave it out",
         "num_atoms": "action values are single numbers, without a distribution; leave it out",
+        # Soft actor-critic, here and there
+        "policy_model_config": "config.model",
+        "policy_model": "config.model",
+        "q_model": "config.q_model_config",
+        "actor_learning_rate": "config.lr",
+        "critic_learning_rate": "config.lr",
+        "entropy_learning_rate": "config.lr",
+        "optimization": "write lr in config, which is that of policy, critics and temperature",
+        "store_buffer_in_checkpoints": "a checkpoint always has the replay buffer; leave it out",
+        "polyak": "config.tau",
         # Sweeps
         "tune_config": "its keys belong in the experiment: num_samples, metric, mode, scheduler, search_alg",
         "run_config": "its keys belong in the experiment: name, stop, results_dir",
@@ -212,6 +232,7 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
 
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
+        "ent_coef": "config.initial_alpha",
         "batch_size": "config.train_batch_size",
         "minibatch_size": "config.train_batch_size",
         "sgd_minibatch_size": "config.train_batch_size",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from shoal.config.layout import layout_of, total, workers_in
+from shoal.config.changing import unchecked
+from shoal.config.layout import cpus_per_worker, fits, layout_of, total, workers_in
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.machine.cores import cores
 from shoal.machine.memory import available_memory, bytes_text
+
+progress = logging.getLogger("shoal.progress")
 
 MOST_PER_CORE = 16  # CPUs that workers of a private Ray may ask for, for each core of the machine
 PROCESS_BYTES = 60 << 20  # that a worker takes before it has an environment, at the least
@@ -20,7 +24,7 @@ LEARNING_COPIES = 4  # of the parameters where they are learned: themselves, the
 def check_cluster(config: AlgorithmConfig, have: Mapping[str, float], who_has: str) -> None:
     """Refuse what would wait for a core or a GPU of a Ray that is there already, forever."""
     count = config.worker_count
-    parts = [f"{count} worker{'s' * (count != 1)} of {config.num_cpus_per_worker:g} CPUs"]
+    parts = [f"{count} worker{'s' * (count != 1)} of {cpus_per_worker(config):g} CPUs{_ranks(config)}"]
     if config.num_learners > 1:
         parts.append(f"{config.num_learners} learners of {config.num_cpus_per_learner:g}")
     if config.evaluation_num_workers:
@@ -36,6 +40,50 @@ def check_cluster(config: AlgorithmConfig, have: Mapping[str, float], who_has: s
         raise ConfigError(f"config.num_gpus: {layout.gpus:g} are asked for, {who_has} {have.get('GPU', 0.0):g}")
 
 
+def check_nodes(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]]) -> None:
+    """Refuse workers that fit the cluster as a whole, but not its hosts: a process and its ranks are on one of them."""
+    layout, most = layout_of(config), max((node.get("CPU", 0.0) for node in nodes), default=0.0)
+    needed = cpus_per_worker(config)
+    if layout.workers and needed > most:
+        if config.env_ranks > most:
+            advice = f"use env_ranks: {most:g} at most, or larger hosts"
+        elif config.env_ranks:
+            advice = f"use num_envs_per_worker: {int(most // config.env_ranks)} at most, and more workers"
+        else:
+            advice = f"use num_cpus_per_worker: {most:g} at most"
+        key = "env_ranks" if config.env_ranks else "num_cpus_per_worker"
+        raise ConfigError(
+            f"config.{key}: a worker needs {needed:g} CPUs{_ranks(config)} of one host, and the largest offers "
+            f"{most:g}; {advice}"
+        )
+    if config.env_ranks and not fits(layout.started, nodes):
+        sizes = ", ".join(f"{node.get('CPU', 0.0):g}" for node in nodes)
+        raise ConfigError(
+            f"config.num_workers: {len(layout.started)} processes of {needed:g} CPUs{_ranks(config)} do not fit on "
+            f"hosts that offer {sizes}; use num_workers: {workers_on(config, nodes)}, or auto"
+        )
+
+
+def workers_on(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]]) -> int:
+    """As `workers_in`, for hosts of which each has whole workers only."""
+    count = workers_in(config, sum(node.get("CPU", 0.0) for node in nodes))
+    while count and config.env_ranks and not fits(layout_of(unchecked(config, num_workers=count)).started, nodes):
+        count -= 1
+    return count
+
+
+def check_ranks_here(config: AlgorithmConfig) -> None:
+    """Refuse more ranks than this machine can bear, where environments are in processes of this one; tell of many."""
+    ranks, here = config.num_envs * config.env_ranks, cores()
+    if ranks > MOST_PER_CORE * here:
+        raise ConfigError(
+            f"config.env_ranks: {config.num_envs} environments of {config.env_ranks} ranks need {ranks} slots, and "
+            f"this machine has {here} cores (the limit is {MOST_PER_CORE} ranks for each); use fewer of them"
+        )
+    if ranks > here:
+        progress.info("%d ranks share the %d cores of this machine, and are not bound to them", ranks, here)
+
+
 def check_machine(config: AlgorithmConfig) -> None:
     """Refuse more processes than this machine can bear, where they are to run on a Ray of our own.
 
@@ -45,6 +93,8 @@ def check_machine(config: AlgorithmConfig) -> None:
     layout, most = layout_of(config), MOST_PER_CORE * here
     count = len(layout.started)
     fit = workers_in(config, most)
+    if config.env_ranks:
+        check_nodes(config, [{"CPU": float(most)}])
     if layout.cpus > most:
         advice = f"use num_workers: {max(fit, 1)}, or auto"
         if config.worker_count:
@@ -97,6 +147,12 @@ def least_parameters(config: AlgorithmConfig) -> int:
 
 def _weights(widths: Sequence[int]) -> int:
     return sum(a * b for a, b in pairwise(widths))
+
+
+def _ranks(config: AlgorithmConfig) -> str:
+    """What a worker's CPUs are for, where they are its environments' ranks."""
+    count, ranks = config.envs_per_worker, config.env_ranks
+    return f" ({count} environment{'s' * (count != 1)} of {ranks} rank{'s' * (ranks != 1)})" if ranks else ""
 
 
 def _counted(config: AlgorithmConfig) -> str:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.config.layout import cpus_per_worker
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
@@ -45,7 +46,7 @@ class RayEvaluators:
 
     def __init__(self, config: AlgorithmConfig, policy: Policy, user_code: UserCode, session: Session) -> None:
         self._ray = session.ray
-        self._remote = self._ray.remote(num_cpus=config.num_cpus_per_worker, max_restarts=0)(RemoteEvaluator)
+        self._remote = self._ray.remote(num_cpus=cpus_per_worker(config), max_restarts=0)(RemoteEvaluator)
         spaces = policy.obs_spec.space, policy.action_spec.space
         self._arguments = without_gpu(config), spaces, user_code
         self._actors = [self._remote.remote(*self._arguments) for _ in range(config.evaluation_num_workers)]

@@ -296,6 +296,7 @@ def _empty(batch: Batch) -> Batch:
         final_obs=tuple(part[:0] for part in batch.final_obs),
         final_at=batch.final_at[:0],
         carried=carried,
+        cut=None,
         **{name: getattr(batch, name)[:, :0] for name in names},
     )
 

@@ -6,18 +6,19 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 from shoal.config.changing import unchecked
-from shoal.config.layout import layout_of, workers_in
+from shoal.config.layout import layout_of
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.machine.cores import cores
 from shoal.machine.ray_variables import TOKEN_MODE
-from shoal.parallel.capacity import check_cluster, check_machine, check_network
+from shoal.parallel.capacity import check_cluster, check_machine, check_network, check_nodes, workers_on
 from shoal.parallel.private_ray import PrivateRay, reread_token, start_private_ray
 from shoal.parallel.ray_address import inspect_cluster, named_address
 from shoal.parallel.ray_logs import crash_summary, output_lines
@@ -74,6 +75,7 @@ def connect(config: AlgorithmConfig) -> Session:
     if address is not None:
         try:
             check_cluster(config, session.ray.cluster_resources(), f"the Ray cluster at {address} has")
+            check_nodes(config, _nodes(session.ray))
         except BaseException:
             session.ray.shutdown()
             raise
@@ -116,14 +118,20 @@ def reserved_resources(ray: Any) -> dict[str, float] | None:
 
 
 def workers_that_fit(config: AlgorithmConfig) -> int:
-    """What `num_workers: auto` comes to: as many as there are cores for beside learners, and one for each of them."""
+    """The most that `num_workers: auto` may be: what there are cores for beside learners, and one for each of these."""
     running = sys.modules.get("ray")
-    have: float = cores()
+    nodes: list[Mapping[str, float]] = [{"CPU": cores()}]
     if named_address() is not None or (running is not None and running.is_initialized()):
         # A look at what is there takes nothing of it.
         session = connect(unchecked(config, num_workers=0, num_learners=1, evaluation_num_workers=0))
-        have = (reserved_resources(session.ray) or session.ray.available_resources()).get("CPU", 0.0)
-    return max(config.num_learners, workers_in(config, have))
+        have = reserved_resources(session.ray) or session.ray.available_resources()
+        nodes = _nodes(session.ray) if config.env_ranks else [have]
+    return max(config.num_learners, workers_on(config, nodes))
+
+
+def _nodes(ray: Any) -> list[Mapping[str, float]]:
+    """What each host of the cluster offers."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _wait_for_room(ray: Any, config: AlgorithmConfig) -> None:

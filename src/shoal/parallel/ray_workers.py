@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from shoal.config.changing import unchecked
+from shoal.config.layout import cpus_per_worker
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample, SampleSummary, concatenate
 from shoal.data.state import State
@@ -173,14 +174,14 @@ class RayWorkers:
         return WorkerSlot(index, actor, actor.start.remote(None))
 
     def _actor(self, index: int, generation: int) -> Any:
-        remote = self._ray.remote(num_cpus=self._config.num_cpus_per_worker, max_restarts=0)(RemoteWorker)
+        remote = self._ray.remote(num_cpus=cpus_per_worker(self._config), max_restarts=0)(RemoteWorker)
         return remote.remote(without_gpu(self._config), self._maker, index, generation)
 
     def _ask_for_fragments(self, steps: int) -> PendingFragments:
         """Ask all workers that are up for a fragment with the present weights; wait for one if none is."""
         self._admit_started()
         weights: Any = self.policy.get_state()
-        if len(self._slots) * weights.arrays["params"].nbytes > MOST_SENT_BYTES:
+        if len(self._slots) * sum(array.nbytes for array in weights.arrays.values()) > MOST_SENT_BYTES:
             weights = self._ray.put(weights)
         asked = PendingFragments()
         for slot in self._slots:

@@ -45,11 +45,12 @@ class RemoteWorker:
         """
         import ray
 
-        self.worker = Worker(self._config, self._maker, self._worker_index)
+        config, node = self._config, ray.get_runtime_context().get_node_id()
+        host_slots = slots_of(ray, node) if config.env_ranks else None
+        self.worker = Worker(config, self._maker, self._worker_index, host_slots=host_slots)
         if state is not None:
             self.worker.set_state([state])
-        node, num_envs = ray.get_runtime_context().get_node_id(), self.worker.vector.num_envs
-        location = WorkerLocation(socket.gethostname(), os.getpid(), node, num_envs)
+        location = WorkerLocation(socket.gethostname(), os.getpid(), node, self.worker.vector.num_envs)
         return location, self.worker.observation_space, self.worker.action_space
 
     def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, SampleSummary, State], Batch]:
@@ -78,3 +79,9 @@ class RemoteWorker:
     def stop(self) -> None:
         """Close the environments."""
         self.worker.stop()
+
+
+def slots_of(ray: Any, node_id: str) -> int:
+    """How many CPUs a node of the cluster offers, which are the slots of its environments' ranks."""
+    (node,) = [node for node in ray.nodes() if node["NodeID"] == node_id]
+    return int(node["Resources"].get("CPU", 0))

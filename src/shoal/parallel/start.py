@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 
-from shoal.config.settings import AlgorithmConfig, Config
+from shoal.config.settings import AlgorithmConfig
 from shoal.envs.importing import UserCode
 from shoal.envs.making import EnvMaker
 from shoal.models.policy import Policy
-from shoal.parallel.capacity import check_network
+from shoal.parallel.capacity import check_network, check_ranks_here
 from shoal.parallel.evaluators import Evaluators, LocalEvaluators
 from shoal.parallel.group import Alone
 from shoal.parallel.learner import Learner, MakeLearner
@@ -20,19 +20,11 @@ from shoal.sampling.worker import Worker
 progress = logging.getLogger("shoal.progress")
 
 
-def with_worker_count(config: Config) -> Config:
-    """The configuration with `num_workers: auto` resolved."""
-    if config.num_workers != "auto":
-        return config
-    from shoal.parallel.ray_session import workers_that_fit
-
-    return config.with_worker_count(workers_that_fit(config))
-
-
 def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
     """One worker in this process (`num_workers: 0`), or Ray actors; their `stop` ends them."""
     if config.worker_count == 0:
         check_network(config, is_private=False)
+        check_ranks_here(config)
         progress.info("making %s", _environments(config) or "the environments")
         return Worker(config, maker)
     from shoal.parallel.ray_session import connect

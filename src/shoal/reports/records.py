@@ -30,13 +30,13 @@ from shoal.data.results import numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
+from shoal.runs.outcomes import OUTCOME_FILE as OUTCOME_FILE
 from shoal.version import __version__
 
 if TYPE_CHECKING:
     from shoal.envs.importing import UserCode
 
 TRIALS_FILE = "trials.json"
-OUTCOME_FILE = "outcome.json"
 BEGINNING_FILE = ".trial.json"
 DONE_FILE = ".done"
 FAILURE_FILE = ".failed"

@@ -129,7 +129,7 @@ def lost_again(facts: RunFacts) -> Iterator[Finding]:
 def few_episodes(facts: RunFacts) -> Iterator[Finding]:
     """An iteration learns from parts of episodes only."""
     ended, length = facts.late("episodes_this_iter"), facts.last("episode_len_mean")
-    if facts.config.acts_by_value or not facts.episodes or len(ended) < 2 or ended.mean() >= 1:
+    if facts.config.learns_from_replay or not facts.episodes or len(ended) < 2 or ended.mean() >= 1:
         return
     text = (
         f"an iteration has {number_text(facts.last('timesteps_this_iter'))} steps and episodes have "
@@ -182,6 +182,8 @@ def _exploring(facts: RunFacts) -> str:
         return f"--set config.exploration_config.epsilon_timesteps={max(2 * facts.steps, 10_000)}"
     if "entropy_coeff" in type(facts.config).model_fields:
         return "--set config.entropy_coeff=0.01"
+    if "initial_alpha" in type(facts.config).model_fields:
+        return f"--set config.initial_alpha={10 * getattr(facts.config, 'initial_alpha', 0.02):.2g}"
     return f"--set config.train_batch_size={2 * facts.config.train_batch_size}"
 
 

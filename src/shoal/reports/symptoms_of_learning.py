@@ -65,7 +65,7 @@ def large_weights(facts: RunFacts) -> Iterator[Finding]:
 
 
 def values_diverge(facts: RunFacts) -> Iterator[Finding]:
-    """DQN's values are far from any return that there was."""
+    """The values of actions are far from any return that there was."""
     q = facts.last("learner/mean_q")
     returns = np.concatenate([facts.series("episode_reward_max"), facts.series("episode_reward_min")])
     if not q or not len(returns) or are_rewards_scaled(facts.config):
@@ -74,8 +74,10 @@ def values_diverge(facts: RunFacts) -> Iterator[Finding]:
     if abs(q) <= DIVERGED * largest:
         return
     text = f"the mean value is {number_text(q)}, and no return was larger than {number_text(largest)}: values diverge"
-    freq = 4 * getattr(facts.config, "target_network_update_freq", 500)
-    remedy = f"--set config.lr={facts.config.lr / 5:.2g} --set config.target_network_update_freq={freq}"
+    slower = f"target_network_update_freq={4 * getattr(facts.config, 'target_network_update_freq', 500)}"
+    if "tau" in type(facts.config).model_fields:
+        slower = f"tau={getattr(facts.config, 'tau', 0.005) / 4:.2g}"
+    remedy = f"--set config.lr={facts.config.lr / 5:.2g} --set config.{slower}"
     yield Finding("values diverge", "problem", text, remedy)
 
 
@@ -267,7 +269,7 @@ def lr_gone(facts: RunFacts) -> Iterator[Finding]:
 def small_batch(facts: RunFacts) -> Iterator[Finding]:
     """Too few steps for a direction to be seen."""
     config = facts.config
-    if facts.is_learning or config.acts_by_value:
+    if facts.is_learning or config.learns_from_replay:
         return
     minibatch = getattr(config, "sgd_minibatch_size", SMALL_MINIBATCH)
     if config.train_batch_size < SMALL_BATCH:
@@ -310,8 +312,8 @@ def small_replay(facts: RunFacts) -> Iterator[Finding]:
 
 
 def not_begun(facts: RunFacts) -> Iterator[Finding]:
-    """DQN has not learned from anything yet."""
-    if not facts.config.acts_by_value or facts.series("learner/num_updates").sum():
+    """An algorithm with replay has not learned from anything yet."""
+    if not facts.config.learns_from_replay or facts.series("learner/num_updates").sum():
         return
     starts = getattr(facts.config, "learning_starts", 0)
     text = f"nothing was learned yet: {facts.steps:,} steps, and learning begins after {starts:,}"

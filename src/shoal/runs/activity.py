@@ -23,7 +23,7 @@ class Activity:
     iteration: int = 0
     since: float = field(default_factory=monotonic)
     sampled: Callable[[], int] = int  # steps of this iteration so far
-    due: int = 0  # steps that the iteration takes in all
+    due: int = 0  # steps that the iteration takes in all; 0: nobody knows before
     size_key: str = ""  # the setting that says so
     workers: int = 0
 

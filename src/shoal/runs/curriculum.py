@@ -165,7 +165,10 @@ class TaskProbe:
         self._seed = config.seed
         drawn = first_draw(config, maker.user_code)
         self.context = EnvContext(
-            {**config.env_config, **drawn.env_config}, env_index=-1, num_workers=config.worker_count
+            {**config.env_config, **drawn.env_config},
+            env_index=-1,
+            num_workers=config.worker_count,
+            env_ranks=config.env_ranks,
         )
         env = maker.make(self.context)
         try:
@@ -201,6 +204,7 @@ class TaskProbe:
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+        self.context.release()
 
 
 def check_tasks(tasks: Mapping[str, Any], config: AlgorithmConfig, maker: EnvMaker) -> None:

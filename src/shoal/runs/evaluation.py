@@ -111,6 +111,7 @@ def config_for_evaluation(
         seed=seed,
         explore=own.explore if explore is None else explore,
         batch_mode="truncate_episodes",  # episodes are counted here, not fragments
+        straggler_quorum=None,  # which episodes come first must not depend on time
         horizon=config.horizon if own.horizon is None else own.horizon,
         env_config={**config.env_config, **own.env_config},
         randomize=unchecked(config.randomize, env_config=drawn) if own.randomize else RandomizeConfig(),
@@ -125,7 +126,7 @@ def check_environment(config: AlgorithmConfig, maker: EnvMaker, policy: Policy) 
     if config.evaluation_interval is not None and config.evaluation_config.env_config:
         there = config_for_evaluation(config)
         drawn = first_draw(there, maker.user_code)
-        check_same_form(policy, *spaces_of(maker, {**there.env_config, **drawn.env_config}))
+        check_same_form(policy, *spaces_of(maker, {**there.env_config, **drawn.env_config}, config.env_ranks))
 
 
 def joined_results(parts: Sequence[EpisodeResults]) -> EpisodeResults:
@@ -182,7 +183,8 @@ def _parts(
     else:
         assert episodes is not None
         in_a_row = recording.video is not None and recording.video_episodes > 1
-        num_envs = 1 if in_a_row else min(workers * config.envs_per_worker, episodes)
+        most = 1 if in_a_row else config.max_concurrent_envs or episodes
+        num_envs = min(workers * config.envs_per_worker, episodes, most)
         widths, wanted = _spread(num_envs, min(workers, num_envs)), _spread(episodes, num_envs)
         sizes = [(w, sum(wanted[end - w : end]), 0) for w, end in zip(widths, accumulate(widths), strict=True)]
     parts: list[EvaluationPart] = []

@@ -51,6 +51,7 @@ class Interrupts:
         self._is_insisted = False
         self._is_repeated = False
         self._away = False
+        self._owner = os.getpid()
         os.register_at_fork(after_in_child=self._leave_to_parent)
         self._previous: dict[int, Any] = {}
         self._wanted: dict[int, Any] = {}  # what others believe to have set
@@ -150,6 +151,12 @@ class Interrupts:
                 _set_handler(number, signal.SIG_DFL)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._owner:
+            # In a forked child, before it could give the handlers back: what is raised here would come out of whatever
+            # library is told of the fork at the moment, as a traceback.
+            self._leave_to_parent()
+            os.kill(os.getpid(), number)
+            return
         if self._is_repeated:
             self._is_repeated = False
             if self._cutting:

@@ -48,8 +48,9 @@ def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> LoadedPo
     if None not in trees:
         observations, actions = map(space_from, trees)
     elif maker is not None:
-        drawn = first_draw(experiment.config, maker.user_code)
-        observations, actions = spaces_of(maker, {**experiment.config.env_config, **drawn.env_config})
+        config = experiment.config
+        drawn = first_draw(config, maker.user_code)
+        observations, actions = spaces_of(maker, {**config.env_config, **drawn.env_config}, config.env_ranks)
     else:
         raise CheckpointError(
             f"{checkpoint.path} does not record the spaces of its environment; "

@@ -19,7 +19,7 @@ from shoal.data.streams import evaluation_seed
 from shoal.envs.closing import close_quietly
 from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.examination import COMPARED_STEPS, SEED, Examination, first_steps, seeding
-from shoal.envs.making import EnvMaker, env_maker
+from shoal.envs.making import EnvMaker, maker_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.spaces import ActionSpec, path_name
 from shoal.models.policy import Policy
@@ -42,7 +42,7 @@ def probe(checkpoint: Checkpoint, episodes: int, max_steps: int, budget_s: float
     """
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     config = experiment.config
-    maker = env_maker(config.env, user_code, config.wrappers)
+    maker = maker_of(config, user_code)
     policy = policy_of(checkpoint, maker)
     own = unchecked(
         without_gpu(config),
@@ -50,6 +50,7 @@ def probe(checkpoint: Checkpoint, episodes: int, max_steps: int, budget_s: float
         num_learners=1,
         num_envs_per_worker=min(config.envs_per_worker, MOST_ENVS),
         batch_mode="truncate_episodes",
+        straggler_quorum=None,
         explore=True,
         env_task_fn=None,
         callbacks=None,

@@ -16,11 +16,12 @@ import numpy as np
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Incident
 from shoal.data.streams import reset_seed
+from shoal.envs.env_limits import Limits
 from shoal.envs.env_process import EnvPlan
 from shoal.envs.env_processes import env_processes
 from shoal.envs.first_look import first_look
-from shoal.envs.isolated import IsolatedVector, Limits
-from shoal.envs.making import env_maker, strip
+from shoal.envs.isolated import IsolatedVector
+from shoal.envs.making import maker_of, strip
 from shoal.envs.observations import ObsSpec
 from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.scratch import scratch_folder
@@ -62,7 +63,7 @@ class EpisodeReplay:
             )
         if reset_seed(self.config.seed, entry["env_index"], entry["seeding"]) != entry["seed"]:
             raise ConfigError(f"{folder}: incident {entry['number']} is of another seed than the run has now")
-        maker = env_maker(self.config.env, user_code, self.config.wrappers)
+        maker = maker_of(self.config, user_code)
         self._plan = EnvPlan(
             maker,
             self.config.env_config,
@@ -73,16 +74,17 @@ class EpisodeReplay:
             horizon=self.config.horizon,
             randomizer=Randomizer.from_config(self.config, maker.user_code),
             scratch=scratch_folder(entry["env_index"]),
+            env_ranks=self.config.env_ranks,
         )
 
     def run(self) -> Replayed:
         """Run it in a process of its own, under the run's deadlines."""
         config = self.config
-        memory = config.env_memory_limit_mb
-        limits = Limits(
-            config.env_step_timeout_s or DEFAULT_TIMEOUT_S,
-            config.env_reset_timeout_s or DEFAULT_TIMEOUT_S,
-            None if memory is None else memory * 1_000_000,
+        limits = replace(
+            Limits.from_config(config),
+            step_timeout_s=config.env_step_timeout_s or DEFAULT_TIMEOUT_S,
+            reset_timeout_s=config.env_reset_timeout_s or DEFAULT_TIMEOUT_S,
+            restart_delay_s=0.0,
         )
         with env_processes():
             found = first_look(self._plan, self._first_draw(), limits)

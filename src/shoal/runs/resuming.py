@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.config.changing import changed
 from shoal.config.experiment import Experiment, apply_overrides, as_tree, experiment_from
 from shoal.envs.importing import UserCode
 from shoal.errors import ConfigError
@@ -24,6 +25,7 @@ FREE_KEYS = (
     "checkpoint_at_end",
     "keep_checkpoints_num",
     "checkpoint_score_attr",
+    "preset",  # its settings are in config
     "results_dir",
     "search_path",
     "config.log_level",
@@ -35,7 +37,7 @@ FREE_SWEEP_KEYS = ("max_concurrent_trials", *(key for key in FREE_KEYS if key !=
 """What may differ between a sweep and the command that continues it; its trials are compared where they stop."""
 
 CHANGEABLE = (
-    *(key for key in FREE_KEYS if key not in ("name", "results_dir", "search_path")),
+    *(key for key in FREE_KEYS if key not in ("name", "preset", "results_dir", "search_path")),
     "config.lr_schedule",
     "config.entropy_coeff_schedule",
     "config.clip_param_schedule",
@@ -48,7 +50,10 @@ CHANGEABLE = (
     "config.env_step_timeout_s",
     "config.env_reset_timeout_s",
     "config.env_memory_limit_mb",
+    "config.env_scratch_limit_mb",
     "config.env_restart_delay_s",
+    "config.max_concurrent_envs",
+    "config.env_resets_per_s",
     "config.max_worker_restarts",
     "config.ignore_worker_failures",
     "config.recreate_failed_workers",
@@ -116,7 +121,12 @@ def _is_in(checkpoint: str, source: Path) -> bool:
 def experiment_of(tree: Mapping[str, Any]) -> tuple[Experiment, UserCode]:
     """The experiment that a run or a checkpoint wrote down, and the user's code that it needs."""
     user_code = UserCode(tuple(str(folder) for folder in tree.get("search_path", ())))
-    return experiment_from({key: value for key, value in tree.items() if key != "search_path"}), user_code
+    # The settings of a preset are in the config already; this version may have others, or none of that name.
+    said = {key: value for key, value in tree.items() if key not in ("search_path", "preset")}
+    # Whoever wrote none of this key saw Atari games as they are.
+    if isinstance(said.get("config"), Mapping):
+        said["config"] = {"preprocessor_pref": None, **said["config"]}
+    return changed(experiment_from(said), preset=tree.get("preset")), user_code
 
 
 def tree_of(experiment: Experiment, user_code: UserCode) -> dict[str, Any]:
@@ -169,7 +179,7 @@ def with_changes(folder: Path, tree: Mapping[str, Any], changes: Mapping[str, An
         raise ConfigError(problems)
     experiment = experiment_of(tree)[0]
     before = by_dotted_key(as_tree(experiment))
-    after = by_dotted_key(as_tree(experiment_from(body)))
+    after = by_dotted_key(as_tree(experiment_of(body)[0]))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     free = (*CHANGEABLE, *(f"config.{key}" for key in type(experiment.config).mutable))
     refused = [key for key in keys if not f"{key}.".startswith(tuple(f"{one}." for one in free))]

@@ -8,10 +8,9 @@ import signal
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from shoal.config.changing import changed
 from shoal.config.experiment import Experiment, as_tree, experiment_from
@@ -20,7 +19,7 @@ from shoal.data.number_text import number_text
 from shoal.data.results import numbers
 from shoal.envs.env_errors import notice_once
 from shoal.envs.importing import INSTALLED, UserCode
-from shoal.envs.making import env_maker
+from shoal.envs.making import maker_of, preprocessing_notes
 from shoal.errors import (
     CheckpointError,
     ConfigError,
@@ -43,6 +42,8 @@ from shoal.runs.incidents import forget_after
 from shoal.runs.interrupts import Interrupts
 from shoal.runs.lease import check_free
 from shoal.runs.logs import log_to
+from shoal.runs.outcomes import Outcome, forget_outcome
+from shoal.runs.preset_notes import preset_note
 from shoal.runs.reporters import Reporters
 from shoal.runs.resuming import choose, experiment_of, stored_tree, with_changes
 from shoal.runs.run_folder import RunFolder, write_errors_named
@@ -55,15 +56,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("shoal.runs")
 
 Result = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended, with a sentence such as `episode_reward_mean 481.2 >= 475`."""
-
-    kind: Literal["stopped", "interrupted", "failed"]
-    sentence: str
-    signal: int | None = None
 
 
 class Run:
@@ -186,7 +178,9 @@ class Run:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._kept.held())
+                stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
+                    forget_outcome(self.folder)
                     stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
             except ShoalError:
                 if self._is_new:
@@ -225,6 +219,11 @@ class Run:
                 if start is not None:  # its own checkpoint has it from now on, so that it is taken over once
                     self._kept.replace(start, trainer.get_state())
             yield from self._train(trainer, reporters, interrupts)
+
+    def _write_outcome(self) -> None:
+        """Leave word of how it ended, for who lists runs."""
+        if self.outcome is not None:
+            self._kept.leave_word(self.outcome)
 
     def _remove(self, stack: ExitStack) -> None:
         """Leave nothing of a run that never began."""
@@ -381,9 +380,13 @@ def make_trainer(
     taken_over: Checkpoint | None = None,
 ) -> Trainer:
     """The experiment's trainer, in the state of a checkpoint if one is given, or with the agent of another."""
+    from shoal.runs.auto_workers import with_recorded_count
     from shoal.runs.trainer import TRAINERS
 
-    trainer = TRAINERS[experiment.run](config=experiment.config, search_path=user_code.folders)
+    config = experiment.config
+    if start is not None:
+        config = with_recorded_count(config, len(start.state.parts("worker")))
+    trainer = TRAINERS[experiment.run](config=config, search_path=user_code.folders)
     try:
         if start is not None:
             progress.info("restoring %s", start.path.name)
@@ -407,7 +410,7 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
 
         experiment = with_source(experiment)
     config = experiment.config
-    maker = env_maker(config.env, user_code.with_working_folder(), config.wrappers)
+    maker = maker_of(config, user_code.with_working_folder())
     if config.callbacks is not None:
         from shoal.sampling.callbacks import callbacks_class
 
@@ -423,7 +426,10 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
             raise ConfigError(
                 [f"config.{key}: a run without evaluation_interval evaluates nothing; set that too" for key in idle]
             )
-    return _with_stop(experiment)
+    experiment, notes = _with_stop(experiment)
+    preset = preset_note(experiment)
+    told = () if preset is None else (preset,)
+    return experiment, (*told, *preprocessing_notes(maker, config.env_config), *notes)
 
 
 def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:

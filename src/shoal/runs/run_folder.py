@@ -19,6 +19,7 @@ from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.checkpoints import Checkpoint, checkpoints_of, newest_good, prune, tidy, write_checkpoint
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import Lease
+from shoal.runs.outcomes import Outcome, write_outcome
 from shoal.runs.resuming import tree_of
 
 logger = logging.getLogger("shoal.runs")
@@ -115,6 +116,13 @@ class RunFolder:
             self._lease.confirm()
         except FolderGone as error:
             raise self._rescued(error) from None
+
+    def leave_word(self, outcome: Outcome) -> None:
+        """Write down how the run ended, if the folder is still ours; a disk that takes no more was told of already."""
+        with suppress(OSError, ShoalError):
+            if self._lease is not None:
+                self._lease.confirm()
+                write_outcome(self.path, outcome)
 
     def remove(self) -> None:
         """Leave nothing of a run that never began."""

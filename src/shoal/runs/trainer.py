@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from threadpoolctl import ThreadpoolController
 
-from shoal.config.algorithms import ALGORITHMS, BUILT_IN, load
+from shoal.config.algorithms import ALGORITHMS, BUILT_IN
 from shoal.config.changing import changed, unchecked
 from shoal.config.experiment import Experiment, algorithm_config, as_said, config_tree, default_config
 from shoal.config.foreign_names import POLICY_NAMES, keyword_problems, missing_method, policy_problem
+from shoal.config.presets import fold_preset
 from shoal.config.sections import NoiseConfig
 from shoal.config.settings import AlgorithmConfig, key_paths
 from shoal.data.batch import Incident, Step
@@ -23,21 +24,21 @@ from shoal.data.metrics import EpisodeWindow
 from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
-from shoal.envs.making import env_maker
+from shoal.envs.making import maker_of, preprocessing_notes
 from shoal.envs.recording import RecordingOptions
 from shoal.envs.space_trees import space_tree
 from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
-from shoal.parallel.group import Group
-from shoal.parallel.learner import Learner
-from shoal.parallel.start import start_evaluators, start_learner, start_workers, with_worker_count
+from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
+from shoal.runs.auto_workers import with_worker_count
 from shoal.runs.checkpoints import write_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
 from shoal.runs.folders import make_run_folder, results_folder
+from shoal.runs.learners import make_learner
 from shoal.runs.resuming import tree_of
 from shoal.runs.saved_states import read_state
 from shoal.runs.videos import check_pictures, video_in, videos_folder
@@ -65,6 +66,7 @@ class Trainer(metaclass=TrainerType):
 
     Without a name, a mapping is the configuration and everything else the environment: `PPO("CartPole-v1")`,
     `PPO("CartPole-v1", {"lr": 1e-4})`, `PPO({"env": "CartPole-v1"})`, `PPO(config={"lr": 1e-4}, env="CartPole-v1")`.
+    `preset=True` starts from the tuned settings for that environment, `preset="NAME"` from those of a name.
     """
 
     algorithm: ClassVar[str]
@@ -74,13 +76,18 @@ class Trainer(metaclass=TrainerType):
         *given: Any,
         config: Mapping[str, Any] | AlgorithmConfig | None = None,
         env: Any = None,
+        preset: str | bool | None = None,
         search_path: Sequence[str | Path] = (),
         **unknown: Any,
     ) -> None:
         self._refuse(given, env, unknown)
-        self.config = with_worker_count(self._config(*_sorted_out(given, config, env)))
+        self.preset: str | None = None  # the name of the one that the settings began with
+        asked = self._config(*_sorted_out(given, config, env), preset)
         self.user_code = UserCode.at(*search_path).with_working_folder()
-        self.env_maker = env_maker(self.config.env, self.user_code, self.config.wrappers)
+        self.env_maker = maker_of(asked, self.user_code)
+        for note in preprocessing_notes(self.env_maker, asked.env_config):
+            log.info("%s", note)
+        self.config = with_worker_count(asked, self.env_maker)
         check_pictures(self.config, self.env_maker)
         self._thread_pools = ThreadpoolController()
         # The function stays here: it need not be fit for a journey to other processes.
@@ -199,6 +206,10 @@ class Trainer(metaclass=TrainerType):
     ) -> dict[str, Any]:
         """Run whole episodes without learning, with the present policy or that of a checkpoint."""
         self._check_going()
+        duration = episodes or self.config.evaluation_duration
+        asked = unchecked(self.config, evaluation_interval=1, evaluation_duration=duration)
+        if problems := asked.licence_conflicts():
+            raise ConfigError(problems)
         if checkpoint is None:
             return self._evaluated(*self._start_evaluation(self.iteration, episodes, explore).results())
         kept = self.get_policy().get_state()
@@ -349,8 +360,12 @@ class Trainer(metaclass=TrainerType):
         if problems:
             raise ConfigError(problems)
 
-    def _config(self, config: Mapping[str, Any] | AlgorithmConfig | None, env: Any) -> AlgorithmConfig:
+    def _config(
+        self, config: Mapping[str, Any] | AlgorithmConfig | None, env: Any, preset: str | bool | None
+    ) -> AlgorithmConfig:
         if isinstance(config, AlgorithmConfig):
+            if preset:
+                raise ConfigError("preset: this config has a value for every key already; give those that you set")
             return config if env is None else changed(config, env=env)
         tree = as_said(self.algorithm, config or {})
         if env is not None:
@@ -359,7 +374,11 @@ class Trainer(metaclass=TrainerType):
             tree["env"] = env
         if tree.get("env") is None:
             raise ConfigError(f"env: is missing; type shoal.{self.algorithm}(env='CartPole-v1')")
-        return algorithm_config(self.algorithm, tree)
+        body: dict[str, Any] = {"run": self.algorithm, "config": tree, "preset": preset}
+        if problems := fold_preset(body):
+            raise ConfigError(problems)
+        self.preset = body.get("preset")
+        return algorithm_config(self.algorithm, body["config"])
 
     def _check_going(self) -> None:
         if self._is_stopped:  # without its workers it would wait for ever
@@ -371,7 +390,7 @@ class Trainer(metaclass=TrainerType):
 
     @property
     def _experiment(self) -> Experiment:
-        return Experiment(name=self.env_maker.name, run=self.algorithm, config=self.config)
+        return Experiment(name=self.env_maker.name, run=self.algorithm, preset=self.preset, config=self.config)
 
     def _folder_for_files(self) -> Path:
         """Where it writes what it is not told a place for: its run, or a new run folder under ~/shoal_results."""
@@ -509,16 +528,6 @@ def _sorted_out(
                 raise ConfigError(f"env: given twice, as {value!r} and as {env!r}; leave one of them out")
             env = value
     return config, env
-
-
-def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> Learner:
-    """The learner that a configuration is for."""
-    try:
-        kind = load(config.learner)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"run: the learner {config.learner} cannot be imported ({error}); repair it") from error
-    learner: Learner = kind(config, policy, group)
-    return learner
 
 
 def _timers(elapsed: float, spent: Mapping[str, float]) -> dict[str, float]:

@@ -27,8 +27,11 @@ def check_pictures(config: AlgorithmConfig, maker: EnvMaker) -> None:
             _check_folder(folder)
         there = config_for_evaluation(config)
         drawn = first_draw(there, maker.user_code)
-        ctx = EnvContext({**there.env_config, **drawn.env_config}, env_index=config.num_envs)
+        ctx = EnvContext(
+            {**there.env_config, **drawn.env_config}, env_index=config.num_envs, env_ranks=config.env_ranks
+        )
         make_filmable(maker, ctx, drawn.options).close()
+        ctx.release()
 
 
 def videos_folder(config: AlgorithmConfig) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,8 @@ SAME_KEYS = ("model", "observation_filter", "normalize_actions", "squash_actions
 """The keys without which a policy's numbers mean something else; all others may differ."""
 FREE_KEYS = ("model.max_seq_len", "model.log_std_init")
 MOST_SHOWN = 4
+CRITICS = re.compile(r"(critic|target)\d+")
+"""The arrays of a learner that belong to a policy as its critics, and their targets."""
 
 
 def with_source(experiment: Experiment) -> Experiment:
@@ -69,6 +72,10 @@ def begin_with(trainer: Trainer, path: str) -> None:
     # Learners of other processes get the policy with the state; a target network is a copy of it.
     state = trainer.learner.get_state()
     target = {"target": policy.network.params.copy()} if "target" in state.arrays else {}
+    # Without the critics that it was learned with, a policy would unlearn what it can before new ones have learned.
+    for name, array in source.state.part("learner").arrays.items():
+        if CRITICS.fullmatch(name) and name in state.arrays and state.arrays[name].shape == array.shape:
+            target[name] = array
     # Values are in units of the scale that they were learned with. The sums of unfinished episodes stay behind.
     scale = source.state.values["learner"].get("rewards")
     rewards = {"rewards": scale} if scale and state.values.get("rewards") else {}

@@ -35,12 +35,13 @@ from shoal.runs.folders import DEFAULT_RESULTS, make_dated_folder, results_folde
 from shoal.runs.interrupts import Interrupts
 from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
+from shoal.runs.outcomes import Outcome
 from shoal.runs.resuming import FREE_SWEEP_KEYS, by_dotted_key
-from shoal.runs.run import Outcome
 from shoal.tune.trial_resources import bundle_of, bundles_of, check_room, most_at_once
 from shoal.version import __version__
 
 if TYPE_CHECKING:
+    from shoal.config.settings import AlgorithmConfig
     from shoal.reports.analysis import Analysis
     from shoal.tune.trial import TuneTrial
 
@@ -48,7 +49,7 @@ logger = logging.getLogger("shoal.tune")
 
 PAUSING = ("hyperband", "bohb", "pbt", "pb2")
 """Schedulers that pause a trial and let it go on, which a plain function cannot."""
-SIZES = ("config.num_", "config.evaluation_num_workers")
+SIZES = ("config.num_", "config.evaluation_num_workers", "config.env_ranks")
 """The settings on which it depends what a trial takes."""
 MOST_SIZES = 500
 TRIALS_PER_S = 200  # that Tune's snapshot may take
@@ -181,16 +182,20 @@ class SweepRun:
         """What trials take, for the values of settings that change it."""
         if self.function is not None:
             return [[bundle_of(self.function.resources)]]
+        return [bundles_of(config) for config in self._trial_configs()]
+
+    def _trial_configs(self) -> list[AlgorithmConfig]:
+        """A configuration of trials for each of the values of settings that change what trials take."""
         from shoal.config.sweep import experiment_with
 
         first = {setting.path: setting.args[0] for setting in self.sweep.settings}
         sizing = [setting for setting in self.sweep.settings if setting.path.startswith(SIZES)]
         most = {setting.path: max(extremes(setting), key=_amount) for setting in sizing}
-        sizes = [bundles_of(experiment_with(self.sweep, first, None).config)]
+        configs = [experiment_with(self.sweep, first, None).config]
         for values in (*combinations(sizing, MOST_SIZES), most):
             with suppress(ConfigError):  # settings that are right only together with others
-                sizes.append(bundles_of(experiment_with(self.sweep, {**first, **values}, None).config))
-        return sizes
+                configs.append(experiment_with(self.sweep, {**first, **values}, None).config)
+        return configs
 
     def _tune(self, interrupts: Interrupts, show: Callable[[Event], None], at_once: int) -> None:
         """Let Tune run the trials."""
@@ -257,13 +262,30 @@ class SweepRun:
         return type("ShoalFunction", (FunctionTrial,), known)
 
     def _search(self, at_once: int) -> Any:
-        """The search; one that learns from results is not asked for more trials than can run."""
+        """The search; one that learns from results is not asked for more trials than can run.
+
+        Nor may more run than `max_concurrent_envs` allows for.
+        """
         from shoal.tune.ray_searchers import make_search
 
         limit = self.sweep.max_concurrent_trials
         if self.sweep.search_alg.type != "random":
             limit = min(limit or at_once, at_once)
+        licensed = self._most_licensed()
+        if licensed is not None:
+            limit = min(limit or licensed, licensed)
         return make_search(self.sweep, limit)
+
+    def _most_licensed(self) -> int | None:
+        """How many trials may run at once by `max_concurrent_envs`, which is for all of them together."""
+        if self.function is not None:
+            return None
+        counts = [
+            config.max_concurrent_envs // (config.num_envs + config.num_envs_beside_training)
+            for config in self._trial_configs()
+            if config.max_concurrent_envs is not None
+        ]
+        return min(counts, default=None)
 
     def _num_trials(self) -> int:
         """`num_samples` as Tune wants it: a search that is repeated for every seed counts the repetitions too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shoal.config.layout import Bundle, layout_of
+from shoal.config.layout import Bundle, fits, layout_of
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 
@@ -43,7 +43,7 @@ def check_room(trial: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) ->
                 f"one process of a trial needs {max(wanted):g} {words} of one node, and the largest has "
                 f"{max(have, default=0.0):g}; {_advice(name)}"
             )
-    if not _fits(trial, nodes):
+    if not fits(trial, nodes):
         sizes = ", ".join(f"{node.get('CPU', 0.0):g}" for node in nodes)
         wanted_sizes = ", ".join(f"{bundle.get('CPU', 0.0):g}" for bundle in trial)
         raise ConfigError(
@@ -63,17 +63,3 @@ def most_at_once(trial: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) 
 
 def _advice(name: str) -> str:
     return "use fewer workers (config.num_workers)" if name == "CPU" else "use fewer GPUs (config.num_gpus)"
-
-
-def _fits(trial: Sequence[Bundle], nodes: Sequence[Mapping[str, float]]) -> bool:
-    """Whether all bundles find a place on the empty nodes, the largest first."""
-    left = [dict(node) for node in nodes]
-    for bundle in sorted(trial, key=lambda each: (-each.get("GPU", 0.0), -each.get("CPU", 0.0))):
-        for node in left:
-            if all(node.get(name, 0.0) >= count for name, count in bundle.items()):
-                for name, count in bundle.items():
-                    node[name] -= count
-                break
-        else:
-            return False
-    return True
