@@ -40,6 +40,8 @@ COMPLETED = {
     "shoal train X --restore se": ["second_run"],
     "shoal tune --set num_sa": ["num_samples=", "-o", "nospace"],
     "shoal envs Acro": ["Acrobot-v1"],
+    "shoal train MountainCarContinuous-v0 --preset m": ["mountaincar_continuous_ppo"],
+    "shoal presets mount": ["mountaincar_continuous_ppo"],
     "shoal config show --run p": ["PPO"],
 }
 

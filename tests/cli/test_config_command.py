@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from any_algorithm import ANY_ALGORITHM
 
 from shoal.config.model import ModelConfig
 from shoal.config.reference import config_rows
@@ -95,13 +96,16 @@ def test_config_show_pages_on_a_terminal_alone(tmp_path: Path, is_terminal: bool
     ("args", "fragment"),
     [
         (("config", "show", "learning_rate"), "Error: learning_rate: unknown key; did you mean config.lr?"),
-        (("config", "show", "--run", "PP0"), "Error: run: must be PPO, TRPO or DQN (got 'PP0'); did you mean PPO?"),
+        (
+            ("config", "show", "--run", "PP0"),
+            f"Error: run: must be {ANY_ALGORITHM} (got 'PP0'); did you mean PPO?",
+        ),
         (("config", "show", "--json-schema", "lr"), "Error: --json-schema describes whole files; leave KEY out"),
         (("config", "check", "nowhere.yml"), "Error: nowhere.yml: there is no such file"),
         (("confg",), "There is no command 'confg'; did you mean config?"),
         (
             ("fly",),
-            "There is no command 'fly'; there are init, train, tune, resume, evaluate, check, diagnose, model, ",
+            "There is no command 'fly'; there are init, train, tune, resume, evaluate, check, ",
         ),
         (("config", "check"), "Missing argument 'FILE'"),
     ],

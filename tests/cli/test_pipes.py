@@ -160,8 +160,8 @@ def test_quiet_prints_only_the_start_and_the_end(desk: Any, small: list[str]) ->
 def test_what_a_run_leaves(trained: tuple[Any, Any, Path]) -> None:
     _, _, run = trained
     visible = {path.name for path in run.iterdir() if not path.name.startswith((".", "events."))}
-    files = {"config.yaml", "experiment.json", "progress.csv", "result.json", "log.txt", "checkpoint_000003"}
-    assert visible - {path.name for path in run.glob("evaluation_*.json")} == files
+    files = {"config.yaml", "experiment.json", "progress.csv", "result.json", "log.txt", "outcome.json"}
+    assert visible - {path.name for path in run.glob("evaluation_*.json")} == {*files, "checkpoint_000003"}
     assert len(list(run.glob("events.out.tfevents.*"))) == 1
     rows = [json.loads(line) for line in (run / "result.json").read_text().splitlines()]
     assert [row["timesteps_total"] for row in rows] == [256, 512, 768]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from any_algorithm import ANY_ALGORITHM
 
 FILES = {
     "duplicate.yml": "a: {env: CartPole-v1}\na: {env: CartPole-v1}\n",
@@ -86,7 +87,7 @@ REFUSED = {
     "train CartPole-v1 --stop timesteps_total=.nan": "stop.timesteps_total",
     "train CartPole-v1 --num-workers -1": "--num-workers",
     "train CartPole-v1 --num-cpus 100000": "or --num-workers 99999 if workers may share cores",
-    "train CartPole-v1 --run A3C": "run: must be PPO, TRPO or DQN (got 'A3C')",
+    "train CartPole-v1 --run A3C": f"run: must be {ANY_ALGORITHM} (got 'A3C')",
     "train Pendulum-v1 --run DQN": "set run: PPO",
     "train CartPole-v1 --results-dir $NO_SUCH_VARIABLE/x": "is not set",
     "train CartPole-v1 --results-dir plain.py": "cannot be written",

@@ -15,7 +15,7 @@ from shoal.reports.answer_files import write_answer
 from shoal.reports.importance import importances
 from shoal.reports.labels import counted
 from shoal.reports.records import Event, TrialRecord, read_trials
-from shoal.runs.run import Outcome
+from shoal.runs.outcomes import Outcome
 
 
 def record(index: int, status: str = "running", score: float | None = None, **settings: float) -> TrialRecord:

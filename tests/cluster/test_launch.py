@@ -136,6 +136,7 @@ def test_mpirun_inside_of_a_batch_job(slurm: Bed, here: Path, need: Callable[...
     wait_until_clean(slurm)
 
 
+@pytest.mark.slow
 def test_a_batch_shell_starts_its_agents(slurm: Bed, here: Path) -> None:
     job = _batch(slurm, here, ["-N3", "--ntasks-per-node=1"], launch(command=[*PROBE, "-"]))
     assert seen(job) == [{"here": "n1", "nodes": NODES, "cpus": 3}], "the CPUs of the allocation, not of the machine"

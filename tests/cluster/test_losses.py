@@ -73,6 +73,7 @@ def test_a_node_that_dies_in_bring_up_is_named(brittle: Bed) -> None:
     wait_until_clean(brittle)
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_in_the_run_is_told_and_the_rest_goes_on(brittle: Bed, here: Path) -> None:
     n1, _, n3 = brittle.nodes.values()
     running = n1.popen(launch(*HOSTS, command=[*PROBE, str(here / "go")]))

@@ -56,6 +56,7 @@ def test_a_job_is_requeued_when_it_has_saved_and_cancelled(slurm: Bed, here: Pat
     wait_until_clean(slurm)
 
 
+@pytest.mark.slow
 def test_a_preamble_runs_in_a_login_shell_and_may_end_the_job(slurm: Bed, here: Path) -> None:
     profile = slurm.home / ".bash_profile"
     profile.write_text('module() { [ "$2" = rl ] && export LOADED=$2; }\n')

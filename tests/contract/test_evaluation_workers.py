@@ -78,6 +78,7 @@ def test_a_worker_that_dies_is_replaced_and_its_share_run_again(trainer_of, tmp_
     assert found["episode_rewards"] == wanted["episode_rewards"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_always_dies_is_an_error(trainer_of) -> None:
     with pytest.raises(WorkerError, match="an evaluation worker was lost"):
         trainer_of("Doomed", evaluation_num_workers=1).evaluate(episodes=1)

@@ -44,7 +44,10 @@ def trained(algorithm: str, env: str, iterations: int, num_workers: int) -> tupl
 
 # BLAS rounds a row by how many others it is multiplied with. A pendulum's path magnifies the last bit; a choice of two
 # actions swallows it, until the bit moves a ratio of probabilities over the edge where PPO clips it.
-@pytest.mark.parametrize(("env", "iterations", "tolerance"), [("CartPole-v1", 4, 1e-5), ("Pendulum-v1", 2, 1e-2)])
+@pytest.mark.parametrize(
+    ("env", "iterations", "tolerance"),
+    [("CartPole-v1", 4, 1e-5), pytest.param("Pendulum-v1", 2, 1e-2, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_any_number_of_workers_learns_the_same(algorithm, env, iterations, tolerance) -> None:
     trajectories, weights, seen = trained(algorithm, env, iterations, 0)
@@ -73,3 +76,26 @@ def test_masks_offers_and_crowds_are_the_same_in_any_layout(algorithm, name) -> 
                 np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
         scale = np.abs(weights).max()
         np.testing.assert_allclose(other_weights / scale, weights / scale, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["ES", "CMAES"])
+def test_candidates_have_the_same_returns_on_any_number_of_workers_to_the_last_bit(algorithm) -> None:
+    def searched(num_workers: int) -> tuple[list, np.ndarray]:
+        config = {
+            "num_workers": num_workers,
+            "num_envs_per_worker": 4 // max(num_workers, 1),
+            "num_rollouts": 10,
+            "seed": 7,
+        }
+        if num_workers:
+            config["num_cpus_per_worker"] = 0.5
+        with getattr(shoal, algorithm)(env=f"{PROBES}:WalkInBox", config=config) as trainer:
+            results = [trainer.train() for _ in range(3)]
+            stats = [(result["learner"], result["timesteps_total"]) for result in results]
+            return stats, trainer.get_policy().network.params.copy()
+
+    results, weights = searched(0)
+    for num_workers in (1, 2):
+        others, other_weights = searched(num_workers)
+        assert others == results
+        np.testing.assert_array_equal(other_weights, weights)

@@ -58,6 +58,7 @@ def learner_pids(trainer) -> list[int]:
     return ray.get([actor.__ray_call__.remote(lambda self: os.getpid()) for actor in trainer.learner._actors])
 
 
+@pytest.mark.slow
 def test_a_killed_learner_costs_nothing_but_time(caplog) -> None:
     calm, _ = learned(4, 2, 2)
     with trainer_with(2, 2) as trainer:
@@ -81,6 +82,7 @@ def test_a_learner_without_experience_keeps_in_step() -> None:
         assert trainer.train()["timesteps_total"] == 32 * NUM_ENVS
 
 
+@pytest.mark.slow
 def test_save_and_restore_with_learners(tmp_path) -> None:
     whole, _ = learned(4, 2, 2)
     with trainer_with(2, 2) as trainer:

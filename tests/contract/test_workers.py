@@ -20,7 +20,7 @@ from shoal.envs.making import env_maker
 from shoal.errors import CheckpointError, EnvError, ShoalError, WorkerError
 from shoal.parallel.group import Alone
 from shoal.parallel.start import start_workers
-from shoal.runs.trainer import make_learner
+from shoal.runs.learners import make_learner
 
 PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 NUM_ENVS = 4
@@ -133,11 +133,14 @@ def arrays_of(sample) -> dict:
     return {name: np.array(getattr(sample.batch, name)) for name in names} | {"obs": sample.batch.obs[0].copy()}
 
 
-def test_saved_workers_go_on_exactly_where_they_were(begin) -> None:
-    first, second = begin(), begin()
+@pytest.mark.parametrize("name", ["Walk", "Opaque"])
+def test_saved_workers_go_on_exactly_where_they_were(begin, name) -> None:
+    first, second = begin(name), begin(name)
     first.sample(7)
     states = [State(json.loads(json.dumps(s.values)), dict(s.arrays)) for s in first.get_state()]
     assert second.set_state(states) == 0
+    if name == "Opaque":
+        assert max(second.foreach_env(lambda env: env.calls)) <= 1, "only the first look has made a step"
     for _ in range(3):
         one, two = first.sample(7), second.sample(7)
         mine, theirs = arrays_of(one), arrays_of(two)
@@ -283,6 +286,22 @@ def test_a_killed_worker_costs_its_fragment_and_is_replaced_where_it_stood() -> 
 
 
 @pytest.mark.usefixtures("ray_session")
+def test_a_replaced_worker_has_the_state_that_its_environments_told() -> None:
+    calm, struck = start(2, "Opaque"), start(2, "Opaque")
+    try:
+        struck.sample(5)
+        calm.set_state(struck.get_state())
+        kill_the_second(struck)
+        whole = sample_until(struck, 5 * NUM_ENVS)[1]
+        expected = calm.sample(5).batch
+        for name in ("actions", "rewards", "log_probs"):
+            np.testing.assert_array_equal(getattr(whole.batch, name)[:, 2:], getattr(expected, name)[:, 2:])
+    finally:
+        calm.stop()
+        struck.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
 def test_a_worker_that_is_lost_between_samples_is_asked_again() -> None:
     workers = start(2)
     try:
@@ -353,6 +372,7 @@ def test_weights_that_are_set_on_workers_are_set_for_all() -> None:
         workers.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_worker_that_dies_time_and_again_is_a_worker_error() -> None:
     workers = start(2, "Dying")
@@ -393,6 +413,7 @@ def test_workers_that_sample_ahead_are_one_update_behind(num_workers) -> None:
         workers.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_saved_workers_that_sample_ahead_go_on_after_the_last_sample() -> None:
     first, second = start(2, sample_async=True), start(2)

@@ -9,9 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).parents[2] / "docs" / "curriculum.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_experiment_of_the_page_trains(tmp_path: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
         name = re.match(r"# (\S+)\n", block)

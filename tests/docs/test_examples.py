@@ -55,6 +55,7 @@ def test_ratio_env_trains_by_its_file_name(folder: Path) -> None:
     run([*SHOAL, "train", "ratio_env.py:RatioEnv", "--stop", "timesteps_total=20000"], folder)
 
 
+@pytest.mark.slow
 def test_train_ppo_leaves_a_checkpoint(folder: Path) -> None:
     pytest.importorskip("torch")
     printed = run([sys.executable, "train_ppo.py"], folder)
@@ -70,6 +71,7 @@ def test_curriculum_rises_by_one_every_thousand_steps(folder: Path) -> None:
     assert re.search(r"^5\d\d\d steps, task 4 return", printed, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_maze_is_learned_in_stages(folder: Path) -> None:
     run([*SHOAL, "train", "-f", "maze.yml"], folder)
     (results,) = (folder.parent / "home" / "shoal_results" / "maze").glob("*/result.json")
@@ -84,6 +86,7 @@ def test_learning_ray_goes_through_the_whole_api(folder: Path) -> None:
     assert "4 workers have" in printed
 
 
+@pytest.mark.slow
 def test_parametric_actions_are_learned_by_both_models(folder: Path) -> None:
     pytest.importorskip("torch")
     printed = run([sys.executable, "parametric_actions.py"], folder)
@@ -92,6 +95,7 @@ def test_parametric_actions_are_learned_by_both_models(folder: Path) -> None:
     assert all(float(last) > float(first) + 3 for _, first, last in rewards)
 
 
+@pytest.mark.slow
 def test_memory_yml_learns_to_repeat(folder: Path) -> None:
     pytest.importorskip("torch")
     run([*SHOAL, "train", "-f", "memory.yml"], folder)
@@ -100,6 +104,7 @@ def test_memory_yml_learns_to_repeat(folder: Path) -> None:
     assert last["episode_reward_mean"] >= 50
 
 
+@pytest.mark.slow
 def test_sweep_yml_searches_and_trains_the_best_for_longer(folder: Path) -> None:
     printed = run([*SHOAL, "tune", "-f", "sweep.yml", "--num-samples", "2", "--stop", "timesteps_total=6000"], folder)
     assert "Finished: 2 trials have ended" in printed
@@ -107,6 +112,7 @@ def test_sweep_yml_searches_and_trains_the_best_for_longer(folder: Path) -> None
     run([*SHOAL, "train", "-f", str(best), "--stop", "timesteps_total=4096"], folder)
 
 
+@pytest.mark.slow
 def test_training_function_tries_every_combination(folder: Path) -> None:
     printed = run([sys.executable, "training_function.py"], folder)
     assert printed.splitlines()[0] == "{'x': 0, 'y': 0}"

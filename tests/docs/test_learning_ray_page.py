@@ -51,6 +51,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
     assert "episodes, 100 steps" in run([sys.executable, "-m", "shoal", *evaluate], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_ray_of_ones_own_is_used_and_left(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

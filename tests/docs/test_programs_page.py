@@ -7,12 +7,16 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import shoal
 from shoal.cli.main import main
 from shoal.config.experiment import experiments_from_file
+from shoal.envs.context import EnvContext
+from shoal.envs.importing import UserCode
+from shoal.envs.making import env_maker
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/programs.md").read_text()
@@ -51,9 +55,27 @@ def test_the_rod_in_fortran_is_heated(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("octave-cli") is None, reason="GNU Octave is not installed")
+def test_the_tank_in_octave_answers_at_once() -> None:
+    """Without the line after it, which only its answer brings about."""
+    env = env_maker({"command": "octave-cli --quiet tank.m", "timeout_s": 60}, UserCode.at(SIMULATORS / "octave"))
+    tank = env.make(EnvContext())
+    try:
+        level, _ = tank.reset(seed=7)
+        assert level == pytest.approx([2 * (7 * 0.618034 % 1)])
+        obs, reward, terminated, truncated, _ = tank.step(np.array([0.5], np.float32))
+        assert obs == pytest.approx(level + 0.1 * (0.5 - 0.5 * np.sqrt(level)))
+        assert reward == pytest.approx(-abs(obs[0] - 1))
+        assert (terminated, truncated) == (False, False)
+        assert tank.reset(seed=8)[0] == pytest.approx([2 * (8 * 0.618034 % 1)])
+    finally:
+        tank.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("octave-cli") is None, reason="GNU Octave is not installed")
 def test_the_tank_in_octave_is_filled(tmp_path: Path) -> None:
     shutil.copytree(SIMULATORS, tmp_path, dirs_exist_ok=True)
-    assert best_return("octave-cli --quiet tank.m", tmp_path / "octave", 5) > -20
+    assert best_return("octave-cli --quiet tank.m", tmp_path / "octave", 14) > -5  # at random: about -11
 
 
 def test_the_thermostat_trains_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

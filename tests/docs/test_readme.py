@@ -72,6 +72,7 @@ def test_every_shoal_command_ends_well(desk: Desk) -> None:
         "envs",
         "evaluate",
         "model",
+        "runs",
         "resume",
         "config",
     }

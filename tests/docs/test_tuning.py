@@ -41,6 +41,7 @@ def test_commands_are_right(command: str, tmp_path: Path) -> None:
     assert re.match(r"cartpole_sweep: \d+ trials\n", printed)
 
 
+@pytest.mark.slow
 def test_the_program_runs(tmp_path: Path) -> None:
     printed = run([sys.executable, "-c", fenced("python")], tmp_path)
     best, checkpoint, *_ = printed.splitlines()

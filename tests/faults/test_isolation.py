@@ -27,21 +27,21 @@ SETTINGS: dict[str, Any] = {
     "train_batch_size": 400,
     "num_sgd_iter": 2,
     "seed": 5,
-    "env_step_timeout_s": 2,
-    "env_reset_timeout_s": 3,
+    "env_step_timeout_s": 5,  # a hundred thousand lines take a second on an idle machine
+    "env_reset_timeout_s": 6,
     "env_memory_limit_mb": 120,
 }
 CAUSES = {
     "raise": ("error", "the solver diverged"),
     "exit": ("exit", "exit code 3"),
     "segfault": ("signal", "SIGSEGV"),
-    "hang": ("hang", "env_step_timeout_s, which is 2"),
-    "gil_hang": ("hang", "env_step_timeout_s, which is 2"),
-    "stop": ("hang", "env_step_timeout_s, which is 2"),
+    "hang": ("hang", "env_step_timeout_s, which is 5"),
+    "gil_hang": ("hang", "env_step_timeout_s, which is 5"),
+    "stop": ("hang", "env_step_timeout_s, which is 5"),
     "nan": ("error", "not finite"),
     "shape": ("error", "shape (4,)"),
     "none": ("error", "NoneType"),
-    "slow_reset": ("hang", "reset took longer than env_reset_timeout_s, which is 3"),
+    "slow_reset": ("hang", "reset took longer than env_reset_timeout_s, which is 6"),
     "leak": ("memory", "env_memory_limit_mb is 120"),
     "grandchildren": ("signal", "SIGKILL"),
     "changed_shape": ("error", "shape (5,)"),
@@ -182,6 +182,13 @@ def test_an_environment_that_dies_at_every_first_step_is_not_started_for_ever() 
         trainer.train()
 
 
+def test_faults_come_without_a_seed_too() -> None:
+    env = FaultEnv({"kinds": ["raise"], "every": 5})
+    env.reset()
+    with pytest.raises(ArithmeticError):
+        list(map(env.step, [1] * 1000))
+
+
 class Dying:
     """Dies while it is made."""
 
@@ -198,10 +205,12 @@ class Stuck:
         sleep(1000)
 
 
-@pytest.mark.parametrize(("kind", "words"), [(Dying, "exit code 4.*no licence"), (Stuck, "env_reset_timeout_s")])
-def test_what_never_comes_to_life_ends_the_start(kind: Any, words: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "words", "timeout_s"), [(Dying, "exit code 4.*no licence", DEADLINE_S), (Stuck, "env_reset_timeout_s", 1)]
+)
+def test_what_never_comes_to_life_ends_the_start(kind: Any, words: str, timeout_s: float) -> None:
     with pytest.raises(shoal.EnvError, match=words) as caught:
-        shoal.PPO(env=kind, config={"env_reset_timeout_s": 1, "env_step_timeout_s": 1})
+        shoal.PPO(env=kind, config={"env_reset_timeout_s": timeout_s, "env_step_timeout_s": timeout_s})
     assert caught.value.exit_code == 2
 
 
@@ -239,6 +248,20 @@ def test_an_incident_that_ends_the_run_is_kept_too(tmp_path: Path) -> None:
     (run,) = (tmp_path / "faults").iterdir()
     (entry,) = read_incidents(run)
     assert len(entry["actions"]) == entry["steps_since_seed"] > 0
+    assert EpisodeReplay(run, entry).run().is_same(entry)
+
+
+def test_a_hang_in_a_reset_with_a_new_seed_is_replayed_by_what_led_to_it(tmp_path: Path) -> None:
+    config = {"num_envs_per_worker": 1, "env_reset_timeout_s": 1, "max_env_failures": None, "train_batch_size": 150}
+    config |= {
+        "env_config": {"every": 40, "kinds": ["slow_reset"], "episode": 100},
+        "num_sgd_iter": 1,
+    }  # 100: every time
+    experiment = {"env": "shoal.envs:FaultEnv", "run": "PPO", "name": "faults", "results_dir": str(tmp_path)}
+    list(shoal.run({**experiment, "stop": {"training_iteration": 1}, "config": config}, new=True))
+    (run,) = (tmp_path / "faults").iterdir()
+    (entry,) = read_incidents(run)
+    assert (entry["steps_since_seed"], entry["step"], entry["seeding"]) == (100, 0, 1)
     assert EpisodeReplay(run, entry).run().is_same(entry)
 
 

@@ -418,6 +418,7 @@ def test_an_environment_that_takes_the_signals_does_not_get_them(
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
 
 
+@pytest.mark.slow
 def test_workers_that_die_again_and_again_leave_a_saved_run_and_the_cause(desk: WatchedDesk, short_folder: str) -> None:
     (desk.home / "deadly.py").write_text(DEADLY)
     words = ["train", "deadly.py:Deadly", *ENDLESS[2:], "--num-workers", "2"]

@@ -79,14 +79,10 @@ def await_line(child: subprocess.Popen[str], *words: str) -> None:
     raise AssertionError(f"the program ended before it told {waiting[0]!r}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
-    [
-        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
-        (signal.SIGKILL, 137),
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
-        pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow),
-    ],
+    [(signal.SIGTERM, 143), (signal.SIGKILL, 137), (signal.SIGINT, 130), (signal.SIGUSR1, 85)],
 )
 def test_a_sweep_goes_on_after_a_signal(desk: SweepDesk, number: signal.Signals, code: int) -> None:
     child = desk.start_program(ALGORITHM)

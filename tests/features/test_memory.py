@@ -64,7 +64,7 @@ def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
 @pytest.mark.parametrize(
     ("memory", "run", "layouts"),
     [
-        ("lstm", "PPO", [(2, 1), (2, 2)]),
+        pytest.param("lstm", "PPO", [(2, 1), (2, 2)], marks=pytest.mark.slow),
         ("lstm", "TRPO", [(2, 2)]),
         pytest.param("lstm", "PPO", [(1, 1)], marks=pytest.mark.slow),
         pytest.param("attention", "PPO", [(2, 2)], marks=pytest.mark.slow),

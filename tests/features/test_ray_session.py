@@ -65,6 +65,7 @@ def test_no_process_and_no_folder_stays_after_stop(short_folder) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_failed_start_leaves_nothing(short_folder) -> None:
     done = run(
         """
@@ -81,6 +82,7 @@ def test_a_failed_start_leaves_nothing(short_folder) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_neither_more_workers_than_cores_nor_a_long_name_of_the_temporary_folder_does_harm(tmp_path) -> None:
     long = tmp_path / ("x" * 60)
     long.mkdir()
@@ -94,6 +96,7 @@ def test_neither_more_workers_than_cores_nor_a_long_name_of_the_temporary_folder
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_trainer_that_finds_no_core_free_is_refused(short_folder) -> None:
     done = run(
         """
@@ -111,6 +114,7 @@ def test_a_second_trainer_that_finds_no_core_free_is_refused(short_folder) -> No
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_one_after_another_in_a_program_that_had_a_ray_of_its_own_before(short_folder) -> None:
     done = run(
         """
@@ -217,6 +221,7 @@ def test_a_busy_machine_is_no_reason_not_to_start(short_folder) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_start_says_what_it_does(short_folder) -> None:
     done = run(
         """

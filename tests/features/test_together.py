@@ -46,6 +46,7 @@ def evaluated(path: str, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("name", ["Course", "Crowded"])
 def test_evaluation_workers_know_masks_tasks_draws_and_hooks(trainer_of, name) -> None:
@@ -203,7 +204,7 @@ def trained(trainer: shoal.Trainer, iterations: int) -> tuple[list[Any], np.ndar
     ("memory", "run", "name"),
     [
         ("lstm", "PPO", "Course"),
-        ("lstm", "TRPO", "Offering"),
+        pytest.param("lstm", "TRPO", "Offering", marks=pytest.mark.slow),
         pytest.param("lstm", "TRPO", "Course", marks=pytest.mark.slow),
         pytest.param("attention", "PPO", "Course", marks=pytest.mark.slow),
         pytest.param("lstm", "PPO", "Crowded", marks=pytest.mark.slow),
@@ -247,6 +248,7 @@ def test_memory_with_masks_tasks_draws_and_hooks_goes_on_bit_for_bit(trainer_of,
         np.testing.assert_array_equal(whole.get_policy().network.params, resumed.get_policy().network.params)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_evaluation_workers_cases_and_policies_by_themselves_remember(trainer_of, tmp_path) -> None:
     pytest.importorskip("torch")

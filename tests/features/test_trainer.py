@@ -82,6 +82,43 @@ def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
     assert_restored_exactly(lambda: trainer_of(name, **changes), tmp_path, 3)
 
 
+@pytest.mark.parametrize("changes", [{}, {"env_isolation": "process"}], ids=["here", "in processes"])
+def test_who_tells_its_state_is_brought_back_without_a_replay(trainer_of, tmp_path, changes) -> None:
+    assert_restored_exactly(lambda: trainer_of("Opaque", **changes), tmp_path / "exact", 2)
+    whole, loaded = trainer_of("Opaque", **changes), trainer_of("Opaque", **changes)
+    whole.train()
+    before = loaded.workers.foreach_env(lambda env: env.calls)
+    loaded.restore(whole.save(tmp_path))
+    assert loaded.workers.foreach_env(lambda env: env.calls) == before
+    values = whole.get_state().values["worker0"]
+    assert sorted(values["env_states"]) == ["0", "1", "2", "3"]
+    assert "env_states" not in trainer_of("Walk").get_state().values["worker0"]
+
+
+def test_a_state_goes_from_environments_here_to_those_in_processes(trainer_of, tmp_path) -> None:
+    here, there = trainer_of("Opaque"), trainer_of("Opaque", env_isolation="process")
+    here.train()
+    there.restore(here.save(tmp_path))
+    assert without_times(here.train()) == without_times(there.train())
+    assert_same_state(here, there)
+
+
+def test_a_process_that_dies_while_it_tells_its_state_costs_one_step(trainer_of, tmp_path) -> None:
+    trainer = trainer_of("OpaqueWithCrash", env_isolation="process")
+    trainer.train()
+    trainer.save(tmp_path)
+    assert trainer.train()["env_failures_total"] == 4
+    assert "env_states" not in read_checkpoint(trainer.save(tmp_path)).state.values["worker0"]
+
+
+def test_restore_episodes_false_begins_anew_though_it_could_go_on(trainer_of, tmp_path, caplog) -> None:
+    caplog.set_level(logging.INFO, "shoal")
+    whole, loaded = trainer_of("Opaque"), trainer_of("Opaque", restore_episodes=False)
+    whole.train()
+    loaded.restore(whole.save(tmp_path))
+    assert "4 unfinished episodes" in caplog.text
+
+
 def test_a_game_goes_on_through_episodes_without_a_seed(trainer_of, tmp_path) -> None:
     """Atari games are seeded rarely, because a seed makes the emulator load the game anew."""
     pytest.importorskip("ale_py")

@@ -66,6 +66,7 @@ def training_function(config):
     shoal.tune.report(score=math.sqrt((x**2 + y**2) / 2))
 
 
+@pytest.mark.slow
 def test_the_seeds_function_tries_all_25_combinations(sweep, capfd) -> None:
     values = [-1, -0.5, 0, 0.5, 1]
     result = sweep(training_function, config={"x": {"grid_search": values}, "y": {"grid_search": values}})
@@ -84,6 +85,7 @@ def test_the_seeds_function_tries_all_25_combinations(sweep, capfd) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["DQN", shoal.DQN])
 def test_nothing_to_search_is_one_trial(sweep, what) -> None:
     """The heart of the trainer scripts: `tune.run` as the way to start one run."""
@@ -100,6 +102,7 @@ def test_nothing_to_search_is_one_trial(sweep, what) -> None:
     assert json.loads((sweep.folder() / "outcome.json").read_text())["sentence"] == "1 trial has ended"
 
 
+@pytest.mark.slow
 def test_samples_of_nothing_are_seeds_of_one_configuration(sweep) -> None:
     config = {**shoal.PPO.get_default_config(), **SMALL, "seed": 5}
     result = sweep(shoal.PPO, stop={"training_iteration": 1}, num_samples=2, config=config)
@@ -108,6 +111,7 @@ def test_samples_of_nothing_are_seeds_of_one_configuration(sweep) -> None:
     assert {record.status for record in sweep.records()} == {"finished"}
 
 
+@pytest.mark.slow
 def test_a_local_function_reports_often_prints_and_returns_its_last_result(sweep) -> None:
     base = 10
 
@@ -124,6 +128,7 @@ def test_a_local_function_reports_often_prints_and_returns_its_last_result(sweep
     assert (sweep.folder() / record.folder / "log.txt").read_text() == "hello from here\n"
 
 
+@pytest.mark.slow
 def test_a_function_stops_at_its_criterion(sweep) -> None:
     def endless(config):
         while True:
@@ -133,6 +138,7 @@ def test_a_function_stops_at_its_criterion(sweep) -> None:
     assert [(r.status, r.reason) for r in sweep.records()] == [("finished", "training_iteration 4 >= 4")] * 2
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_does_not_end_the_sweep(sweep) -> None:
     def fragile(config):
         if config["x"] == 1:
@@ -148,6 +154,7 @@ def test_a_trial_that_fails_does_not_end_the_sweep(sweep) -> None:
     assert "ValueError" in (sweep.folder() / bad.folder / "error.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_function_gets_the_seed(sweep) -> None:
     result = sweep(
         lambda config: {"score": config["x"] + config["seed"]},
@@ -161,6 +168,7 @@ def test_a_function_gets_the_seed(sweep) -> None:
     assert result.best_config == {"x": 10, "seed": 1}
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_trials_all_fail_is_an_error(sweep) -> None:
     def broken(config):
         raise ValueError(f"no {config['x']}")
@@ -169,6 +177,7 @@ def test_a_sweep_whose_trials_all_fail_is_an_error(sweep) -> None:
         sweep(broken, config={"x": {"grid_search": [0, 1]}})
 
 
+@pytest.mark.slow
 def test_a_function_without_a_report_has_failed(sweep) -> None:
     with pytest.raises(ShoalError, match=r"ended without a report; call shoal.tune.report"):
         sweep(lambda config: None, name="silent", config={"x": {"grid_search": [0]}})
@@ -185,6 +194,7 @@ def test_a_metric_that_no_result_has_ends_the_sweep_at_the_first(sweep, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_metric_of_the_users_own_is_looked_for_once_an_episode_has_ended(sweep, tmp_path) -> None:
     with pytest.raises(ConfigError, match="metric: the results have no custom_metrics/height"):
         sweep(
@@ -224,6 +234,7 @@ def test_trials_of_ppo_are_ordinary_runs(sweep, capfd, monkeypatch) -> None:
     assert checkpoints_of(Path(folder))[0].name == "checkpoint_000003"
 
 
+@pytest.mark.slow
 def test_seeds_make_groups(sweep) -> None:
     sweep("PPO", config={**SMALL, "lr": {"grid_search": [1e-3, 1e-5]}}, stop={"training_iteration": 1}, seeds=2)
     records = sweep.records()
@@ -235,6 +246,7 @@ def test_seeds_make_groups(sweep) -> None:
     assert all(len({lr for lr, _ in group}) == 1 and len({seed for _, seed in group}) == 2 for group in groups.values())
 
 
+@pytest.mark.slow
 def test_a_trial_whose_process_dies_starts_again_from_its_checkpoint(sweep, tmp_path) -> None:
     note = tmp_path / "died"
     config = {**SMALL, "env": f"{ENVS}:Fragile", "env_config": {"fault": "", "note": str(note)}}
@@ -262,6 +274,7 @@ def hill(config):
         shoal.tune.report(score=(1 - abs(config["x"] - 0.6)) * step / 9)
 
 
+@pytest.mark.slow
 def test_asha_stops_bad_trials_early_and_finds_the_same_best(sweep, tmp_path) -> None:
     places = [round(0.05 * k, 2) for k in range(21)]
     config = {"x": {"grid_search": random.Random(7).sample(places, len(places))}}

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from shoal.cli.main import main
 
+SHARED = Path(__file__).parents[1] / "shared"
 HEALTHY = [
     ("CartPole-v1", "PPO", 40_000),
     ("CartPole-v1", "TRPO", 40_000),
@@ -45,6 +46,36 @@ SICK = [
     ("small replay", "CartPole-v1", "DQN", 4_000, ("config.replay_buffer_config.capacity=64",)),
     ("entropy full", "CartPole-v1", "PPO", 50_000, ("config.entropy_coeff=100",)),
     ("not begun", "CartPole-v1", "DQN", 4_000, ("config.learning_starts=100000",)),
+    ("no reward", "ill_env.py:NoReward", "PPO", 12_000, ()),
+    ("sparse reward", "ill_env.py:RareReward", "PPO", 16_000, ()),
+    ("failures", "ill_env.py:Failing", "PPO", 8_000, ()),
+    ("same observation", "ill_env.py:Blind", "PPO", 16_000, ()),
+    ("no effect", "ill_env.py:Deaf", "PPO", 8_000, ()),
+    ("observation scale", "ill_env.py:Uneven", "PPO", 8_000, ()),
+    ("seeding", "ill_env.py:Unseeded", "PPO", 4_000, ()),
+    ("constant mask", "ill_env.py:FixedMask", "PPO", 4_000, ()),
+    ("reward outliers", "ill_env.py:Huge", "PPO", 8_000, ("config.normalize_rewards=false",)),
+    ("one dominates", "ill_env.py:Huge", "PPO", 8_000, ("config.normalize_rewards=false",)),
+    (
+        "values clipped",
+        "ill_env.py:Huge",
+        "PPO",
+        8_000,
+        ("config.vf_clip_param=1e-4", "config.normalize_rewards=false"),
+    ),
+    ("rewards clipped", "ill_env.py:Praised", "PPO", 4_000, ("config.clip_rewards=1",)),
+    ("few episodes", "ill_env.py:Long", "PPO", 8_000, ("config.train_batch_size=256", "config.num_envs_per_worker=1")),
+    ("time limit", "ill_env.py:TimeLimited", "PPO", 4_000, ()),
+    ("no exploration", "ill_env.py:Task", "PPO", 8_000, ("config.explore=false",)),
+    ("small batch", "ill_env.py:Deaf", "PPO", 4_000, ("config.train_batch_size=64", "config.sgd_minibatch_size=8")),
+    (
+        "lr gone",
+        "ill_env.py:Deaf",
+        "PPO",
+        12_000,
+        ("config.train_batch_size=512", "config.lr_schedule=[[0, 0.001], [2000, 0]]"),
+    ),
+    ("epsilon gone", "ill_env.py:Deaf", "DQN", 12_000, ("config.exploration_config.epsilon_timesteps=100",)),
 ]
 
 
@@ -53,9 +84,10 @@ SICK = [
 def test_a_sick_run_has_its_illness(
     tmp_path: Path, name: str, env: str, algorithm: str, steps: int, sets: tuple[str, ...]
 ) -> None:
-    where = ["--results-dir", str(tmp_path)]
-    train = ["train", env, "--run", algorithm, "--stop", f"timesteps_total={steps}", *where]
+    place = f"{SHARED}/{env}" if ".py:" in env else env
+    train = ["train", place, "--run", algorithm, "--stop", f"timesteps_total={steps}", "--results-dir", str(tmp_path)]
     done = CliRunner().invoke(main, [*train, *(word for key in sets for word in ("--set", key))])
     assert done.exit_code == 0, done.output
-    result = CliRunner().invoke(main, ["diagnose", env, *where, "--json"])
+    [run] = tmp_path.glob(f"*/{algorithm}_*")
+    result = CliRunner().invoke(main, ["diagnose", str(run), "--json"])
     assert name in [finding["check"] for finding in json.loads(result.stdout)]

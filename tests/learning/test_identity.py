@@ -159,6 +159,7 @@ def test_every_kind_of_observation_is_understood(kind: str) -> None:
     assert best_mean(lambda: Seen(space, least), 8) > 0.9
 
 
+@pytest.mark.slow
 def test_a_picture_is_understood() -> None:
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()

@@ -187,3 +187,37 @@ class Stuck(Masked):
     def seen(self):
         obs = super().seen()
         return obs if self.steps != 7 else {**obs, "action_mask": np.zeros(4, np.int8)}
+
+
+class Opaque(Walk):
+    """A walk with chance of its own, which neither seeds nor actions determine; it can tell its whole state."""
+
+    def __init__(self, config) -> None:
+        super().__init__(config)
+        self.chance = np.random.default_rng()
+        self.calls = 0  # of step, in this very object
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.obs += self.chance.standard_normal(3).astype(np.float32)
+        return self.obs, {}
+
+    def step(self, action):
+        self.calls += 1
+        self.obs += self.chance.standard_normal(3).astype(np.float32) / 10
+        return super().step(action)
+
+    def get_state(self):
+        return {"obs": self.obs, "steps": self.steps, "chance": self.chance.bit_generator.state, "note": (b"\0a", None)}
+
+    def set_state(self, state) -> None:
+        assert state["note"] == (b"\0a", None)
+        self.obs[:], self.steps = state["obs"], state["steps"]
+        self.chance.bit_generator.state = state["chance"]
+
+
+class OpaqueWithCrash(Opaque):
+    """Its state cannot be asked for: that ends its process."""
+
+    def get_state(self):
+        os._exit(3)

@@ -25,7 +25,7 @@ def description(version):
         )
         rest = '<ModelStructure><Outputs><Unknown index="2"/></Outputs></ModelStructure>'
         opening = '<fmiModelDescription fmiVersion="2.0" modelName="heater" guid="{heater}">'
-        simulation = '<CoSimulation modelIdentifier="heater" canHandleVariableCommunicationStepSize="true"/>'
+        state = "FMUstate"
     else:
         rows = "".join(
             f'<Float64 name="{name}" valueReference="{number}" {kind} {numbers}/>'
@@ -33,16 +33,18 @@ def description(version):
         )
         rest = '<ModelStructure><Output valueReference="1"/></ModelStructure>'
         opening = '<fmiModelDescription fmiVersion="3.0" modelName="heater" instantiationToken="{heater}">'
-        simulation = '<CoSimulation modelIdentifier="heater" canHandleVariableCommunicationStepSize="true"/>'
+        state = "FMUState"
+    can = f'canGetAndSet{state}="true" canSerialize{state}="true"'
+    simulation = f'<CoSimulation modelIdentifier="heater" canHandleVariableCommunicationStepSize="true" {can}/>'
     return f"{head}{opening}{simulation}<ModelVariables>{rows}</ModelVariables>{rest}</fmiModelDescription>\n"
 
 
-def build(version, target):
+def build(version, target, source=HERE / "heater.c"):
     """Compile and pack."""
     platform = {"2.0": "linux64", "3.0": "x86_64-linux"}[version]
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "heater.so")
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, HERE / "heater.c"], check=True)
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
         with zipfile.ZipFile(target, "w") as archive:
             archive.writestr("modelDescription.xml", description(version))
             archive.write(library, f"binaries/{platform}/heater.so")

@@ -44,6 +44,35 @@ static int set(void *instance, const unsigned *references, size_t count, const d
     return 0;
 }
 
+/* A state is a copy of all values; serialized, it is their bytes. */
+static int keep(void *instance, void **state) {
+    if (!*state) *state = malloc(sizeof(Heater));
+    if (!*state) return 3;
+    memcpy(*state, instance, sizeof(Heater));
+    return 0;
+}
+
+static int go_back(void *instance, const void *state) {
+    memcpy(instance, state, sizeof(Heater));
+    return 0;
+}
+
+static int forget(void **state) {
+    free(*state);
+    *state = 0;
+    return 0;
+}
+
+static int write_state(const void *state, void *bytes, size_t size) {
+    if (size < sizeof(Heater)) return 3;
+    memcpy(bytes, state, sizeof(Heater));
+    return 0;
+}
+
+static int read_state(const void *bytes, size_t size, void **state) {
+    return size == sizeof(Heater) ? keep((void *)bytes, state) : 3;
+}
+
 /* FMI 2.0 */
 const char *fmi2GetTypesPlatform(void) { return "default"; }
 const char *fmi2GetVersion(void) { return "2.0"; }
@@ -67,6 +96,20 @@ int fmi2DoStep(void *instance, double now, double duration, int no_set) {
     (void)now, (void)no_set;
     advance(instance, duration);
     return 0;
+}
+
+int fmi2GetFMUstate(void *instance, void **state) { return keep(instance, state); }
+int fmi2SetFMUstate(void *instance, void *state) { return go_back(instance, state); }
+int fmi2FreeFMUstate(void *instance, void **state) { return instance ? forget(state) : 3; }
+int fmi2SerializedFMUstateSize(void *instance, void *state, size_t *size) {
+    *size = sizeof(Heater);
+    return instance && state ? 0 : 3;
+}
+int fmi2SerializeFMUstate(void *instance, void *state, char *bytes, size_t size) {
+    return instance ? write_state(state, bytes, size) : 3;
+}
+int fmi2DeSerializeFMUstate(void *instance, const char *bytes, size_t size, void **state) {
+    return instance ? read_state(bytes, size, state) : 3;
 }
 
 /* FMI 3.0 */
@@ -102,11 +145,24 @@ int fmi3DoStep(void *instance, double now, double duration, _Bool no_set, _Bool 
     return 0;
 }
 
+int fmi3GetFMUState(void *instance, void **state) { return keep(instance, state); }
+int fmi3SetFMUState(void *instance, void *state) { return go_back(instance, state); }
+int fmi3FreeFMUState(void *instance, void **state) { return instance ? forget(state) : 3; }
+int fmi3SerializedFMUStateSize(void *instance, void *state, size_t *size) {
+    *size = sizeof(Heater);
+    return instance && state ? 0 : 3;
+}
+int fmi3SerializeFMUState(void *instance, void *state, unsigned char *bytes, size_t size) {
+    return instance ? write_state(state, bytes, size) : 3;
+}
+int fmi3DeserializeFMUState(void *instance, const unsigned char *bytes, size_t size, void **state) {
+    return instance ? read_state(bytes, size, state) : 3;
+}
+
 /* What this model has no use for, and what importers look for all the same. */
 #define NONE(name) int name(void) { return 3; }
 NONE(fmi2SetDebugLogging) NONE(fmi2GetInteger) NONE(fmi2GetBoolean) NONE(fmi2GetString) NONE(fmi2SetInteger)
-NONE(fmi2SetBoolean) NONE(fmi2SetString) NONE(fmi2GetFMUstate) NONE(fmi2SetFMUstate) NONE(fmi2FreeFMUstate)
-NONE(fmi2SerializedFMUstateSize) NONE(fmi2SerializeFMUstate) NONE(fmi2DeSerializeFMUstate)
+NONE(fmi2SetBoolean) NONE(fmi2SetString)
 NONE(fmi2GetDirectionalDerivative) NONE(fmi2SetRealInputDerivatives) NONE(fmi2GetRealOutputDerivatives)
 NONE(fmi2CancelStep) NONE(fmi2GetStatus) NONE(fmi2GetRealStatus) NONE(fmi2GetIntegerStatus)
 NONE(fmi2GetBooleanStatus) NONE(fmi2GetStringStatus)
@@ -116,9 +172,8 @@ NONE(fmi3GetUInt16) NONE(fmi3GetInt32) NONE(fmi3GetUInt32) NONE(fmi3GetInt64) NO
 NONE(fmi3GetBoolean) NONE(fmi3GetString) NONE(fmi3GetBinary) NONE(fmi3GetClock) NONE(fmi3SetFloat32)
 NONE(fmi3SetInt8) NONE(fmi3SetUInt8) NONE(fmi3SetInt16) NONE(fmi3SetUInt16) NONE(fmi3SetInt32) NONE(fmi3SetUInt32)
 NONE(fmi3SetInt64) NONE(fmi3SetUInt64) NONE(fmi3SetBoolean) NONE(fmi3SetString) NONE(fmi3SetBinary)
-NONE(fmi3SetClock) NONE(fmi3GetNumberOfVariableDependencies) NONE(fmi3GetVariableDependencies) NONE(fmi3GetFMUState)
-NONE(fmi3SetFMUState) NONE(fmi3FreeFMUState) NONE(fmi3SerializedFMUStateSize) NONE(fmi3SerializeFMUState)
-NONE(fmi3DeserializeFMUState) NONE(fmi3GetDirectionalDerivative) NONE(fmi3GetAdjointDerivative)
+NONE(fmi3SetClock) NONE(fmi3GetNumberOfVariableDependencies) NONE(fmi3GetVariableDependencies)
+NONE(fmi3GetDirectionalDerivative) NONE(fmi3GetAdjointDerivative)
 NONE(fmi3EnterConfigurationMode) NONE(fmi3ExitConfigurationMode) NONE(fmi3GetIntervalDecimal)
 NONE(fmi3GetIntervalFraction) NONE(fmi3GetShiftDecimal) NONE(fmi3GetShiftFraction) NONE(fmi3SetIntervalDecimal)
 NONE(fmi3SetIntervalFraction) NONE(fmi3SetShiftDecimal) NONE(fmi3SetShiftFraction) NONE(fmi3EvaluateDiscreteStates)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from any_algorithm import EVERY_ALGORITHM
 
 import shoal
 from shoal.config.algorithms import ALGORITHMS, BUILT_IN, Algorithms, algorithm_names, installed_algorithms, name_of
+from shoal.config.evolution import EvolutionConfig
 from shoal.config.experiment import algorithm_class, experiment_from
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
@@ -54,10 +56,13 @@ def test_shoals_own_are_public_and_say_what_is_asked_of_them() -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_learner_reports_what_its_configuration_says(name: str) -> None:
-    with getattr(shoal, name)(env="CartPole-v1", config={"train_batch_size": 128}) as trainer:
-        for _ in range(1 if name != "DQN" else 2):
+    config = {"num_rollouts": 8} if issubclass(ALGORITHMS[name], EvolutionConfig) else {"train_batch_size": 128}
+    if ALGORITHMS[name].learns_from_replay:
+        config |= {"timesteps_per_iteration": 64, "learning_starts": 64}
+    with getattr(shoal, name)(env="CartPole-v1", config=config) as trainer:
+        for _ in range(2 if ALGORITHMS[name].learns_from_replay else 1):
             reported = set(trainer.train()["learner"])
-    noise = {"cur_stddev"}  # of one kind of exploration
+    noise = {"cur_stddev", "cur_alpha_choices"}  # of one kind of exploration, and of two kinds of actions
     assert reported == set(ALGORITHMS[name].results) - noise
 
 
@@ -112,5 +117,8 @@ def test_a_name_of_two_packages_is_refused_and_shoals_own_wins(install) -> None:
 
 def test_a_name_that_nobody_has_is_refused_with_all_there_are(install) -> None:
     install("added", "ADDED", "added_algorithm:Config")
-    with pytest.raises(ConfigError, match=r"run: must be PPO, TRPO, DQN or ADDED \(got 'ADED'\); did you mean ADDED"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"run: must be {EVERY_ALGORITHM} or ADDED \(got 'ADED'\); did you mean ADDED",
+    ):
         algorithm_class("ADED")

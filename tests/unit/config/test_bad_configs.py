@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from any_algorithm import ANY_ALGORITHM
 
 from shoal.config.experiment import experiment_from
 from shoal.config.ppo import PPOConfig
@@ -304,10 +305,10 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
 EXPERIMENTS: list[tuple[Any, str]] = [
     ({}, "env: is missing; write env: with an id such as CartPole-v1"),
     (None, "the experiment must be a mapping with env, run, stop and config (got null)"),
-    ({"env": "X-v0", "run": "ppo"}, "run: must be PPO, TRPO or DQN (got 'ppo'); did you mean PPO?"),
-    ({"env": "X-v0", "run": "A3C"}, "run: must be PPO, TRPO or DQN (got 'A3C')"),
-    ({"env": "X-v0", "run": None}, "run: must be PPO, TRPO or DQN (got null)"),
-    ({"env": "X-v0", "run": ["PPO"]}, "run: must be PPO, TRPO or DQN (got ['PPO'])"),
+    ({"env": "X-v0", "run": "ppo"}, f"run: must be {ANY_ALGORITHM} (got 'ppo'); did you mean PPO?"),
+    ({"env": "X-v0", "run": "A3C"}, f"run: must be {ANY_ALGORITHM} (got 'A3C')"),
+    ({"env": "X-v0", "run": None}, f"run: must be {ANY_ALGORITHM} (got null)"),
+    ({"env": "X-v0", "run": ["PPO"]}, f"run: must be {ANY_ALGORITHM} (got ['PPO'])"),
     ({"env": "X-v0", "lr": 1e-3}, "lr: unknown key; did you mean config.lr?"),
     ({"env": "X-v0", "num_workers": 3}, "num_workers: unknown key; did you mean config.num_workers?"),
     ({"env": "X-v0", "checkpoint_frq": 3}, "checkpoint_frq: unknown key; did you mean checkpoint_freq?"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from any_algorithm import ANY_ALGORITHM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ def test_problems_in_a_file_have_their_line(tmp_path: Path) -> None:
         f"{path}:8: custom_env.config.lr: must be a number (got 'fast')",
         f"{path}:9: custom_env.config.model.fcnet_hidens: unknown key; did you mean config.model.fcnet_hiddens?",
         f"{path}:10: other.env: is missing; write env: with an id such as CartPole-v1, module:Class or file.py:Class",
-        f"{path}:11: other.run: must be PPO, TRPO or DQN (got 'DQM'); did you mean DQN?",
+        f"{path}:11: other.run: must be {ANY_ALGORITHM} (got 'DQM'); did you mean DQN?",
     ]
 
 

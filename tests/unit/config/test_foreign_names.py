@@ -18,7 +18,7 @@ NAMES = [(module, name) for module, names in FOREIGN_NAMES.items() for name in n
 
 
 def test_classic_names_are_the_same_objects() -> None:
-    for name in ("PPO", "TRPO", "DQN"):
+    for name in ("PPO", "TRPO", "DQN", "SAC"):
         module = importlib.import_module(f"shoal.{name.lower()}")
         trainer = getattr(shoal, name)
         assert getattr(module, f"{name}Trainer") is getattr(shoal, f"{name}Trainer") is trainer
@@ -45,14 +45,14 @@ def test_what_the_hint_names_is_there(module: str, name: str) -> None:
             here = getattr(here, part)
 
 
-@pytest.mark.parametrize("name", ["A3CTrainer", "SAC", "appo", "PPOConfig", "Traner"])
+@pytest.mark.parametrize("name", ["A3CTrainer", "TD3", "appo", "PPOConfig", "Traner"])
 def test_names_of_algorithms_and_typing_errors_have_hints_too(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"no attribute '{name}'; .*shoal\."):
         getattr(shoal, name)
 
 
 def test_an_import_says_it_too_and_an_unknown_name_is_pythons_own() -> None:
-    with pytest.raises(ImportError, match=r"there are shoal\.PPO, shoal\.TRPO and shoal\.DQN"):
+    with pytest.raises(ImportError, match=r"there are shoal\.PPO, shoal\.TRPO, shoal\.DQN and shoal\.SAC"):
         from shoal import A3CTrainer  # noqa: F401
     with pytest.raises(ImportError, match=r"type shoal\.tune\.run"):
         from shoal.tune import Tuner  # noqa: F401

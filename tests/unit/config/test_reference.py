@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel
 
-from shoal.config.dqn import EpsilonGreedyConfig, QModelConfig, QOptimizerConfig, ReplayConfig
+from shoal.config.dqn import EpsilonGreedyConfig, QModelConfig
 from shoal.config.experiment import ALGORITHMS, Experiment, as_tree, experiment_from
 from shoal.config.model import ModelConfig
+from shoal.config.off_policy import QOptimizerConfig, ReplayConfig
 from shoal.config.ppo import PPOConfig
 from shoal.config.reference import config_rows, experiment_rows, file_schema, meanings, stop_rows
 from shoal.config.sections import (

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.data.batch import Batch, concatenate
+from shoal.data.batch import Batch, concatenate, padded
 
 
 def fragment(first_env: int, num_envs: int, steps: int = 3) -> Batch:
@@ -21,12 +21,13 @@ def fragment(first_env: int, num_envs: int, steps: int = 3) -> Batch:
         dist_inputs=label[:, :, None].repeat(3, axis=2),
         final_obs=(finals[:, None].repeat(2, axis=1), finals.astype(np.uint8)[:, None, None, None]),
         final_at=final_at,
+        values=label / 2,
     )
 
 
 def test_fragments_side_by_side_are_one_fragment() -> None:
     together, whole = concatenate([fragment(0, 2), fragment(2, 3), fragment(5, 1)]), fragment(0, 6)
-    for name in ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs"):
+    for name in ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "dist_inputs", "values"):
         np.testing.assert_array_equal(getattr(together, name), getattr(whole, name), err_msg=name)
     for mine, theirs in zip(together.obs, whole.obs, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -40,6 +41,13 @@ def test_finals_keep_pointing_at_their_own_environment() -> None:
     np.testing.assert_array_equal(together.final_obs[0][:, 0], labels)
     assert together.final_at.dtype == np.int64
     assert len(together.final_at) == 3 + 4 + 2
+
+
+def test_a_longer_fragment_has_values_without_meaning() -> None:
+    longer = padded(fragment(0, 2), 5)
+    assert longer.values is not None
+    np.testing.assert_array_equal(longer.values[:3], fragment(0, 2).values)
+    assert not longer.values[3:].any()
 
 
 def test_one_fragment_is_not_copied() -> None:

@@ -10,7 +10,14 @@ from shoal.config.experiment import algorithm_config
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.parallel import capacity
-from shoal.parallel.capacity import check_machine, check_network, least_parameters
+from shoal.parallel.capacity import (
+    check_machine,
+    check_network,
+    check_nodes,
+    check_ranks_here,
+    least_parameters,
+    workers_on,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +83,60 @@ def test_a_network_that_memory_cannot_hold_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model.fcnet_hiddens: a network of 400,000,000 parameters takes 9.6 GB"):
         check_network(config(model=wide, num_workers=2), is_private=True)
     check_network(config(model=wide, num_workers=2), is_private=False)
+
+
+HOSTS = [{"CPU": 12.0}, {"CPU": 12.0}, {"CPU": 8.0}]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"num_workers": 3, "env_ranks": 8},
+        {"num_workers": 8, "env_ranks": 2, "num_envs_per_worker": 2},
+        {"num_workers": "auto", "env_ranks": 8},
+        {"num_workers": 0, "num_cpus_per_worker": 100},
+        {"num_workers": 32},
+    ],
+)
+def test_what_fits_the_hosts_is_let_through(keys: dict[str, Any]) -> None:
+    check_nodes(config(**keys), HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"num_workers": 1, "env_ranks": 16},
+            r"config.env_ranks: a worker needs 16 CPUs \(1 environment of 16 ranks\) of one host, and the largest "
+            r"offers 12; use env_ranks: 12 at most",
+        ),
+        ({"num_workers": 2, "env_ranks": 8, "num_envs_per_worker": 2}, "use num_envs_per_worker: 1 at most, and more"),
+        ({"num_workers": 1, "num_cpus_per_worker": 13}, r"config.num_cpus_per_worker: a worker needs 13 CPUs of one"),
+        (
+            {"num_workers": 4, "env_ranks": 8},
+            r"config.num_workers: 4 processes of 8 CPUs .* do not fit on hosts that offer 12, 12, 8; use num_w.*: 3",
+        ),
+    ],
+)
+def test_a_worker_and_its_ranks_are_on_one_host(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        check_nodes(config(**keys), HOSTS)
+
+
+def test_auto_is_what_the_hosts_have_room_for() -> None:
+    assert workers_on(config(num_workers="auto", env_ranks=8), HOSTS) == 3
+    assert workers_on(config(num_workers="auto", env_ranks=4), HOSTS) == 8
+    assert workers_on(config(num_workers="auto"), HOSTS) == 32
+    assert workers_on(config(num_workers="auto", env_ranks=4, max_concurrent_envs=5), HOSTS) == 5
+
+
+def test_ranks_on_this_machine_share_cores_but_not_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "shoal.progress")
+    check_ranks_here(config(env_ranks=2))
+    assert not caplog.messages
+    check_ranks_here(config(env_ranks=2, num_envs_per_worker=16))
+    assert caplog.messages == ["32 ranks share the 2 cores of this machine, and are not bound to them"]
+    with pytest.raises(ConfigError, match=r"config.env_ranks: 17 environments of 2 ranks need 34 slots, and this mach"):
+        check_ranks_here(config(env_ranks=2, num_envs_per_worker=17))
+    with pytest.raises(ConfigError, match=r"use num_workers: 4, or auto$"):
+        check_machine(config(num_workers=5, env_ranks=8))

@@ -243,3 +243,27 @@ def test_the_cursor_is_shown_again_on_a_persons_terminal_alone(variables: dict[s
     )
     assert b"Stopped at once by SIGTERM" in done.stdout
     assert (b"\x1b[?25h" in done.stdout) == is_shown
+
+
+AT_FORK = """
+import os, signal, sys
+from shoal.runs.interrupts import Interrupts
+
+asks = []
+os.register_at_fork(after_in_child=lambda: asks and os.kill(os.getpid(), signal.SIGTERM))  # before ours is told
+with Interrupts(hold=True) as interrupts, interrupts.cutting():
+    asks.append(1)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    asks.clear()
+    assert interrupts.signal is None
+print(status)
+"""
+
+
+def test_a_signal_in_a_child_that_is_being_forked_ends_it_without_a_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", AT_FORK], capture_output=True, text=True, timeout=100, check=False)
+    assert ended.stderr == ""
+    assert ended.stdout == f"{-signal.SIGTERM}\n"

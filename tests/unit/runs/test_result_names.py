@@ -20,7 +20,14 @@ from shoal.config.result_names import (
 from shoal.data.results import flat
 
 ON_POLICY = {"train_batch_size": 64, "sgd_minibatch_size": 32}
-SMALL = {"PPO": ON_POLICY, "TRPO": ON_POLICY, "DQN": {"learning_starts": 32, "timesteps_per_iteration": 64}}
+OFF_POLICY = {"learning_starts": 32, "timesteps_per_iteration": 64}
+SMALL = {
+    "PPO": ON_POLICY,
+    "TRPO": ON_POLICY,
+    "DQN": OFF_POLICY,
+    "SAC": OFF_POLICY,
+    **{key: {"num_rollouts": 10} for key in ("ES", "ARS", "CEM", "CMAES")},
+}
 OF_EVALUATION = {"evaluation/seed", "evaluation/explore"}
 """Settings that an evaluation repeats in its result."""
 OF_WORKERS = {
@@ -53,8 +60,9 @@ def test_every_name_is_a_result(reported: tuple[str, dict[str, Any]]) -> None:
     algorithm, result = reported
     own = {f"learner/{name}" for name in ALGORITHMS[algorithm].results}
     named = {*RESULT_NAMES, *EVALUATION_NAMES, *own}
-    # CartPole's actions are discrete, so no noise of theirs has a standard deviation.
-    assert named - set(result) == (OF_WORKERS | OF_TASKS | {"learner/cur_stddev"}) & named
+    # CartPole's actions are discrete: no noise of theirs has a standard deviation, and there is one temperature.
+    of_numbers = {"learner/cur_stddev", "learner/cur_alpha_choices"}
+    assert named - set(result) == (OF_WORKERS | OF_TASKS | of_numbers) & named
     assert {name for name in result if name.startswith("learner/")} <= own
 
 

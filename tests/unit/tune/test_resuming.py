@@ -88,7 +88,7 @@ FREE = [
 
 
 def test_each_key_that_is_free_in_a_run_is_tried_below() -> None:
-    assert {key for key, _ in FREE} == set(FREE_KEYS) - {"name", "results_dir", "search_path", "stop"}
+    assert {key for key, _ in FREE} == set(FREE_KEYS) - {"name", "preset", "results_dir", "search_path", "stop"}
 
 
 @pytest.mark.parametrize(("key", "value"), FREE)
@@ -113,3 +113,17 @@ def test_no_key_of_a_functions_config_is_free(tmp_path: Path) -> None:
     first, other = (sweep_from({**tree, "results_dir": str(tmp_path)}, check_experiment=False) for tree in trees)
     assert opened(first, "hill") == opened(first, "hill")
     assert opened(first, "hill") != opened(other, "hill")
+
+
+def test_licences_are_for_all_trials_together(tmp_path: Path) -> None:
+    pytest.importorskip("ray.tune")
+    from shoal.tune.sweep_run import SweepRun
+
+    def at_once(**config: Any) -> int | None:
+        lr = shoal.tune.loguniform(1e-5, 1e-1)
+        return SweepRun(sweep(config={"env": "CartPole-v1", "lr": lr, **config}), tmp_path)._most_licensed()
+
+    assert at_once() is None
+    assert at_once(max_concurrent_envs=20) == 2  # of eight environments each
+    assert at_once(max_concurrent_envs=20, num_envs_per_worker=shoal.tune.choice([1, 5])) == 4
+    assert at_once(max_concurrent_envs=20, evaluation_interval=1, evaluation_duration=4) == 1

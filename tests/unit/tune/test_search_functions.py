@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from any_algorithm import ANY_ALGORITHM, EVERY_ALGORITHM
 
 import shoal.tune
 from shoal.config.search_spaces import KINDS, find_settings
@@ -91,9 +92,9 @@ def test_what_is_run_is_an_algorithm_its_trainer_or_a_function() -> None:
     trainer = shoal.PPO("CartPole-v1")
     for what, sentence in (
         (trainer, "every trial makes a trainer of its own .*; use 'PPO'"),
-        (Mine, "trials run one of PPO, TRPO, DQN, not a trainer of your own"),
+        (Mine, f"trials run one of {EVERY_ALGORITHM}, not a trainer of your own"),
         (3, "needs the name of an algorithm, or a function"),
-        ("A3C", "run: must be PPO, TRPO or DQN"),
+        ("A3C", f"run: must be {ANY_ALGORITHM}"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             shoal.tune.run(what, config={"env": "CartPole-v1"}, stop={"training_iteration": 1})
