@@ -25,9 +25,9 @@ test-slow: $(SEARCHERS)
 
 test-all: test test-slow
 
-# What the searchers of sweeps need; one that must be compiled may fail, and then its tests say so.
+# What the searchers of sweeps need, and EnvPool, which is large; one that cannot be installed is told, and its tests skip.
 $(SEARCHERS): $(STAMP)
-	for extra in hyperopt bayesopt bohb nevergrad ax pb2; do \
+	for extra in hyperopt bayesopt bohb nevergrad ax pb2 envpool; do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$$extra]" \
 			|| echo "shoal-rl[$$extra] cannot be installed here: its tests skip"; \
 	done
@@ -60,6 +60,7 @@ bench: setup
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/dqn.py
+	$(BIN)/python benchmarks/sac.py
 	$(BIN)/python benchmarks/curriculum.py
 	$(BIN)/python benchmarks/trpo.py
 	$(BIN)/python benchmarks/workers.py
