@@ -174,7 +174,7 @@ class OffPolicyLearner:
 def replay_for(config: OffPolicyConfig, policy: Policy) -> Replay:
     """An empty replay, if the memory for it is there."""
     asked, spec, actions = config.replay_buffer_config, policy.obs_spec, policy.action_spec
-    slack = config.steps_per_iteration * config.num_envs
+    slack = config.steps_per_iteration * config.num_rows
     size = stored_action_size(actions.size, actions.dtype)
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay, size)
     needed, there = (asked.capacity + slack) * each, available_memory()

@@ -35,6 +35,7 @@ from shoal.config.fields import (
     WorkerCount,
 )
 from shoal.config.model import ModelConfig
+from shoal.config.multiagent import MultiAgentConfig
 from shoal.config.problems import sentences
 from shoal.config.schedules import Schedule, levels
 from shoal.config.sections import (
@@ -58,6 +59,7 @@ NULL_IS_DEFAULT = (
     "env_config",
     "curriculum",
     "randomize",
+    "multiagent",
     "optimizer",
     "model",
     "exploration_config",
@@ -136,6 +138,8 @@ class AlgorithmConfig(Algorithm):
     """Tasks of rising difficulty without a function of your own."""
     randomize: RandomizeConfig = RandomizeConfig()
     """Values that are drawn for every episode."""
+    multiagent: MultiAgentConfig = MultiAgentConfig()
+    """Policies of the agents, where the environment has several."""
     callbacks: ClassSource = None
     """Your subclass of shoal.DefaultCallbacks, as a class, module.Class or file.py:Class; null: none."""
 
@@ -259,6 +263,16 @@ class AlgorithmConfig(Algorithm):
         return max(self.worker_count, 1) * self.envs_per_worker
 
     @property
+    def rows_per_worker(self) -> int:
+        """Rows of each worker's arrays: one for each environment, or for each agent of each environment."""
+        return self.envs_per_worker * max(self.multiagent.num_agents, 1)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a batch: one for each training environment, or for each agent of each."""
+        return max(self.worker_count, 1) * self.rows_per_worker
+
+    @property
     def num_evaluation_envs(self) -> int:
         """Environments of an evaluation in all."""
         workers = max(self.evaluation_num_workers, 1)
@@ -299,13 +313,13 @@ class AlgorithmConfig(Algorithm):
     def fragment_length(self) -> int:
         """Steps per environment and fragment, with auto resolved."""
         if self.rollout_fragment_length == "auto":
-            return math.ceil(self.train_batch_size / self.num_envs)
+            return math.ceil(self.train_batch_size / self.num_rows)
         return self.rollout_fragment_length
 
     @property
     def steps_per_iteration(self) -> int:
         """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
-        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
+        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_rows))
         return self.fragment_length * fragments
 
     def with_envs_per_worker(self: Config, count: int) -> Config:
@@ -313,6 +327,12 @@ class AlgorithmConfig(Algorithm):
         if count == self.envs_per_worker:
             return unchecked(self, num_envs_per_worker=count)
         return changed(self, num_envs_per_worker=count)
+
+    def with_num_agents(self: Config, count: int) -> Config:
+        """The configuration for environments of so many agents, checked again; 0: of one."""
+        if count == self.multiagent.num_agents:
+            return self
+        return changed(self, multiagent=changed(self.multiagent, num_agents=count))
 
     def with_worker_count(self: Config, count: int) -> Config:
         """The configuration with `num_workers: auto` resolved, and checked again.

@@ -153,6 +153,7 @@ class Episode:
     length: int
     metrics: dict[str, float] = field(default_factory=dict)  # numbers of the last `info`, and of hooks
     task: Any = None  # that it was played at, if one was set
+    policy_rewards: dict[str, list[float]] = field(default_factory=dict)  # returns of each policy's agents, if several
 
 
 @dataclass(frozen=True)

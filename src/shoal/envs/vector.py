@@ -286,7 +286,7 @@ class PythonVector:
         for row in range(self.num_envs):
             if row not in steps.failed:
                 try:
-                    steps.rewards[row] = _number(rewards[row])
+                    steps.rewards[row] = reward_number(rewards[row])
                     steps.terminated[row], steps.truncated[row] = bool(terminated[row]), bool(truncated[row])
                     ended = bool(steps.terminated[row] or steps.truncated[row])
                     self._obs_spec.put(observations[row], steps.obs, row, ended)
@@ -442,7 +442,7 @@ class PythonVector:
         for action in self._action_spec.decode(history) if len(history) else ():
             last, reward, terminated, truncated, info = step(action)
             self._lengths[row] += 1
-            self._rewards[row] += np.float32(_number(reward))
+            self._rewards[row] += np.float32(reward_number(reward))
             self._show_step(row, action, last, float(reward), info)
             if terminated or truncated or self._lengths[row] >= self._limits[row]:
                 self._lengths[row], self._rewards[row] = 0, 0.0
@@ -525,7 +525,7 @@ def describe(incident: Incident) -> str:
     )
 
 
-def _number(reward: Any) -> float:
+def reward_number(reward: Any) -> float:
     """The reward as a float; arrays, None and what is not finite are refused."""
     if np.ndim(reward):
         raise ValueError(f"reward is an array of shape {np.shape(reward)}, but must be one number")

@@ -67,7 +67,7 @@ def build_policy(
                 f"{type(exploration).__name__}; make it a shoal.config.dqn.EpsilonGreedyConfig"
             )
         distribution = acting_by_value(
-            action_spec, exploration, config.num_envs, obs_spec.mask is not None, name_of(type(config))
+            action_spec, exploration, config.num_rows, obs_spec.mask is not None, name_of(type(config))
         )
     elif config.model.custom_action_dist is not None:
         distribution = _custom_distribution(action_spec, config.model, obs_spec)

@@ -25,6 +25,11 @@ class WorkerLocation:
     pid: int
     node: str
     num_envs: int
+    num_agents: int = 0  # of each environment, if there are several
+
+    def resolved(self, config: AlgorithmConfig) -> AlgorithmConfig:
+        """The configuration with what only the environments could tell."""
+        return config.with_envs_per_worker(self.num_envs).with_num_agents(self.num_agents)
 
 
 class RemoteWorker:
@@ -50,7 +55,9 @@ class RemoteWorker:
         self.worker = Worker(config, self._maker, self._worker_index, host_slots=host_slots)
         if state is not None:
             self.worker.set_state([state])
-        location = WorkerLocation(socket.gethostname(), os.getpid(), node, self.worker.vector.num_envs)
+        agents = self.worker.config.multiagent.num_agents
+        num_envs = self.worker.vector.num_envs // max(agents, 1)
+        location = WorkerLocation(socket.gethostname(), os.getpid(), node, num_envs, agents)
         return location, self.worker.observation_space, self.worker.action_space
 
     def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, SampleSummary, State], Batch]:

@@ -101,7 +101,8 @@ class Trainer(metaclass=TrainerType):
             self.workers: Workers = start_workers(config, self.env_maker)
             self._closing.callback(self.workers.stop)
             config = self.workers.config
-            self.config = self.config.with_envs_per_worker(config.envs_per_worker).with_whole_fragments()
+            resolved = self.config.with_envs_per_worker(config.envs_per_worker)
+            self.config = resolved.with_num_agents(config.multiagent.num_agents).with_whole_fragments()
             self.learner = start_learner(config, self.workers, self.user_code, make_learner, self._closing)
             check_environment(config, self.env_maker, self.workers.policy)
             self.evaluators = start_evaluators(config, self.workers.policy, self.user_code, self.workers, self._closing)
@@ -307,13 +308,13 @@ class Trainer(metaclass=TrainerType):
         self.curriculum.set_state(state.part("curriculum"))
         workers = state.parts("worker")
         saved = [len(worker.values["history_lengths"]) for worker in workers]
-        if saved != [self.config.envs_per_worker] * max(self.config.worker_count, 1):
+        if saved != [self.config.rows_per_worker] * max(self.config.worker_count, 1):
             log.warning(
                 "the checkpoint has %d environments in %d workers, this trainer %d in %d: its unfinished episodes are "
                 "dropped",
                 sum(saved),
                 len(saved),
-                self.config.num_envs,
+                self.config.num_rows,
                 max(self.config.worker_count, 1),
             )
             return

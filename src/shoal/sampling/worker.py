@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
+from shoal.config.algorithms import name_of
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample
 from shoal.data.state import State
+from shoal.envs.agent_vector import AgentEnvs, AgentRows, PolicySlots
+from shoal.envs.agents import DEFAULT_POLICY, AgentsEnv
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
@@ -33,6 +36,7 @@ from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.machine.slots import TakenSlots, take_slots
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
+from shoal.sampling.agent_sampler import AgentSampler
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
 from shoal.sampling.episode_hooks import EpisodeHooks, HooksInProcess, WorkerElsewhere
 from shoal.sampling.many_envs import EnvCreationMonitor
@@ -97,7 +101,10 @@ class Worker:
         env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
         self.vector: Vector
         try:
-            if isinstance(env, VectorEnv):
+            if isinstance(env, AgentsEnv):
+                self._count_agents(env)
+                self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+            elif isinstance(env, VectorEnv):
                 env = self._counted(env, first_index is None)
                 self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
             else:
@@ -108,7 +115,18 @@ class Worker:
         except BaseException:
             close_quietly(env)  # it may own processes, which would outlive the sentence that refuses it
             raise
-        self.sampler: Sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
+        self.sampler: Sampler
+        if isinstance(self.vector, AgentRows):
+            self.sampler = AgentSampler(
+                self.policy, self.vector, config.seed, self._first_index * self.config.multiagent.num_agents
+            )
+        else:
+            self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are here; with several agents each of them has several rows."""
+        return self.vector.num_envs // max(self.config.multiagent.num_agents, 1)
 
     def get_policy(self) -> Policy:
         """The policy that acts here."""
@@ -170,8 +188,8 @@ class Worker:
         look = first_look(plan, drawn, limits)
         if look.num_envs is not None:
             raise ConfigError(
-                f"config.env_isolation: env {self._maker.name} is a native vector environment, which is one program; "
-                "leave out env_isolation, timeouts and memory limit, or use one of its environments"
+                f"config.env_isolation: env {self._maker.name} has several agents, or is a native vector environment, "
+                "and such are stepped in the worker's own process; leave out env_isolation, timeouts and memory limit"
             )
         if policy is None:
             self._warn(look.warnings)
@@ -229,6 +247,8 @@ class Worker:
     def _vector(self, first: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Vector:
         """The vector of environments, of which the first is there already."""
         hooks = self._episode_hooks()
+        if isinstance(first, AgentsEnv):
+            return self._agent_rows(first, hooks)
         if isinstance(first, VectorEnv):
             return self._native_vector(first, hooks)
         return self._python_vector(first, hooks)
@@ -249,6 +269,49 @@ class Worker:
         if config.batch_mode == "complete_episodes":
             raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
         return NativeVector(env, self.policy.obs_spec, self.policy.action_spec, config.seed, self._first_index)
+
+    def _agent_rows(self, first: AgentsEnv, hooks: list[str]) -> AgentRows:
+        """Environments of several agents, of which the first is there already."""
+        config = self.config
+        refuse_for_agents(config, hooks)
+        waiting = [first]
+
+        def make(place: int) -> AgentsEnv:
+            env = waiting.pop() if waiting else self._make(place)
+            assert isinstance(env, AgentsEnv)
+            return env
+
+        slots = tuple(range(len(first.agents)))
+        shared = PolicySlots(DEFAULT_POLICY, slots, self.policy.obs_spec, self.policy.action_spec)
+        envs = AgentEnvs(
+            make,
+            config.envs_per_worker,
+            first.agents,
+            [shared],
+            seed=config.seed,
+            first_index=self._first_index,
+            worker_index=self.worker_index,
+            max_failures=config.max_env_failures,
+            horizon=config.horizon,
+        )
+        return envs.groups[0]
+
+    def _count_agents(self, env: AgentsEnv) -> None:
+        """Let the configuration know how many agents there are; one policy acts for all if their spaces are alike."""
+        asked, count = self.config.multiagent.num_agents, env.num_envs
+        if asked not in (0, count):
+            raise ConfigError(
+                f"config.multiagent.num_agents: env {self._maker.name} has {count} agents (got {asked}); leave it out"
+            )
+        first = env.agents[0]
+        for agent in env.agents[1:]:
+            for what, spaces in (("observations", env.observation_spaces), ("actions", env.action_spaces)):
+                if spaces[agent] != spaces[first]:
+                    raise ConfigError(
+                        f"env {self._maker.name}: its agents {first} and {agent} have different {what} "
+                        f"({spaces[first]} and {spaces[agent]}), so one policy cannot act for both"
+                    )
+        self.config = self.config.with_num_agents(count)
 
     def _python_vector(self, first: gym.Env[Any, Any], hooks: list[str]) -> PythonVector:
         config = self.config
@@ -348,6 +411,27 @@ class Worker:
             self._contexts[row].release()  # of the environment that this one takes the place of
         self._contexts[row] = ctx
         return ctx
+
+
+def refuse_for_agents(config: AlgorithmConfig, hooks: Sequence[str]) -> None:
+    """Refuse what cannot be had where an environment has several agents."""
+    problems = []
+    if not config.takes_agents:
+        problems.append(f"run: {name_of(type(config))} trains one agent; set run: PPO or run: DQN for several")
+    if config.model.memory is not None:
+        problems.append(
+            f"config.model.{config.model.memory}: several agents have policies without memory; leave it out"
+        )
+    if config.randomize.options or config.randomize.env_config:
+        problems.append("config.randomize: an environment of several agents draws its own values; leave it out")
+    if config.batch_mode == "complete_episodes":
+        problems.append("config.batch_mode: agents end at different times; leave it at truncate_episodes")
+    if config.env_resets_per_s is not None:
+        problems.append("config.env_resets_per_s: it is for environments of one agent; leave it out")
+    if hooks:
+        problems.append(f"config.callbacks: {hooks[0]} is for environments of one agent; leave it out")
+    if problems:
+        raise ConfigError(problems)
 
 
 def check_count(states: list[State], workers: int) -> None:
