@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 from time import perf_counter
 
@@ -106,26 +106,35 @@ class OffPolicyLearner:
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Rounds of: sample a fragment, remember it, learn from replay."""
-        c = self.config
         samples: list[SampleSummary] = []
-        learn_time = 0.0
+        timesteps, learn_time = timesteps_total, 0.0
+        learning = self.learning(timesteps_total)
+        next(learning)
+        for _ in range(self.config.rounds_per_iteration):
+            self.explore(timesteps)
+            sample = workers.sample(self.config.fragment_length)
+            start = perf_counter()
+            learning.send(sample.batch)
+            samples.append(sample.summary)
+            timesteps += sample.num_steps
+            learn_time += perf_counter() - start
+            if self.timesteps_limit is not None and timesteps >= self.timesteps_limit:
+                break
+        check_usable(*samples)
+        return Step.from_samples(samples, ended(learning), learn_time)
+
+    def learning(self, timesteps_total: int) -> Generator[None, Batch | None, dict[str, float]]:
+        """An iteration of learning, to which fragments are sent one by one, and at last None; gives the statistics."""
+        c = self.config
         totals = UpdateStatistics()
         timesteps = timesteps_total
         with self.guarded():
-            for _ in range(c.rounds_per_iteration):
-                self.explore(timesteps)
-                sample = workers.sample(c.fragment_length)
-                start = perf_counter()
-                new = self._remember(sample.batch)
+            while (batch := (yield)) is not None:
+                new = self._remember(batch)
                 timesteps += new
                 if timesteps >= c.learning_starts and len(self.replay):
                     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
                         self.learn(self._updates_for(new), timesteps, totals)
-                samples.append(sample.summary)
-                learn_time += perf_counter() - start
-                if self.timesteps_limit is not None and timesteps >= self.timesteps_limit:
-                    break
-            check_usable(*samples)
         stats = {
             "num_updates": float(totals.updates),
             **totals.means(self.rewards.divisor),
@@ -134,7 +143,7 @@ class OffPolicyLearner:
             "replay_size": float(len(self.replay)),
             **self.statistics(),
         }
-        return Step.from_samples(samples, stats, learn_time)
+        return stats
 
     def get_state(self) -> State:
         """Rewards, counters and replay; of replay, views that one more iteration leaves alone."""
@@ -169,6 +178,15 @@ class OffPolicyLearner:
         while updates > 0:
             yield min(updates, most)
             updates -= most
+
+
+def ended(learning: Generator[None, Batch | None, dict[str, float]]) -> dict[str, float]:
+    """End an iteration of learning; its statistics."""
+    try:
+        learning.send(None)
+    except StopIteration as end:
+        return dict(end.value)
+    raise AssertionError("the iteration goes on")
 
 
 def replay_for(config: OffPolicyConfig, policy: Policy) -> Replay:

@@ -90,6 +90,9 @@ def is_result_name(name: str) -> bool:
     """Whether a result can have this name; metrics of the user's own are not known before the run."""
     of_policies = tuple(f"{place}{each}/" for place in ("", "evaluation/") for each in POLICY_REWARDS)
     own = name.startswith((*CUSTOM_METRICS, *of_policies)) and not name.endswith("/")
+    place, _, rest = name.partition("/")
+    if place == "learner" and rest.count("/") == 1:  # of one of several policies
+        name = f"learner/{rest.partition('/')[2]}"
     return own or name in RESULT_NAMES or name in result_names()  # most names need no algorithm to be imported
 
 

@@ -6,7 +6,7 @@ The docstring under a field is its only description: `shoal config show`, the JS
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
@@ -52,6 +52,7 @@ from shoal.errors import ConfigError
 Config = TypeVar("Config", bound="AlgorithmConfig")
 
 AUTO_ENVS = 8
+POLICY_SHIFT = 1_000_033  # between the seeds of policies: no two may draw the same numbers
 AUTO_MPI_ENVS = 1
 LEAST_ENV_MEMORY_MB = 100
 
@@ -328,11 +329,13 @@ class AlgorithmConfig(Algorithm):
             return unchecked(self, num_envs_per_worker=count)
         return changed(self, num_envs_per_worker=count)
 
-    def with_num_agents(self: Config, count: int) -> Config:
-        """The configuration for environments of so many agents, checked again; 0: of one."""
-        if count == self.multiagent.num_agents:
+    def with_agents(self: Config, agents: Sequence[str]) -> Config:
+        """The configuration for environments of these agents, checked again; without any: of one."""
+        if not agents:
             return self
-        return changed(self, multiagent=changed(self.multiagent, num_agents=count))
+        given = self.multiagent
+        mapping = {str(agent): given.policy_of(agent) for agent in agents} if given.policies else {}
+        return changed(self, multiagent=changed(given, num_agents=len(agents), policy_mapping=mapping))
 
     def with_worker_count(self: Config, count: int) -> Config:
         """The configuration with `num_workers: auto` resolved, and checked again.
@@ -372,6 +375,8 @@ class AlgorithmConfig(Algorithm):
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
         found += self._isolation_conflicts()
+        found += self.multiagent.conflicts()
+        found += self._policy_conflicts()
         found += self.licence_conflicts()
         if self.evaluation_parallel_to_training:
             found += [
@@ -433,6 +438,34 @@ class AlgorithmConfig(Algorithm):
                 if name.startswith("evaluation/")
             ]
         return found
+
+    def _policy_conflicts(self) -> list[str]:
+        """What is wrong with the settings of single policies."""
+        found: list[str] = []
+        may_differ = (*self.mutable, "model")
+        for name, settings in self.multiagent.policies.items():
+            path = f"config.multiagent.policies.{name}"
+            found += [
+                f"{path}.{key}: all policies have the same {key}; a policy may have its own {', '.join(may_differ)}"
+                for key in settings
+                if key not in may_differ
+            ]
+            try:
+                changed(self, **{**settings, "multiagent": MultiAgentConfig()})
+            except ConfigError as error:
+                found += [problem.replace("config.", f"{path}.", 1) for problem in error.problems]
+        if len(self.multiagent.policies) > 1 and self.num_learners > 1:
+            found.append("config.num_learners: several policies are learned in one process; leave it at 1")
+        return found
+
+    def for_policy(self: Config, name: str) -> Config:
+        """The configuration of one of several policies: with its own settings, and its own seed."""
+        given = self.multiagent
+        if not given.policies:
+            return self
+        own = changed(self, **{**given.policies[name], "multiagent": MultiAgentConfig()})
+        seed = self.seed + POLICY_SHIFT * given.names.index(name)
+        return unchecked(own, multiagent=given, seed=seed)
 
     def _needs_processes(self) -> list[str]:
         """The keys for which an environment needs a process of its own, of those that are set."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -53,6 +53,7 @@ class Batch:
     columns: NDArray[np.int64] | None = None  # [N], a learner's share: where its environments stand in the whole batch
     carried: RecurrentRecord | None = None  # of a policy with memory
     cut: NDArray[np.bool_] | None = None  # [N], whose last step is marked truncated only because it was late
+    others: Mapping[str, Batch] | None = None  # what the agents of other policies did, by policy, if there are several
     values: Array | None = None  # [T, N], of the policy that sampled, where they came with its outputs
 
     @property
@@ -70,7 +71,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     first = batches[0]
     joined: dict[str, Any] = {}
     for each in fields(Batch):
-        if each.name not in ("obs", "final_obs", "final_at", "columns", "carried", "cut", "values"):
+        if each.name not in ("obs", "final_obs", "final_at", "columns", "carried", "cut", "others", "values"):
             joined[each.name] = np.concatenate([getattr(b, each.name) for b in batches], axis=1)
     observations = zip(*[b.obs for b in batches], strict=True)
     joined["obs"] = tuple(np.concatenate(part, axis=1) for part in observations)
@@ -82,6 +83,8 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     joined["final_obs"] = _joined_rows([b.final_obs for b in batches], order)
 
     joined["cut"] = _joined_cuts(batches)
+    if first.others is not None:
+        joined["others"] = {name: concatenate([b.others[name] for b in batches if b.others]) for name in first.others}
     carried = [b.carried for b in batches if b.carried is not None]
     if carried:
         states_at, states_order = _joined_places([c.states_at for c in carried], offsets)

@@ -41,7 +41,7 @@ T = TypeVar("T")
 MOST_KEPT_STEPS = 20_000  # of an environment since its seed
 
 
-class Phase(IntEnum):
+class AgentPhase(IntEnum):
     """What a row is at."""
 
     ABSENT = 0  # the agent takes no part, or was not asked yet
@@ -104,7 +104,8 @@ class AgentEnvs:
     """E environments of the same agents, each guarded at the boundary.
 
     `make(k)` makes one. Episodes have the return of all agents together, and their length in steps of the environment;
-    of each policy, results show the returns of its agents. Environments that fail are rebuilt alone.
+    of each policy, results show the returns of its agents. Environments that fail are rebuilt alone. A policy's slots
+    are places at the table; who `rotates`, lets agents change places from one environment to the next.
     """
 
     def __init__(
@@ -119,19 +120,21 @@ class AgentEnvs:
         worker_index: int = 0,
         max_failures: int | None = None,
         horizon: int | None = None,
+        rotates: bool = False,
     ) -> None:
-        self.agents = tuple(agents)
+        self._first_index = first_index
+        self.seats = [_rotated(agents, first_index + k if rotates else 0) for k in range(num_envs)]
         self.num_envs = num_envs
         self.episodes: list[Episode] = []
         self.incidents: list[Incident] = []
         self.failures = 0
-        self._make, self._seed, self._first_index, self._worker_index = make, seed, first_index, worker_index
+        self._make, self._seed, self._worker_index = make, seed, worker_index
         self._max_failures, self._horizon = max_failures, horizon
         self._replaying = False
         self._has_begun = False
         self.groups = [AgentRows(self, slots) for slots in policies]
         self._place = {slot: (group, place) for group in self.groups for place, slot in enumerate(group.policy.slots)}
-        count = len(self.agents)
+        self._count = count = len(agents)
         self.games = [Game(make(k), np.zeros(count), np.zeros(count, bool), {}, {}, []) for k in range(num_envs)]
         self._marks = [Mark.of(game) for game in self.games]
         self.brought_back = [False] * num_envs
@@ -194,7 +197,7 @@ class AgentEnvs:
     def _step(self, k: int) -> None:
         """Take one step of an environment, and see whose steps have ended with it."""
         game = self.games[k]
-        actions = {self.agents[slot]: action for slot, action in sorted(game.actions.items())}
+        actions = {self.seats[k][slot]: action for slot, action in sorted(game.actions.items())}
         for _, numbers in sorted(game.numbers.items()):
             game.history += numbers
         game.actions, game.numbers = {}, {}
@@ -216,12 +219,12 @@ class AgentEnvs:
         """Give each agent what it got, end the steps of those that are asked again, and ask who is to act."""
         game = self.games[k]
         is_cut = self._is_at_horizon(game, ahead=1)
-        for slot, agent in enumerate(self.agents):
+        for slot, agent in enumerate(self.seats[k]):
             group, row = self._row(k, slot)
             reward = reward_number(moment.rewards.get(agent, 0.0))
             game.returns[slot] += reward
             goes_on = agent in moment.live and not is_cut
-            if group.phase[row] == Phase.ACTED:
+            if group.phase[row] == AgentPhase.ACTED:
                 group.rows.rewards[row] += np.float32(reward)
                 if not goes_on:
                     terminated = bool(moment.terminated.get(agent, False)) or (
@@ -233,7 +236,7 @@ class AgentEnvs:
             if goes_on and agent in moment.to_act:
                 self._ask(k, slot, moment.observations[agent])
             elif not goes_on:
-                group.phase[row] = Phase.ABSENT
+                group.phase[row] = AgentPhase.ABSENT
         game.length += 1
         game.since_seed += 1
         game.failures_in_a_row = 0
@@ -241,7 +244,7 @@ class AgentEnvs:
     def _ask(self, k: int, slot: int, obs: Any) -> None:
         game, (group, row) = self.games[k], self._row(k, slot)
         group.policy.obs_spec.put(obs, group.rows.obs, row)
-        group.phase[row] = Phase.ASKED
+        group.phase[row] = AgentPhase.ASKED
         game.took_part[slot] = True
         game.waiting += 1
 
@@ -267,13 +270,13 @@ class AgentEnvs:
             if seeded:
                 game.seedings += 1
                 game.since_seed, game.history = 0, []
-            for slot in range(len(self.agents)):
+            for slot in range(self._count):
                 group, row = self._row(k, slot)
-                group.phase[row] = Phase.ABSENT
+                group.phase[row] = AgentPhase.ABSENT
             try:
                 moment = game.env.begin(self._reset_seed(k) if seeded else None)
                 for agent in moment.to_act:
-                    self._ask(k, self.agents.index(agent), moment.observations[agent])
+                    self._ask(k, self.seats[k].index(agent), moment.observations[agent])
                 if not moment.to_act:
                     raise ValueError("no agent may act after reset()")
                 return
@@ -295,7 +298,7 @@ class AgentEnvs:
             self._drop_actions(k)
             self._begin(k, seeded=True)
             for _ in range(state.values["steps"]):
-                taken = self._act_again(k, numbers, taken, range(len(self.agents)))
+                taken = self._act_again(k, numbers, taken, range(self._count))
                 self._step(k)
             taken = self._act_again(k, numbers, taken, state.values["given"])
             return taken == len(numbers) and game.since_seed == state.values["steps"]
@@ -310,7 +313,7 @@ class AgentEnvs:
         """Give those of the agents that are asked the recorded actions from `taken` on; returns where these end."""
         for slot in slots:
             group, row = self._row(k, slot)
-            if group.phase[row] == Phase.ASKED:
+            if group.phase[row] == AgentPhase.ASKED:
                 size = group.policy.action_spec.size
                 group.act(row, numbers[taken : taken + size])
                 taken += size
@@ -322,9 +325,9 @@ class AgentEnvs:
 
     def _cut(self, k: int) -> None:
         """End the steps of an environment that has failed: they are no transitions."""
-        for slot in range(len(self.agents)):
+        for slot in range(self._count):
             group, row = self._row(k, slot)
-            if group.phase[row] == Phase.ACTED or row in group.done:
+            if group.phase[row] == AgentPhase.ACTED or row in group.done:
                 group.fail_step(row)
 
     def _fail(self, k: int, error: BaseException, actions: Mapping[str, Any] | None) -> None:
@@ -412,11 +415,11 @@ class AgentRows:
 
     def asked(self) -> NDArray[np.int64]:
         """The rows that are to act."""
-        return np.flatnonzero(self.phase == Phase.ASKED)
+        return np.flatnonzero(self.phase == AgentPhase.ASKED)
 
     def acting(self) -> NDArray[np.bool_]:
         """Whose step goes on, `[N]`."""
-        return np.asarray(self.phase == Phase.ACTED)
+        return np.asarray(self.phase == AgentPhase.ACTED)
 
     def send(self, rows: Sequence[int], actions: NDArray[Any]) -> None:
         """Begin the step of some rows with their actions of `[N, A]`."""
@@ -429,7 +432,7 @@ class AgentRows:
         numbers = numbers.astype(spec.dtype)
         action = spec.decode(numbers[None])[0]
         k, place = divmod(row, len(self.policy.slots))
-        self.phase[row], self.rows.rewards[row] = Phase.ACTED, 0.0
+        self.phase[row], self.rows.rewards[row] = AgentPhase.ACTED, 0.0
         self.envs.take_action(k, self.policy.slots[place], action, numbers)
 
     def take_done(self) -> NDArray[np.int64]:
@@ -483,7 +486,7 @@ class AgentRows:
         """See `Vector`; `obs` are where the rows stood, and tell whether they stand there again."""
         if self.is_first:
             self.envs.bring_back(states[:: len(self.policy.slots)])
-        asked = self.phase == Phase.ASKED
+        asked = self.phase == AgentPhase.ASKED
         stands = np.repeat(self.envs.brought_back, len(self.policy.slots))
         for part, own in zip(obs, self.rows.obs, strict=True):
             same = (part == own).reshape(self.num_envs, -1).all(axis=1)
@@ -513,6 +516,12 @@ class AgentRows:
         asked = self.asked()
         for part, own in zip(obs, self.rows.obs, strict=True):
             part[asked] = own[asked]
+
+
+def _rotated(agents: Sequence[str], by: int) -> tuple[str, ...]:
+    """Who has each place: the agents in a circle, begun `by` places later."""
+    by %= len(agents)
+    return (*agents[by:], *agents[:by])
 
 
 def _mean_numbers(infos: Mapping[str, Any]) -> dict[str, float]:

@@ -14,9 +14,6 @@ from shoal.envs.closing import close_quietly
 from shoal.envs.spaces import Space
 from shoal.errors import ConfigError, EnvStartError
 
-DEFAULT_POLICY = "default_policy"
-"""The policy of all agents where the configuration names none, as in classic RLlib."""
-
 
 @dataclass(frozen=True)
 class Moment:

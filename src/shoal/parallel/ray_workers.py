@@ -82,9 +82,11 @@ class RayWorkers:
             for slot, (location, _, _) in zip(self._slots, answers, strict=True):
                 slot.location, slot.starting = location, None
             first, self.observation_space, self.action_space = answers[0]
+            self.agents = first.agents
             self.config = self._config = config = first.resolved(config)
             own = config if config.num_learners == 1 else without_gpu(config)
-            self.policy: Policy = build_policy(self.observation_space, self.action_space, own, maker.user_code)
+            spaces = self.observation_space, self.action_space
+            self.policy: Policy = build_policy(*spaces, own, maker.user_code, others=first.others)
         except BaseException:
             self.stop()
             raise

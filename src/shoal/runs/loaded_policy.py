@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.config.changing import unchecked
 from shoal.config.foreign_names import missing_method
+from shoal.config.multiagent import DEFAULT_POLICY, MultiAgentConfig
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.space_trees import space_from
-from shoal.errors import CheckpointError
+from shoal.errors import CheckpointError, ConfigError
 from shoal.models.build import build_policy
-from shoal.models.policy import Policy
+from shoal.models.policy import Policy, without_others
 from shoal.parallel.ray_workers import without_gpu
 from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint
 from shoal.runs.folders import DEFAULT_RESULTS, find_named, find_run
@@ -33,17 +35,22 @@ class LoadedPolicy(Policy):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     @classmethod
-    def load(cls, path: str | Path, best: bool = False) -> LoadedPolicy:
+    def load(cls, path: str | Path, best: bool = False, policy_id: str | None = None) -> LoadedPolicy:
         """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
+        Where agents have several policies, `policy_id` is the name of one; otherwise it is the first.
         """
-        return policy_of(find_checkpoint(path, best))
+        return policy_of(find_checkpoint(path, best), policy_id=policy_id)
 
 
-def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> LoadedPolicy:
+def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None, policy_id: str | None = None) -> LoadedPolicy:
     """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
+    if experiment.config.multiagent.policies:
+        return _one_of_several(checkpoint, policy_id)
+    if policy_id not in (None, DEFAULT_POLICY):
+        raise ConfigError(f"policy_id: {checkpoint.path} has one policy; leave policy_id out (got {policy_id!r})")
     trees = checkpoint.state.values.get("spaces") or [None]
     if None not in trees:
         observations, actions = map(space_from, trees)
@@ -59,6 +66,24 @@ def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> LoadedPo
     loaded = build_policy(observations, actions, without_gpu(experiment.config), user_code, kind=LoadedPolicy)
     assert isinstance(loaded, LoadedPolicy)
     loaded.set_state(checkpoint.state.part("policy"))
+    return loaded
+
+
+def _one_of_several(checkpoint: Checkpoint, policy_id: str | None) -> LoadedPolicy:
+    """One of the policies of a checkpoint by its name; the first if none is given."""
+    experiment, user_code = experiment_of(checkpoint.experiment_tree)
+    config, state = experiment.config, checkpoint.state
+    names = config.multiagent.names
+    name = names[0] if policy_id is None else policy_id
+    if name not in names:
+        raise ConfigError(f"policy_id: {checkpoint.path} has no policy {name!r}; use {' or '.join(names)}")
+    trees = state.values["spaces"] if name == names[0] else state.values["other_spaces"][name]
+    own = unchecked(config.for_policy(name), multiagent=MultiAgentConfig())
+    observations, actions = map(space_from, trees)
+    loaded = build_policy(observations, actions, without_gpu(own), user_code, kind=LoadedPolicy)
+    assert isinstance(loaded, LoadedPolicy)
+    first = state.part("policy")
+    loaded.set_state(without_others(first) if name == names[0] else first.part("others").part(name))
     return loaded
 
 

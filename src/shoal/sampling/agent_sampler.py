@@ -8,6 +8,7 @@ lost, also where fragments are short.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -23,12 +24,20 @@ from shoal.sampling.own_pace import OwnPaceFragment, OwnPaceSampler
 
 
 class AgentSampler(OwnPaceSampler):
-    """A sampler of the agents of one policy; `AgentTeam` lets those of several policies play together."""
+    """A sampler of the agents of one policy; that of the first policy samples with the `others`."""
 
     vector: AgentRows
 
-    def __init__(self, policy: Policy, vector: AgentRows, seed: int, first_index: int = 0) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        vector: AgentRows,
+        seed: int,
+        first_index: int = 0,
+        others: tuple[AgentSampler, ...] = (),
+    ) -> None:
         super().__init__(policy, vector, seed, first_index)
+        self.others = others
         spec = policy.action_spec
         num_dist_inputs = policy.distribution.num_inputs if policy.is_stochastic else 0
         # Of the rows whose step goes on from one fragment to the next.
@@ -40,7 +49,13 @@ class AgentSampler(OwnPaceSampler):
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """See `Sampler`; at most `steps` steps of every agent."""
         assert not complete_episodes
-        return sample_together([self], steps, [explore])[0]
+        own, *others = sample_together([self, *self.others], steps, explore)
+        if not others:
+            return own
+        names = [sampler.vector.policy.name for sampler in self.others]
+        batches = dict(zip(names, [sample.batch for sample in others], strict=True))
+        taken = sum(sample.num_steps for sample in others)
+        return replace(own, batch=replace(own.batch, others=batches), num_steps=own.num_steps + taken)
 
     def begin(self, steps: int, explore: bool) -> OwnPaceFragment:
         """Begin a fragment, with the steps that the last one has not ended."""
@@ -86,7 +101,11 @@ class AgentSampler(OwnPaceSampler):
             "carried_values": self._carried_values,
         }
         copies = {name: array.copy() for name, array in carried.items()}
-        return State(state.values, {**state.arrays, **copies})
+        whole = State(state.values, {**state.arrays, **copies})
+        if not self.others:
+            return whole
+        others = State.of(**{f"policy{k}": sampler.get_state() for k, sampler in enumerate(self.others)})
+        return State.of(**whole.values, **whole.arrays, others=others)
 
     def set_state(self, state: State, replay: bool = True) -> int:
         """See `Sampler`."""
@@ -96,6 +115,8 @@ class AgentSampler(OwnPaceSampler):
         self._carried_values[:] = state.arrays["carried_values"]
         # Where an episode has begun anew, no step goes on.
         self._carried = state.arrays["carried"] & self.vector.acting()
+        for k, sampler in enumerate(self.others):
+            lost += sampler.set_state(state.part("others").part(f"policy{k}"), replay)
         return lost
 
     def _env_states(self) -> list[State | None]:
@@ -120,12 +141,12 @@ class AgentSampler(OwnPaceSampler):
             self._carried_values[rows] = buffers.values[at]
 
 
-def sample_together(samplers: list[AgentSampler], steps: int, explore: list[bool]) -> list[Sample]:
+def sample_together(samplers: list[AgentSampler], steps: int, explore: bool) -> list[Sample]:
     """A fragment of each policy's agents, all of which play in the same environments."""
     envs = samplers[0].vector.envs
     start = perf_counter()
     env_time_s = 0.0
-    fragments = [sampler.begin(steps, own) for sampler, own in zip(samplers, explore, strict=True)]
+    fragments = [sampler.begin(steps, explore) for sampler in samplers]
     while True:
         for sampler, fragment in zip(samplers, fragments, strict=True):
             sampler.act(fragment)

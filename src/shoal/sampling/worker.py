@@ -16,7 +16,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample
 from shoal.data.state import State
 from shoal.envs.agent_vector import AgentEnvs, AgentRows, PolicySlots
-from shoal.envs.agents import DEFAULT_POLICY, AgentsEnv
+from shoal.envs.agents import AgentsEnv
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
@@ -77,6 +77,8 @@ class Worker:
         self._randomizer = Randomizer.from_config(config, maker.user_code)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
+        self.agents: tuple[str, ...] = ()  # of each environment, if there are several
+        self.other_spaces: dict[str, tuple[gym.Space[Any], gym.Space[Any]]] = {}  # of their policies after the first
         self._contexts: dict[int, EnvContext] = {}  # of the environments here, by row
         self._first_index = self._place_of_first() if first_index is None else first_index
         self._slots = TakenSlots({})
@@ -102,31 +104,29 @@ class Worker:
         self.vector: Vector
         try:
             if isinstance(env, AgentsEnv):
-                self._count_agents(env)
-                self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+                self._seat_agents(env)
             elif isinstance(env, VectorEnv):
                 env = self._counted(env, first_index is None)
                 self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
             else:
                 self.observation_space, self.action_space = env.observation_space, env.action_space
             config = self.config
-            self.policy = policy or build_policy(self.observation_space, self.action_space, config, maker.user_code)
+            spaces = self.observation_space, self.action_space
+            self.policy = policy or build_policy(*spaces, config, maker.user_code, others=self.other_spaces)
             self.vector = self._vector(env)
         except BaseException:
             close_quietly(env)  # it may own processes, which would outlive the sentence that refuses it
             raise
         self.sampler: Sampler
         if isinstance(self.vector, AgentRows):
-            self.sampler = AgentSampler(
-                self.policy, self.vector, config.seed, self._first_index * self.config.multiagent.num_agents
-            )
+            self.sampler = self._agent_sampler(self.vector.envs)
         else:
             self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
 
     @property
     def num_envs(self) -> int:
         """How many environments there are here; with several agents each of them has several rows."""
-        return self.vector.num_envs // max(self.config.multiagent.num_agents, 1)
+        return self.vector.envs.num_envs if isinstance(self.vector, AgentRows) else self.vector.num_envs
 
     def get_policy(self) -> Policy:
         """The policy that acts here."""
@@ -281,37 +281,66 @@ class Worker:
             assert isinstance(env, AgentsEnv)
             return env
 
-        slots = tuple(range(len(first.agents)))
-        shared = PolicySlots(DEFAULT_POLICY, slots, self.policy.obs_spec, self.policy.action_spec)
+        slots = []
+        for name, places in config.multiagent.agents_of(first.agents).items():
+            policy = self.policy.others.get(name, self.policy)
+            slots.append(PolicySlots(name, places, policy.obs_spec, policy.action_spec))
         envs = AgentEnvs(
             make,
             config.envs_per_worker,
             first.agents,
-            [shared],
+            slots,
             seed=config.seed,
             first_index=self._first_index,
             worker_index=self.worker_index,
             max_failures=config.max_env_failures,
             horizon=config.horizon,
+            rotates=config.multiagent.rotate_agents,
         )
         return envs.groups[0]
 
-    def _count_agents(self, env: AgentsEnv) -> None:
-        """Let the configuration know how many agents there are; one policy acts for all if their spaces are alike."""
-        asked, count = self.config.multiagent.num_agents, env.num_envs
-        if asked not in (0, count):
+    def _agent_sampler(self, envs: AgentEnvs) -> AgentSampler:
+        """The sampler of the first policy's agents, with those of the others'."""
+        samplers: list[AgentSampler] = []
+        for group in reversed(envs.groups):
+            name = group.policy.name
+            policy = self.policy.others.get(name, self.policy)
+            first_row = self._first_index * len(group.policy.slots)
+            others = tuple(samplers) if group.is_first else ()
+            seed = self.config.for_policy(name).seed
+            samplers.insert(0, AgentSampler(policy, group, seed, first_row, others))
+        return samplers[0]
+
+    def _seat_agents(self, env: AgentsEnv) -> None:
+        """Let the configuration know the agents, and find the spaces of each policy, which are those of its agents."""
+        given, count = self.config.multiagent, env.num_envs
+        if given.num_agents not in (0, count):
             raise ConfigError(
-                f"config.multiagent.num_agents: env {self._maker.name} has {count} agents (got {asked}); leave it out"
+                f"config.multiagent.num_agents: env {self._maker.name} has {count} agents (got {given.num_agents}); "
+                "leave it out"
             )
-        first = env.agents[0]
-        for agent in env.agents[1:]:
+        self.agents = env.agents
+        found: dict[str, tuple[gym.Space[Any], gym.Space[Any]]] = {}
+        for name, places in given.agents_of(env.agents).items():
+            whose = range(count) if given.rotate_agents else places
+            found[name] = self._shared_spaces(env, [env.agents[place] for place in whose])
+        first = given.names[0]
+        self.observation_space, self.action_space = found.pop(first)
+        self.other_spaces = found
+        self.config = self.config.with_agents(env.agents)
+
+    def _shared_spaces(self, env: AgentsEnv, agents: Sequence[str]) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """The spaces of all of these agents, which one policy acts for."""
+        first = agents[0]
+        for agent in agents[1:]:
             for what, spaces in (("observations", env.observation_spaces), ("actions", env.action_spaces)):
                 if spaces[agent] != spaces[first]:
                     raise ConfigError(
                         f"env {self._maker.name}: its agents {first} and {agent} have different {what} "
-                        f"({spaces[first]} and {spaces[agent]}), so one policy cannot act for both"
+                        f"({spaces[first]} and {spaces[agent]}), so one policy cannot act for both; give each a policy "
+                        "with config.multiagent.policies"
                     )
-        self.config = self.config.with_num_agents(count)
+        return env.observation_spaces[first], env.action_spaces[first]
 
     def _python_vector(self, first: gym.Env[Any, Any], hooks: list[str]) -> PythonVector:
         config = self.config
