@@ -83,8 +83,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     joined["final_obs"] = _joined_rows([b.final_obs for b in batches], order)
 
     joined["cut"] = _joined_cuts(batches)
-    if first.others is not None:
-        joined["others"] = {name: concatenate([b.others[name] for b in batches if b.others]) for name in first.others}
+    joined["others"] = _joined_others(batches)
     carried = [b.carried for b in batches if b.carried is not None]
     if carried:
         states_at, states_order = _joined_places([c.states_at for c in carried], offsets)
@@ -93,6 +92,14 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         final = _joined_rows([c.final for c in carried], order)
         joined["carried"] = RecurrentRecord(previous, states, states_at, final)
     return replace(first, **joined)
+
+
+def _joined_others(batches: Sequence[Batch]) -> dict[str, Batch] | None:
+    """What the agents of other policies did in several fragments, by policy."""
+    apart = [batch.others for batch in batches if batch.others is not None]
+    if not apart:
+        return None
+    return {name: concatenate([others[name] for others in apart]) for name in apart[0]}
 
 
 def _joined_cuts(batches: Sequence[Batch]) -> NDArray[np.bool_] | None:
