@@ -11,13 +11,14 @@ from pettingzoo.classic.tictactoe.tictactoe import raw_env
 import shoal
 
 CONFIG = {
-    "seed": 1,
     "num_envs_per_worker": 8,
-    "timesteps_per_iteration": 2000,
+    "timesteps_per_iteration": 10000,
     "gamma": 1.0,
     "n_step": 1,
+    "lr_schedule": [[0, 1e-3], [20000, 1e-3], [80000, 1e-4]],
     "model": {"fcnet_hiddens": [128, 128]},
-    "exploration_config": {"epsilon_timesteps": 20000, "final_epsilon": 0.1},
+    "replay_buffer_config": {"capacity": 12000},  # games against the weak players of the past are forgotten
+    "exploration_config": {"epsilon_timesteps": 10000, "final_epsilon": 0.15},
 }
 
 
@@ -44,7 +45,7 @@ def play(policy, side, count, seed=0):
     return ends
 
 
-def main(most_iterations=60, games=500):
+def main(most_iterations=20, games=500):
     with shoal.DQN(env=game, config=CONFIG) as trainer:
         for _ in range(most_iterations):
             result = trainer.train()

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from agent_envs import Cards, Corridor, Match
+from click.testing import CliRunner
 from same_training import assert_restored_exactly, without_times_and_layout
 
 import shoal
+from shoal.cli.main import main
 from shoal.errors import ConfigError, ShoalError
 
 ENVS = Path(__file__).parents[1] / "shared" / "agent_envs.py"
@@ -36,7 +38,10 @@ def test_a_resumed_training_is_the_same_training(kind, settings, env, tmp_path):
         trainer.stop()
 
 
-@pytest.mark.parametrize(("kind", "settings"), [(shoal.PPO, PPO), (shoal.DQN, DQN)], ids=["PPO", "DQN"])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [pytest.param(shoal.PPO, PPO, id="PPO"), pytest.param(shoal.DQN, DQN, marks=pytest.mark.slow, id="DQN")],
+)
 def test_the_number_of_workers_does_not_change_the_result(kind, settings, ray_session):
     results, weights = [], []
     for layout in ({"num_envs_per_worker": 4}, {"num_envs_per_worker": 2, "num_workers": 2}):
@@ -123,7 +128,10 @@ def test_several_policies_resume_exactly(kind, settings, tmp_path):
         each.stop()
 
 
-@pytest.mark.parametrize(("kind", "settings"), [(shoal.PPO, PPO), (shoal.DQN, DQN)], ids=["PPO", "DQN"])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [pytest.param(shoal.PPO, PPO, marks=pytest.mark.slow, id="PPO"), pytest.param(shoal.DQN, DQN, id="DQN")],
+)
 def test_several_policies_are_the_same_with_workers(kind, settings, ray_session):
     weights = []
     for layout in ({"num_envs_per_worker": 4}, {"num_envs_per_worker": 2, "num_workers": 2}):
@@ -219,6 +227,18 @@ def test_policies_that_cannot_be_are_refused(multiagent, words):
         shoal.PPO(env=Match, config={**PPO, "multiagent": multiagent})
 
 
+def test_what_several_policies_and_agents_cannot_have_yet_is_refused(tmp_path):
+    two = {"env": f"{ENVS}:Match", "run": "PPO", "config": {**PPO, **TWO}, "stop": {"training_iteration": 1}}
+    for _ in shoal.run({**two, "name": "two", "results_dir": str(tmp_path)}):
+        pass
+    with pytest.raises(ConfigError, match="only where all agents share one"):
+        for _ in shoal.run({**two, "name": "three", "results_dir": str(tmp_path), "restore": "two"}):
+            pass
+    found = CliRunner().invoke(main, ["profile", f"{ENVS}:Match"], prog_name="shoal")
+    assert found.exit_code == 2
+    assert "has several agents, and only environments of one are measured" in found.output
+
+
 def test_a_function_maps_agents_to_policies_and_is_written_as_what_it_gave(tmp_path):
     def chosen(agent: str) -> str:
         return "one" if agent.startswith("speaker") else "two"
@@ -227,4 +247,6 @@ def test_a_function_maps_agents_to_policies_and_is_written_as_what_it_gave(tmp_p
     with shoal.PPO(env=Match, config={**PPO, "multiagent": own}) as trainer:
         trainer.train()
         assert trainer.config.multiagent.policy_mapping == {"speaker_0": "one", "listener_0": "two"}
-        trainer.save(tmp_path)
+        path = trainer.save(tmp_path)
+        assert set(trainer.evaluate(episodes=4)["policy_reward_mean"]) == {"one", "two"}
+    assert set(shoal.Policy.load(path).others) == {"two"}  # for who evaluates all of them

@@ -48,7 +48,7 @@ def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None, policy_id: 
     """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     if experiment.config.multiagent.policies:
-        return _one_of_several(checkpoint, policy_id)
+        return _of_several(checkpoint, policy_id)
     if policy_id not in (None, DEFAULT_POLICY):
         raise ConfigError(f"policy_id: {checkpoint.path} has one policy; leave policy_id out (got {policy_id!r})")
     trees = checkpoint.state.values.get("spaces") or [None]
@@ -69,21 +69,27 @@ def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None, policy_id: 
     return loaded
 
 
-def _one_of_several(checkpoint: Checkpoint, policy_id: str | None) -> LoadedPolicy:
-    """One of the policies of a checkpoint by its name; the first if none is given."""
+def _of_several(checkpoint: Checkpoint, policy_id: str | None) -> LoadedPolicy:
+    """One of the policies of a checkpoint by its name; without a name the first, with the others."""
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
-    config, state = experiment.config, checkpoint.state
+    config, values, first = without_gpu(experiment.config), checkpoint.state.values, checkpoint.state.part("policy")
     names = config.multiagent.names
-    name = names[0] if policy_id is None else policy_id
-    if name not in names:
-        raise ConfigError(f"policy_id: {checkpoint.path} has no policy {name!r}; use {' or '.join(names)}")
-    trees = state.values["spaces"] if name == names[0] else state.values["other_spaces"][name]
-    own = unchecked(config.for_policy(name), multiagent=MultiAgentConfig())
-    observations, actions = map(space_from, trees)
-    loaded = build_policy(observations, actions, without_gpu(own), user_code, kind=LoadedPolicy)
+    if policy_id is not None and policy_id not in names:
+        raise ConfigError(f"policy_id: {checkpoint.path} has no policy {policy_id!r}; use {' or '.join(names)}")
+    spaces = {}
+    for name, trees in {names[0]: values["spaces"], **values.get("other_spaces", {})}.items():
+        observations, actions = map(space_from, trees)
+        spaces[name] = observations, actions
+    if policy_id is None:
+        others = {name: spaces[name] for name in names[1:]}
+        loaded = build_policy(*spaces[names[0]], config, user_code, kind=LoadedPolicy, others=others)
+        state = first
+    else:
+        own = unchecked(config.for_policy(policy_id), multiagent=MultiAgentConfig())
+        loaded = build_policy(*spaces[policy_id], own, user_code, kind=LoadedPolicy)
+        state = without_others(first) if policy_id == names[0] else first.part("others").part(policy_id)
     assert isinstance(loaded, LoadedPolicy)
-    first = state.part("policy")
-    loaded.set_state(without_others(first) if name == names[0] else first.part("others").part(name))
+    loaded.set_state(state)
     return loaded
 
 

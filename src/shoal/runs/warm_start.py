@@ -92,6 +92,11 @@ def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
     """Refuse a policy of an algorithm or with settings that do not fit, before anything starts."""
     tree = checkpoint.experiment_tree
     theirs, _ = experiment_of(tree)
+    if theirs.config.multiagent.policies or experiment.config.multiagent.policies:
+        raise ConfigError(
+            f"restore: a new run begins with the policy of {checkpoint.path} only where all agents share one; leave "
+            "restore, or multiagent.policies, out"
+        )
     if theirs.config.acts_by_value != experiment.config.acts_by_value:
         raise ConfigError(
             f"restore: {checkpoint.path} is of {theirs.run}, whose network {experiment.run} cannot use; "

@@ -248,7 +248,7 @@ class Worker:
         """The vector of environments, of which the first is there already."""
         hooks = self._episode_hooks()
         if isinstance(first, AgentsEnv):
-            return self._agent_rows(first, hooks)
+            return self._agent_rows(first)
         if isinstance(first, VectorEnv):
             return self._native_vector(first, hooks)
         return self._python_vector(first, hooks)
@@ -270,10 +270,9 @@ class Worker:
             raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
         return NativeVector(env, self.policy.obs_spec, self.policy.action_spec, config.seed, self._first_index)
 
-    def _agent_rows(self, first: AgentsEnv, hooks: list[str]) -> AgentRows:
+    def _agent_rows(self, first: AgentsEnv) -> AgentRows:
         """Environments of several agents, of which the first is there already."""
         config = self.config
-        refuse_for_agents(config, hooks)
         waiting = [first]
 
         def make(place: int) -> AgentsEnv:
@@ -283,7 +282,7 @@ class Worker:
 
         slots = []
         for name, places in config.multiagent.agents_of(first.agents).items():
-            policy = self.policy.others.get(name, self.policy)
+            policy = self._policy_called(name)
             slots.append(PolicySlots(name, places, policy.obs_spec, policy.action_spec))
         envs = AgentEnvs(
             make,
@@ -299,12 +298,17 @@ class Worker:
         )
         return envs.groups[0]
 
+    def _policy_called(self, name: str) -> Policy:
+        """The policy of this name: the first, or one of the others."""
+        is_first = name == self.config.multiagent.names[0]
+        return self.policy if is_first else self.policy.others[name]
+
     def _agent_sampler(self, envs: AgentEnvs) -> AgentSampler:
         """The sampler of the first policy's agents, with those of the others'."""
         samplers: list[AgentSampler] = []
         for group in reversed(envs.groups):
             name = group.policy.name
-            policy = self.policy.others.get(name, self.policy)
+            policy = self._policy_called(name)
             first_row = self._first_index * len(group.policy.slots)
             others = tuple(samplers) if group.is_first else ()
             seed = self.config.for_policy(name).seed
@@ -313,6 +317,7 @@ class Worker:
 
     def _seat_agents(self, env: AgentsEnv) -> None:
         """Let the configuration know the agents, and find the spaces of each policy, which are those of its agents."""
+        refuse_for_agents(self.config, self._episode_hooks())
         given, count = self.config.multiagent, env.num_envs
         if given.num_agents not in (0, count):
             raise ConfigError(
