@@ -33,15 +33,17 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "timers/learn_s": "seconds of this iteration spent on learning",
         "timers/communicate_s": "seconds of this iteration spent on messages between processes",
         "timers/idle_s": "seconds of this iteration in which a worker, on average, did not sample",
+        "timers/wait_s": "seconds of this iteration in which the learner waited for the workers",
         "timers/env_share": "share of this iteration spent in environments",
         "timers/policy_share": "share of this iteration spent on choosing actions",
         "timers/learn_share": "share of this iteration spent on learning",
         "timers/communicate_share": "share of this iteration spent on messages between processes",
         "timers/idle_share": "share of this iteration in which a worker, on average, did not sample",
+        "timers/wait_share": "share of this iteration in which the learner waited for the workers",
         "num_healthy_workers": "number of workers that are running",
         "num_remote_worker_restarts": "number of workers lost and replaced since the program began",
         "parallel_efficiency": "share of the time of all workers and learners in which they sampled or learned",
-        "staleness": "updates between the weights that sampled the batch and those that learn from it",
+        "staleness": "updates between the weights that sampled the batch and those that learn from it, at most",
     }
 )
 

@@ -360,6 +360,14 @@ class AlgorithmConfig(Algorithm):
             ]
         return found
 
+    def timing_notes(self) -> list[str]:
+        """What is not promised of a run because it depends on time, in sentences."""
+        if not self.sample_async or not self.worker_count:
+            return []
+        return [
+            "sample_async: what workers have sampled ahead is not saved, so a resumed run does not repeat it exactly"
+        ]
+
     def written_conflicts(self) -> list[str]:
         """Numbers that do not go together as they are written; harmless where one of them follows from `auto`."""
         return []
@@ -385,7 +393,8 @@ class AlgorithmConfig(Algorithm):
     def _layout_conflicts(self) -> list[str]:
         """What is asked of workers and learners that are not there."""
         found: list[str] = []
-        if self.sample_async and self.num_workers == 0 and "num_workers" not in self.model_fields_set:
+        said = "sample_async" in self.model_fields_set and "num_workers" not in self.model_fields_set
+        if self.sample_async and self.num_workers == 0 and said:
             found.append("config.sample_async: there are no workers to sample meanwhile; set num_workers above 0")
         if self.num_learners > 1 and self.num_workers != "auto" and self.num_workers < self.num_learners:
             found.append(

@@ -23,6 +23,7 @@ ON_POLICY = {"train_batch_size": 64, "sgd_minibatch_size": 32}
 OFF_POLICY = {"learning_starts": 32, "timesteps_per_iteration": 64}
 SMALL = {
     "PPO": ON_POLICY,
+    "APPO": ON_POLICY,
     "TRPO": ON_POLICY,
     "DQN": OFF_POLICY,
     "SAC": OFF_POLICY,
@@ -33,6 +34,8 @@ OF_EVALUATION = {"evaluation/seed", "evaluation/explore"}
 OF_WORKERS = {
     "timers/idle_s",
     "timers/idle_share",
+    "timers/wait_s",
+    "timers/wait_share",
     "num_healthy_workers",
     "num_remote_worker_restarts",
     "parallel_efficiency",
