@@ -45,30 +45,6 @@ def test_a_run_saves_and_goes_on(tmp_path) -> None:
     assert [without_times(result) for result in rest] == [without_times(result) for result in whole[2:]]
 
 
-@pytest.mark.parametrize("name", ["Walk", "WalkInBox", "Masked", "Offers", "Crowd"])
-def test_without_workers_it_is_ppo(trainer_of, name) -> None:
-    one, two = trainer_of(name), trainer_of(name, run="PPO")
-    for _ in range(2):
-        told, told_by_ppo = one.train(), two.train()
-    assert {*told["learner"]} - {*told_by_ppo["learner"]} == {"staleness_mean", "mean_rho"}
-    np.testing.assert_allclose(
-        one.get_policy().network.params, two.get_policy().network.params, rtol=1e-3, atol=1e-4
-    )
-
-
-@pytest.mark.parametrize("model", [{"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4}, {"fcnet_hiddens": [8]}])
-def test_torch_networks_and_memory_learn_as_with_ppo(trainer_of, model) -> None:
-    pytest.importorskip("torch")
-    settings = {"framework": "torch", "model": model}
-    one, two = trainer_of(**settings), trainer_of(run="PPO", **settings)
-    for _ in range(2):
-        one.train()
-        two.train()
-    np.testing.assert_allclose(
-        one.get_policy().network.params, two.get_policy().network.params, rtol=1e-3, atol=1e-4
-    )
-
-
 class Mixed(gym.Env):
     """A number and a choice at once; any will do."""
 
@@ -87,11 +63,31 @@ class Mixed(gym.Env):
         return self.observation_space.sample(), float(action["mode"]), self.left == 0, False, {}
 
 
-@pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("name", ["Walk", "Masked", "FailingNowAndThen", "Mixed"])
-def test_two_workers_sample_without_waiting(start_trainer, caplog, name) -> None:
+@pytest.mark.parametrize("name", ["Walk", "WalkInBox", "Masked", "Offers", "Crowd", "Mixed"])
+def test_without_workers_it_is_ppo(start_trainer, name) -> None:
     env = Mixed if name == "Mixed" else f"{PROBES}:{name}"
-    trainer = start_trainer("APPO", env, {**CONFIG, **ASYNC})
+    one, two = (start_trainer(run, env, CONFIG) for run in ("APPO", "PPO"))
+    for _ in range(2):
+        told, told_by_ppo = one.train(), two.train()
+    assert {*told["learner"]} - {*told_by_ppo["learner"]} == {"staleness_mean", "mean_rho"}
+    np.testing.assert_allclose(one.get_policy().network.params, two.get_policy().network.params, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", [{"use_lstm": True, "lstm_cell_size": 8, "max_seq_len": 4}, {"fcnet_hiddens": [8]}])
+def test_torch_networks_and_memory_learn_as_with_ppo(trainer_of, model) -> None:
+    pytest.importorskip("torch")
+    settings = {"framework": "torch", "model": model}
+    one, two = trainer_of(**settings), trainer_of(run="PPO", **settings)
+    for _ in range(2):
+        one.train()
+        two.train()
+    np.testing.assert_allclose(one.get_policy().network.params, two.get_policy().network.params, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("name", ["Masked", "FailingNowAndThen"])
+def test_two_workers_sample_without_waiting(trainer_of, caplog, name) -> None:
+    trainer = trainer_of(name, **ASYNC)
     results = [trainer.train() for _ in range(6)]
     assert "neither repeated nor resumed exactly" in caplog.text
     assert results[0]["staleness"] == 0

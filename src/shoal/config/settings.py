@@ -159,7 +159,9 @@ class AlgorithmConfig(Algorithm):
     num_gpus: NonNegative = 0
     """Number of GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
     sample_async: Flag = False
-    """Whether workers sample the next batch while the learner learns from this one, with weights one update old."""
+    """Whether workers sample the next batch while the learner learns from this one, with weights one update old.
+
+    DQN and SAC take the fragment of each worker when it is finished, and learn meanwhile up to training_intensity."""
     ignore_worker_failures: Flag = False
     """Whether training continues with the remaining workers when one is lost and not recreated."""
     recreate_failed_workers: Flag = True

@@ -169,6 +169,7 @@ class Trainer(metaclass=TrainerType):
             "timesteps_total": self.timesteps_total,
             "timesteps_this_iter": step.timesteps,
             **self._window.add(step.episodes, self.curriculum.counted(step.episodes)),
+            "simulator_calls_total": self.timesteps_total + self._window.total,
             "time_this_iter_s": elapsed,
             "time_total_s": self.time_total_s,
             "timesteps_per_s": step.timesteps / elapsed,

@@ -214,5 +214,3 @@ def test_what_depends_on_time_is_said() -> None:
     assert "neither repeated nor resumed" in note
     assert PPOConfig(num_workers=2).timing_notes() == []
     assert PPOConfig(num_workers=2, sample_async=True).timing_notes()
-
-
