@@ -12,7 +12,7 @@ from shoal.models.network import Array
 
 EVERY = 8  # of these new transitions one is held out
 MOST = 256  # that are held out at a time
-FEWEST = 16  # with which it can be told whether there is overfitting
+FEWEST = 32  # with which it can be told whether there is overfitting
 OVERFIT_RATIO = 1.25
 
 
@@ -47,10 +47,14 @@ class HeldOut:
         given = [transitions_at(held, np.arange(surplus)), transitions_at(new, np.flatnonzero(~is_held))]
         return joined_transitions(given)
 
+    @property
+    def can_tell(self) -> bool:
+        """Whether enough is held out."""
+        return len(self) >= FEWEST
+
     def is_overfitted(self, replay: Replay, errors_of: Callable[[Transitions], Array]) -> bool:
         """Whether the values are more wrong on what was held out than on what was learned from at the same time."""
-        if self.transitions is None or len(self) < FEWEST:
-            return False
+        assert self.transitions is not None
         learned = replay.newest((EVERY - 1) * len(self), MOST)
         on_learned = float(errors_of(learned).mean())
         self.ratio = float(errors_of(self.transitions).mean()) / max(on_learned, 1e-12)

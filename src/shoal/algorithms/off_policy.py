@@ -73,7 +73,7 @@ IN_REWARDS = {"mean_q", "mean_td_error"}
 
 
 @dataclass
-class Progress:
+class IterationProgress:
     """How far an iteration has come."""
 
     timesteps: int  # of the run
@@ -131,7 +131,7 @@ class OffPolicyLearner:
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample and learn: in turns, or with `sample_async` side by side."""
         c = self.config
-        done = Progress(timesteps_total)
+        done = IterationProgress(timesteps_total)
         with self.guarded():
             if c.fills_the_wait:
                 self._learn_beside(workers, done)
@@ -169,7 +169,7 @@ class OffPolicyLearner:
         self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
         self.replay.set_state(state.part("replay"))
 
-    def _learn_in_turns(self, workers: Workers, done: Progress) -> None:
+    def _learn_in_turns(self, workers: Workers, done: IterationProgress) -> None:
         """Rounds of: sample a fragment, remember it, learn from replay."""
         for _ in range(self.config.rounds_per_iteration):
             self.explore(done.timesteps)
@@ -185,7 +185,7 @@ class OffPolicyLearner:
             if self._is_at_limit(done.timesteps):
                 break
 
-    def _learn_beside(self, workers: Workers, done: Progress) -> None:
+    def _learn_beside(self, workers: Workers, done: IterationProgress) -> None:
         """Remember what each worker has when it is finished, and learn while they go on; wait if nothing is due."""
         wanted = done.timesteps + self.config.timesteps_per_iteration
         while done.timesteps < wanted and not self._is_at_limit(done.timesteps):
@@ -209,7 +209,7 @@ class OffPolicyLearner:
                 self._learn_a_little(due, done)
             done.learn_time_s += perf_counter() - start
 
-    def _learn_a_little(self, updates: int, done: Progress) -> None:
+    def _learn_a_little(self, updates: int, done: IterationProgress) -> None:
         """So many updates, and how many shall be made the next time, so that workers are looked at often enough."""
         start = perf_counter()
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
@@ -224,7 +224,7 @@ class OffPolicyLearner:
         With `training_intensity: auto` there are more than those that are owed, as long as they do not overfit.
         """
         owed = int(self.owed / self.config.train_batch_size)
-        if owed or self.held_out is None:
+        if owed or self.held_out is None or not self.held_out.can_tell:
             return owed
         if self.updates >= self._next_look:
             self._is_overfitted = self.held_out.is_overfitted(self.replay, self.errors_of)
