@@ -61,6 +61,7 @@ def fill(
     """How long the learner waited after learning began, how often it learned, and what return that gave."""
     layout = {"num_workers": num_workers, "num_envs_per_worker": 1, "num_cpus_per_worker": 0.1}
     common = {**config, **layout, "seed": seed, "env_config": {"sleep_s": sleep_s}}
+    common["evaluation_config"] = {"env_config": {"sleep_s": 0.0}}
     waited = spent = updates = 0.0
     with getattr(shoal, run)(env=f"{SIMULATORS}:{env}", config=common) as trainer:
         result: dict[str, Any] = {}
@@ -70,7 +71,6 @@ def fill(
                 waited += result["timers"]["wait_s"]
                 spent += result["time_this_iter_s"]
                 updates += result["learner"]["num_updates"]
-        trainer.workers.foreach_env(lambda env: setattr(env, "sleep_s", 0.0))
         evaluation = trainer.evaluate(episodes=10)
     return {
         "wait_share": waited / spent,

@@ -187,10 +187,13 @@ class OffPolicyLearner:
 
     def _learn_beside(self, workers: Workers, done: IterationProgress) -> None:
         """Remember what each worker has when it is finished, and learn while they go on; wait if nothing is due."""
-        wanted = done.timesteps + self.config.timesteps_per_iteration
+        c = self.config
+        wanted = done.timesteps + c.timesteps_per_iteration
+        most_owed = c.least_intensity * c.fragment_length * c.num_envs + c.train_batch_size
         while done.timesteps < wanted and not self._is_at_limit(done.timesteps):
             self.explore(done.timesteps)
-            workers.begin_fragments(self.config.fragment_length, self.updates)
+            if self.owed <= most_owed:  # else learning is what takes time, and is not left behind
+                workers.begin_fragments(c.fragment_length, self.updates)
             start = perf_counter()
             due = 0
             if self._has_begun(done.timesteps):
@@ -203,7 +206,7 @@ class OffPolicyLearner:
             for sample in finished:
                 done.timesteps += self._remember(sample.batch)
                 if self._has_begun(done.timesteps):
-                    self.owed += sample.num_steps * self.config.least_intensity
+                    self.owed += sample.num_steps * c.least_intensity
                 done.samples.append(replace(sample.summary, staleness=self.updates - sample.weights_version))
             if due:
                 self._learn_a_little(due, done)
