@@ -195,7 +195,10 @@ def test_a_step_that_is_not_finite_is_refused_and_training_goes_on() -> None:
 
 REFUSED = [
     ({"sample_async": False}, "config.sample_async: APPO's workers never wait; leave it out, or set run: PPO"),
-    ({"num_learners": 2, "num_workers": 2}, "config.num_learners: APPO learns in one process; leave it at 1"),
+    (
+        {"num_learners": 2, "num_workers": 2},
+        "config.num_learners: APPO learns in one process; leave it at 1, or set run: PPO",
+    ),
     ({"max_staleness": 0}, "config.max_staleness: must be at least 1 (got 0)"),
     ({"vtrace_clip_rho_threshold": 0.0}, "config.vtrace_clip_rho_threshold: must be more than 0 (got 0)"),
 ]
