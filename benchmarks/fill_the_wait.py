@@ -15,7 +15,7 @@ from record import Bar, Record, console, show_bars, spread
 from rich.table import Table
 
 COMMON = {"num_workers": 4, "model": {"fcnet_hiddens": [64, 64]}}
-WAIT = {"sleep_s": 1.0, "steps": 120, "learning_starts": 40, "timesteps_per_iteration": 20}
+WAIT = {"sleep_s": 1.0, "steps": 380, "learning_starts": 280, "timesteps_per_iteration": 20}
 RETURNS = {"sleep_s": 0.05, "steps": 2000, "learning_starts": 400, "timesteps_per_iteration": 200}
 BESIDE = {"sample_async": True}
 WAIT_CASES: dict[str, dict[str, Any]] = {

@@ -53,14 +53,16 @@ class Mixed(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.observation_space.seed(seed)
         self.left = 5
-        return self.observation_space.sample(), {}
+        return self.seen(), {}
+
+    def seen(self):
+        return {"at": self.np_random.uniform(-1, 1, 2).astype(np.float32), "kind": int(self.np_random.integers(3))}
 
     def step(self, action):
         assert self.action_space.contains(action)
         self.left -= 1
-        return self.observation_space.sample(), float(action["mode"]), self.left == 0, False, {}
+        return self.seen(), float(action["mode"]), self.left == 0, False, {}
 
 
 @pytest.mark.parametrize("name", ["Walk", "WalkInBox", "Masked", "Offers", "Crowd", "Mixed"])

@@ -43,7 +43,7 @@ class APPOLearner(PPOLearner):
 
     def __init__(self, config: APPOConfig, policy: Policy, group: Group | None = None) -> None:
         super().__init__(config, policy, group)
-        self.version = 0  # of the weights: the number of updates so far
+        self.version = 0  # of the weights: the number of updates here so far
         self.arrived: list[Sample] = []  # fragments that are not learned from yet
         self.mean_rho = 1.0
         self._workers: Workers | None = None  # that sample while this learns
@@ -104,15 +104,10 @@ class APPOLearner(PPOLearner):
         if self._has_room(MOST_WAITING):
             self._begin(self._workers)
 
-    def get_state(self) -> State:
-        """PPO's, and the version of the weights; fragments that are not learned from yet are not kept."""
-        state = super().get_state()
-        return State({**state.values, "version": self.version}, state.arrays)
-
     def set_state(self, state: State) -> None:
-        """Take over a saved learner."""
+        """Take over a saved learner; fragments that other weights have sampled are not learned from."""
         super().set_state(state)
-        self.version = int(state.values["version"])
+        self.version += 1  # it only grows, so that nobody takes these weights for those of before
         self.arrived = []
 
     def _begin(self, workers: Workers) -> None:

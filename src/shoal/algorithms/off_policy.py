@@ -95,7 +95,7 @@ class OffPolicyLearner:
         self.timesteps_limit: float | None = None  # environment steps in all, at which an iteration ends early
         self.owed = 0.0  # transitions that are still to be learned from, of those that `training_intensity` asks for
         self.held_out = HeldOut() if config.training_intensity == "auto" else None
-        self.updates = 0  # since the run began, which is the version of the weights
+        self.updates = 0  # here so far, which is the version of the weights
         self._at_a_time = 1  # updates before workers are looked at again
         self._is_overfitted, self._next_look = False, 0
 
@@ -157,12 +157,12 @@ class OffPolicyLearner:
         parts = {"rewards": self.rewards.get_state(), "replay": self.replay.get_state()}
         if self.held_out is not None:
             parts["held_out"] = self.held_out.get_state()
-        return State.of(owed=self.owed, updates=self.updates, **parts)
+        return State.of(owed=self.owed, **parts)
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""
         self.owed = float(state.values["owed"])
-        self.updates = int(state.values.get("updates", 0))  # not in what earlier versions have saved
+        self.updates += 1  # it only grows, so that nobody takes these weights for those of before
         self._is_overfitted, self._next_look = False, 0
         if self.held_out is not None and "held_out" in state.values:
             self.held_out.set_state(state.part("held_out"))

@@ -384,7 +384,9 @@ class AlgorithmConfig(Algorithm):
         """What is asked of an algorithm that cannot do it."""
         found: list[str] = []
         if self.num_learners > 1 and not self.shares_batches:
-            found.append(f"config.num_learners: {name_of(type(self))} learns in one process; leave it at 1, or set run: PPO")
+            found.append(
+                f"config.num_learners: {name_of(type(self))} learns in one process; leave it at 1, or set run: PPO"
+            )
         if self.model.memory is not None and not self.takes_memory:
             found.append(
                 f"config.model.{self.model.memory}: {name_of(type(self))} learns from single transitions and has no "
