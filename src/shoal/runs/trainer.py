@@ -108,6 +108,8 @@ class Trainer(metaclass=TrainerType):
         except BaseException:  # a signal may come here
             self.stop()
             raise
+        for note in config.timing_notes():
+            log.warning("%s", note)
         self.folder: Path | None = None  # where `save` writes if it is not told
         self.iteration = 0
         self.timesteps_total = 0
@@ -167,6 +169,7 @@ class Trainer(metaclass=TrainerType):
             "timesteps_total": self.timesteps_total,
             "timesteps_this_iter": step.timesteps,
             **self._window.add(step.episodes, self.curriculum.counted(step.episodes)),
+            "simulator_calls_total": self.timesteps_total + self._window.total,
             "time_this_iter_s": elapsed,
             "time_total_s": self.time_total_s,
             "timesteps_per_s": step.timesteps / elapsed,
@@ -451,12 +454,14 @@ class Trainer(metaclass=TrainerType):
             return {}
         sampling = step.timers["env"] + step.timers["policy"]  # of a worker, on average
         step.timers["idle"] = max(elapsed - sampling, 0.0)
+        step.timers["wait"] = step.wait_s
         busy = workers * sampling + learners * step.timers["learn"]
         return {
             "num_healthy_workers": self.workers.num_healthy_workers,
             "num_remote_worker_restarts": self.workers.num_remote_worker_restarts,
             "staleness": step.staleness,
-            "parallel_efficiency": busy / (elapsed * (workers + learners)),
+            # What was sampled before the iteration began may be counted in it.
+            "parallel_efficiency": min(busy / (elapsed * (workers + learners)), 1.0),
         }
 
     def _keep_incidents(self, incidents: Sequence[Incident]) -> None:
