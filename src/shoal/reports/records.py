@@ -31,6 +31,7 @@ from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
 from shoal.runs.outcomes import OUTCOME_FILE as OUTCOME_FILE
+from shoal.runs.trust import marked
 from shoal.version import __version__
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def write_sweep(folder: Path, sweep: Sweep, user_code: UserCode, function: str |
 
     tree = plain_json(sweep_tree(sweep))
     about = {"shoal": __version__, "search_path": list(user_code.folders), "function": function, "sweep": tree}
+    about = marked(about, folder)  # whose trials Ray Tune keeps as pickles, so it is the user's own at its place only
     replace_file(folder / "sweep.yaml", dump_yaml({sweep.name: tree}).encode())
     replace_file(folder / SWEEP_FILE, json.dumps(about, indent=1).encode())
 

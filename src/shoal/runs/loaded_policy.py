@@ -33,17 +33,23 @@ class LoadedPolicy(Policy):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     @classmethod
-    def load(cls, path: str | Path, best: bool = False) -> LoadedPolicy:
+    def load(cls, path: str | Path, best: bool = False, trust: bool = False) -> LoadedPolicy:
         """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
+        Nothing that the checkpoint names is imported, but a model of one's own; a stranger's needs `trust`.
         """
-        return policy_of(find_checkpoint(path, best))
+        return policy_of(find_checkpoint(path, best), trust=trust)
 
 
-def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> LoadedPolicy:
-    """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
-    experiment, user_code = experiment_of(checkpoint.experiment_tree)
+def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None, trust: bool = False) -> LoadedPolicy:
+    """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces.
+
+    A model of the user's own is found where the maker finds its environments.
+    """
+    experiment, user_code = experiment_of(checkpoint.experiment_tree, trust)
+    if maker is not None:
+        user_code = maker.user_code
     trees = checkpoint.state.values.get("spaces") or [None]
     if None not in trees:
         observations, actions = map(space_from, trees)

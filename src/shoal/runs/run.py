@@ -45,7 +45,7 @@ from shoal.runs.logs import log_to
 from shoal.runs.outcomes import Outcome, forget_outcome
 from shoal.runs.preset_notes import preset_note
 from shoal.runs.reporters import Reporters
-from shoal.runs.resuming import choose, experiment_of, stored_tree, with_changes
+from shoal.runs.resuming import choose, experiment_of, experiment_to_run, stored_tree, with_changes
 from shoal.runs.run_folder import RunFolder, write_errors_named
 from shoal.runs.stopping import default_stop, missing_metric, stop_reason
 from shoal.version import __version__
@@ -130,8 +130,11 @@ class Run:
         return cls(experiment, folder, user_code, None, notes, is_new=True)
 
     @classmethod
-    def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:
-        """The run at `path`; `overrides` are other values by dotted key (`stop`, `config.lr`), as far as it may."""
+    def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
+        """The run at `path`; `overrides` are other values by dotted key (`stop`, `config.lr`), as far as it may.
+
+        The code that a stranger's run names is refused without `trust`.
+        """
         folder = find_run(path)
         given, newest = checkpoint_folder(Path(path).expanduser().absolute()), next(iter(checkpoints_of(folder)), None)
         if given is not None and given != newest:
@@ -141,8 +144,9 @@ class Run:
         tree = stored_tree(folder)
         if tree is None:
             raise CheckpointError(f"{folder / EXPERIMENT_FILE} cannot be read; the run cannot continue without it.")
+        _, user_code = experiment_to_run(tree, folder, trust)
         tree, changes = with_changes(folder, tree, overrides or {})
-        stored, user_code = experiment_of(tree)
+        stored, _ = experiment_of(tree)
         experiment, notes = _with_stop(stored)
         check_free(folder)
         done = stop_reason(newest_summary(folder) or {}, experiment.stop)
