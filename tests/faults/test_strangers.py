@@ -227,7 +227,8 @@ def test_the_secret_is_private_and_made_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert own_key() is None
     key = own_key(make=True)
-    assert key is not None and own_key(make=True) == own_key() == key
+    assert key is not None
+    assert own_key(make=True) == own_key() == key
     assert key_file().stat().st_mode & 0o777 == 0o600
     assert [child.name for child in key_file().parent.iterdir()] == ["own.key"]
     key_file().chmod(0o644)  # somebody may have read it

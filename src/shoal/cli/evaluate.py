@@ -100,6 +100,7 @@ def evaluate(
     from shoal.config.experiment import algorithm_name
     from shoal.envs.making import maker_of
     from shoal.envs.recording import RecordingOptions
+    from shoal.runs.checkpoints import understood
     from shoal.runs.evaluation import start_cases, start_evaluation
     from shoal.runs.folders import env_text
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
@@ -117,7 +118,8 @@ def evaluate(
     policy = policy_of(checkpoint, maker)
     with ExitStack() as closing:
         setup = _setup(experiment.config, maker, policy, num_workers, closing)
-        setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
+        with understood(checkpoint.path):
+            setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
         chosen: dict[str, Any] = {"explore": explore or None, "seed": seed, "recording": recording}
         if file is None:
             evaluation = start_evaluation(setup, episodes=episodes, steps=steps, **chosen)

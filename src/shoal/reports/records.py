@@ -29,9 +29,10 @@ from shoal.config.sweep import Sweep
 from shoal.data.results import numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
+from shoal.runs.bounded_files import bounded_bytes, bounded_json
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
 from shoal.runs.outcomes import OUTCOME_FILE as OUTCOME_FILE
-from shoal.runs.trust import marked
+from shoal.runs.trust import FILE_LIMIT, marked
 from shoal.version import __version__
 
 if TYPE_CHECKING:
@@ -111,9 +112,9 @@ def write_sweep(folder: Path, sweep: Sweep, user_code: UserCode, function: str |
 def read_about(folder: Path) -> dict[str, Any]:
     """All that `write_sweep` has written, as it stands in the file."""
     try:
-        about = json.loads((folder / SWEEP_FILE).read_bytes())
+        about = bounded_json(bounded_bytes(folder / SWEEP_FILE, FILE_LIMIT), SWEEP_FILE)
         return {**about, "sweep": dict(about["sweep"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (CheckpointError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{folder / SWEEP_FILE} cannot be read: {error}; is this the folder of a sweep?"
         ) from None

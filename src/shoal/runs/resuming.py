@@ -14,7 +14,8 @@ from shoal.config.experiment import Experiment, apply_overrides, as_tree, experi
 from shoal.config.problems import got
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError
-from shoal.runs.checkpoints import checkpoints_of, newest_good, newest_summary
+from shoal.runs.bounded_files import bounded_bytes, bounded_json
+from shoal.runs.checkpoints import LIMITS, checkpoints_of, newest_good, newest_summary
 from shoal.runs.folders import EXPERIMENT_FILE, runs_of
 from shoal.runs.lease import holder
 from shoal.runs.stopping import stop_reason
@@ -156,8 +157,8 @@ def tree_of(experiment: Experiment, user_code: UserCode) -> dict[str, Any]:
 def stored_tree(folder: Path) -> dict[str, Any] | None:
     """The experiment that a run, or its newest checkpoint, wrote down; None if it cannot be read."""
     try:
-        tree = json.loads((folder / EXPERIMENT_FILE).read_bytes())
-    except (OSError, ValueError):
+        tree = bounded_json(bounded_bytes(folder / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE]), EXPERIMENT_FILE)
+    except CheckpointError:
         checkpoint = newest_good(folder)
         return checkpoint.experiment_tree if checkpoint is not None else None
     return tree if isinstance(tree, dict) else None

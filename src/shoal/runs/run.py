@@ -35,6 +35,7 @@ from shoal.runs.checkpoints import (
     checkpoints_of,
     newest_summary,
     read_checkpoint,
+    understood,
 )
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
@@ -394,13 +395,15 @@ def make_trainer(
     try:
         if start is not None:
             progress.info("restoring %s", start.path.name)
-            trainer.set_state(start.state)
+            with understood(start.path):
+                trainer.set_state(start.state)
         elif experiment.restore is not None:
             from shoal.runs.warm_start import begin_with
 
             begin_with(trainer, experiment.restore)
         if taken_over is not None:
-            trainer.take_over(taken_over.state)
+            with understood(taken_over.path):
+                trainer.take_over(taken_over.state)
     except BaseException:
         trainer.stop()
         raise

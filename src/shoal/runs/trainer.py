@@ -34,7 +34,7 @@ from shoal.models.policy import Policy
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
-from shoal.runs.checkpoints import write_checkpoint
+from shoal.runs.checkpoints import understood, write_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
 from shoal.runs.folders import make_run_folder, results_folder
@@ -199,7 +199,8 @@ class Trainer(metaclass=TrainerType):
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint of the same algorithm, environment and model."""
-        self.set_state(self._read(path))
+        with understood(Path(path)):
+            self.set_state(self._read(path))
 
     def evaluate(
         self, checkpoint: str | Path | None = None, *, episodes: int | None = None, explore: bool | None = None
@@ -214,7 +215,8 @@ class Trainer(metaclass=TrainerType):
             return self._evaluated(*self._start_evaluation(self.iteration, episodes, explore).results())
         kept = self.get_policy().get_state()
         try:
-            self.get_policy().set_state(self._read_policy(checkpoint))
+            with understood(Path(checkpoint)):
+                self.get_policy().set_state(self._read_policy(checkpoint))
             return self._evaluated(*start_evaluation(self._setup, episodes=episodes, explore=explore).results())
         finally:
             self.get_policy().set_state(kept)

@@ -22,13 +22,15 @@ from shoal.envs.env_errors import notice_once
 from shoal.envs.envpool_ids import PREFIX
 from shoal.envs.importing import UserCode
 from shoal.envs.registry import registered
-from shoal.errors import NotTrusted
+from shoal.errors import CheckpointError, NotTrusted
 from shoal.machine.own_key import key_file, own_key
 from shoal.machine.proofs import is_proof, proof
+from shoal.runs.bounded_files import bounded_bytes, bounded_json
 
 MARK = "mark"
 """The key under which what is written down carries its mark."""
 MOST_NAMED = 6
+FILE_LIMIT = 1 << 26
 
 _PLAIN = re.compile(r"[\w+-]*")
 
@@ -81,8 +83,8 @@ def check_own_file(file: Path, folder_file: str, place: Path | None, trust: bool
     if trust or not told.is_file():
         return
     try:
-        tree = json.loads(told.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        tree = bounded_json(bounded_bytes(told, FILE_LIMIT), told.name)
+    except CheckpointError:
         tree = None
     if not isinstance(tree, Mapping) or not is_own(tree, place):
         raise NotTrusted(
