@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.envs.env_errors import error_text, logger, notice_once
+from shoal.envs.env_errors import error_text, logger, notice_once, pass_on_interrupts
 from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing, NotTrusted
 
 _imported_here: set[str] = set()
@@ -81,7 +81,8 @@ class UserCode:
         try:
             with self.importable():
                 module = importlib.import_module(name)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
                 raise ModuleMissing(f"no module {name!r} in {self} or the installed packages") from error
             raise EnvStartError(f"importing {name!r} failed: {error_text(error)}") from error
@@ -109,8 +110,9 @@ class UserCode:
         try:
             with UserCode.at(path.parent, *self.folders).importable():
                 spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             del sys.modules[name]
+            pass_on_interrupts(error)
             raise EnvStartError(f"importing {path} failed: {error_text(error)}") from error
         _tell_origin(module)
         return module

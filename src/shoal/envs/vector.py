@@ -388,7 +388,8 @@ class PythonVector:
             return None
         try:
             state = state_of(env)
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             notice_once(f"get_state() of the environment failed, so its actions are replayed: {error_text(error)}")
             return None
         if state is None:
@@ -504,7 +505,8 @@ class PythonVector:
         self._lengths[row] = 0
         try:
             self._build(row, self._seedings[row] + 1)
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             self._fail(row, error, None)
 
 

@@ -17,7 +17,7 @@ from shoal.config.experiment import Experiment, as_tree, experiment_from
 from shoal.config.foreign_names import run_keyword_problem
 from shoal.data.number_text import number_text
 from shoal.data.results import numbers
-from shoal.envs.env_errors import notice_once
+from shoal.envs.env_errors import error_text, notice_once
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import maker_of, preprocessing_notes
 from shoal.errors import (
@@ -239,6 +239,7 @@ class Run:
         """The loop, and the save at its end."""
         hints = Hints(self.experiment.run, trainer.config.num_envs, trainer.config)
         trainer.stop_at(self.experiment.stop.get("timesteps_total"))
+        is_left = False
         try:
             while self.outcome is None:
                 result = self._iterate(trainer, interrupts)
@@ -253,27 +254,36 @@ class Run:
                     if reason := stop_reason(result, self.experiment.stop):
                         self.outcome = Outcome("stopped", reason)
                     with interrupts.away():
+                        is_left = True  # unless the program comes back for more
                         yield result
+                        is_left = False
                 self._note_signal(interrupts)
             logger.info("The run ends: %s.", self.outcome.sentence)
             if self.outcome.kind == "interrupted" or self.experiment.checkpoint_at_end:
                 self._kept.save()
-        except GeneratorExit:
+        except BaseException as error:
+            if not is_left or not isinstance(error, GeneratorExit):
+                self._fail(error)
+                if isinstance(error, Exception | KeyboardInterrupt | SystemExit):
+                    raise
+                # A loop takes GeneratorExit for its own end, and then the run would end as if all were well.
+                raise ShoalError(f"training failed: {error_text(error)}") from error
             self._note_signal(interrupts)
             self.outcome = self.outcome or Outcome("stopped", "the program left the loop")
             logger.info("The run ends: %s.", self.outcome.sentence)
             self._kept.save()
-        except BaseException as error:
-            words = f": {error}" if str(error) else ""
-            self.outcome = Outcome("failed", f"{type(error).__name__}{words}")
-            logger.info("The run fails: %s", self.outcome.sentence)  # who catches the error shows it
-            if not isinstance(error, CheckpointError):  # which has told what became of the last iteration
-                try:
-                    self._kept.save()
-                except ShoalError as another:
-                    if str(another) != str(error):
-                        logger.error("%s", another)
-            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Write down what ended the run, and save what there is; who catches the error shows it."""
+        words = f": {error}" if str(error) else ""
+        self.outcome = Outcome("failed", f"{type(error).__name__}{words}")
+        logger.info("The run fails: %s", self.outcome.sentence)
+        if not isinstance(error, CheckpointError):  # which has told what became of the last iteration
+            try:
+                self._kept.save()
+            except ShoalError as another:
+                if str(another) != str(error):
+                    logger.error("%s", another)
 
     def _iterate(self, trainer: Trainer, interrupts: Interrupts) -> Result | None:
         """One finished iteration; None if a signal cut it short, and then the one before is what will be saved."""
