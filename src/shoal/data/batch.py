@@ -192,6 +192,7 @@ class SampleSummary:
     policy_time_s: float
     communicate_time_s: float = 0.0  # waiting for workers that had already finished sampling
     staleness: int = 0  # updates between the weights that sampled and those that learn
+    notes: tuple[str, ...] = ()  # what the user should hear once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +217,7 @@ class Step:
     stats: dict[str, float]
     timers: dict[str, float]  # seconds by name
     staleness: int = 0  # updates between the weights that sampled and those that learned
+    notes: tuple[str, ...] = ()  # what the user should hear once
 
     @classmethod
     def from_samples(cls, samples: Sequence[SampleSummary], stats: dict[str, float], learn_time_s: float) -> Step:
@@ -223,6 +225,7 @@ class Step:
         episodes: list[Episode] = []
         incidents: list[Incident] = []
         timesteps = staleness = 0
+        notes: tuple[str, ...] = ()
         timers = {"env": 0.0, "policy": 0.0, "communicate": 0.0, "learn": learn_time_s}
         for sample in samples:
             timesteps += sample.num_steps
@@ -232,4 +235,5 @@ class Step:
             timers["policy"] += sample.policy_time_s
             timers["communicate"] += sample.communicate_time_s
             staleness = max(staleness, sample.staleness)
-        return cls(timesteps, episodes, incidents, stats, timers, staleness)
+            notes += sample.notes
+        return cls(timesteps, episodes, incidents, stats, timers, staleness, notes)

@@ -113,6 +113,7 @@ class Trainer(metaclass=TrainerType):
         self.timesteps_total = 0
         self.time_total_s = 0.0
         self.env_failures_total = 0
+        self._has_noted = False  # that observations are outside of their space
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
         policy = self.get_policy()
@@ -160,6 +161,9 @@ class Trainer(metaclass=TrainerType):
         self.iteration += 1
         self.timesteps_total += step.timesteps
         self._report(step.incidents)
+        if step.notes and not self._has_noted:
+            self._has_noted = True
+            log.warning("%s", step.notes[0])
         elapsed = perf_counter() - start
         self.time_total_s += elapsed
         result = {
