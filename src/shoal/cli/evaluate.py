@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import algorithms, environments, runs
-from shoal.cli.options import Command, where_option
+from shoal.cli.options import Command, trust_option, where_option
 from shoal.cli.paths import short_path
 from shoal.data.number_text import number_text
 from shoal.errors import ConfigError, EnvError, ShoalError
@@ -59,8 +59,13 @@ FILE = click.Path(path_type=Path)
     shell_complete=algorithms,
     help="Fail unless the checkpoint has this algorithm.",
 )
-@click.option("--env", shell_complete=environments, help="Fail unless the checkpoint has this environment.")
+@click.option(
+    "--env",
+    shell_complete=environments,
+    help="Fail unless the checkpoint has this environment; allows a stranger's to run it from here.",
+)
 @where_option()
+@trust_option
 def evaluate(
     path: str,
     best: bool,
@@ -76,6 +81,7 @@ def evaluate(
     run_name: str | None,
     env: str | None,
     results_dir: str | None,
+    trust: bool,
 ) -> None:
     """Run a trained agent without learning, with the algorithm, environment and settings of its checkpoint.
 
@@ -94,14 +100,15 @@ def evaluate(
     from shoal.config.experiment import algorithm_name
     from shoal.envs.making import maker_of
     from shoal.envs.recording import RecordingOptions
+    from shoal.runs.checkpoints import understood
     from shoal.runs.evaluation import start_cases, start_evaluation
     from shoal.runs.folders import env_text
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
-    from shoal.runs.resuming import experiment_of
+    from shoal.runs.resuming import experiment_to_run
 
     streams = guard_streams()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
-    experiment, user_code = experiment_of(checkpoint.experiment_tree)
+    experiment, user_code = experiment_to_run(checkpoint.experiment_tree, checkpoint.path, trust, env is not None)
     _check_same("--run", algorithm_name(run_name), experiment.run)
     _check_same("--env", env, env_text(experiment.config.env))
     file = _read(cases, experiment.config)
@@ -111,7 +118,8 @@ def evaluate(
     policy = policy_of(checkpoint, maker)
     with ExitStack() as closing:
         setup = _setup(experiment.config, maker, policy, num_workers, closing)
-        setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
+        with understood(checkpoint.path):
+            setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
         chosen: dict[str, Any] = {"explore": explore or None, "seed": seed, "recording": recording}
         if file is None:
             evaluation = start_evaluation(setup, episodes=episodes, steps=steps, **chosen)

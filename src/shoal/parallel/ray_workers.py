@@ -366,6 +366,7 @@ class RayWorkers:
             policy_time_s=sum(s.policy_time_s for s in summaries) / len(self._slots),
             communicate_time_s=communicate_time_s,
             staleness=staleness,
+            notes=tuple(note for s in summaries for note in s.notes),
         )
 
     def _ask_all(self, method: str, *arguments: Any) -> list[Any]:

@@ -34,7 +34,7 @@ from shoal.models.policy import Policy
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
-from shoal.runs.checkpoints import write_checkpoint
+from shoal.runs.checkpoints import understood, write_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
 from shoal.runs.folders import make_run_folder, results_folder
@@ -115,6 +115,7 @@ class Trainer(metaclass=TrainerType):
         self.timesteps_total = 0
         self.time_total_s = 0.0
         self.env_failures_total = 0
+        self._has_noted = False  # that observations are outside of their space
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
         policy = self.get_policy()
@@ -162,6 +163,9 @@ class Trainer(metaclass=TrainerType):
         self.iteration += 1
         self.timesteps_total += step.timesteps
         self._report(step.incidents)
+        if step.notes and not self._has_noted:
+            self._has_noted = True
+            log.warning("%s", step.notes[0])
         elapsed = perf_counter() - start
         self.time_total_s += elapsed
         result = {
@@ -202,7 +206,8 @@ class Trainer(metaclass=TrainerType):
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint of the same algorithm, environment and model."""
-        self.set_state(self._read(path))
+        with understood(Path(path)):
+            self.set_state(self._read(path))
 
     def evaluate(
         self, checkpoint: str | Path | None = None, *, episodes: int | None = None, explore: bool | None = None
@@ -217,7 +222,8 @@ class Trainer(metaclass=TrainerType):
             return self._evaluated(*self._start_evaluation(self.iteration, episodes, explore).results())
         kept = self.get_policy().get_state()
         try:
-            self.get_policy().set_state(self._read_policy(checkpoint))
+            with understood(Path(checkpoint)):
+                self.get_policy().set_state(self._read_policy(checkpoint))
             return self._evaluated(*start_evaluation(self._setup, episodes=episodes, explore=explore).results())
         finally:
             self.get_policy().set_state(kept)
