@@ -1,8 +1,8 @@
 """The rules of Go: captures, no suicide, no position twice (positional superko), area scoring.
 
-A point is a number, row by row from the top left. The rules are written here, and not asked from the opponent's program, because a
-program is asked in a thousandth of a second and this takes a tenth of that, and because random play then needs no
-program at all. The tests compare every game with GNU Go's own legal moves, boards and scores.
+A point is a number, row by row from the top left. The rules are written here, and not asked from the opponent's
+program: a program needs 0.4 ms to answer what is legal and this 0.07 ms, and random play needs no program at all. The
+tests compare whole games with GNU Go's own legal moves, stones and scores.
 """
 
 from __future__ import annotations

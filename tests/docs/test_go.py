@@ -350,7 +350,11 @@ def test_an_opponent_that_fails_is_an_incident_of_its_environment_alone(
     assert not [child for child in psutil.Process().children() if str(tmp_path) in str(child.cmdline())]
 
 
-AGAINST_GNUGO = {**SMALL, "env_config": {"opponent": "gnugo", "level": 0, "color": "both", "max_moves": 30}}
+AGAINST_GNUGO = {
+    **SMALL,
+    "train_batch_size": 16,
+    "env_config": {"opponent": "gnugo", "level": 0, "color": "both", "max_moves": 12},
+}
 
 
 @needs_gnugo

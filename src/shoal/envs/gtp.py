@@ -23,10 +23,11 @@ _GAMES = ("/usr/games", "/usr/local/games")  # Debian installs games where root'
 
 
 class GtpEngine:
-    """A program that is started here and answers commands of GTP, the first within `start_timeout_s`.
+    """A program that is started here and answers commands of GTP, each within `timeout_s`.
 
-    The others have `timeout_s` each. One that ends, hangs or answers nonsense raises EnvError. It runs in a process group of its own, which ends with
-    `close`, with the first deadline that is passed, and with the process that has started it.
+    The first answer has `start_timeout_s`. A program that ends, hangs or answers nonsense raises EnvError. It runs in a
+    process group of its own, which ends with `close`, with the first deadline that is passed, and with the process
+    that has started it.
     """
 
     def __init__(self, command: Sequence[str], timeout_s: float, start_timeout_s: float | None = None) -> None:
