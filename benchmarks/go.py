@@ -30,7 +30,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "4 workers": {"num_workers": 4, "num_envs_per_worker": NUM_ENVS // 4, "num_cpus_per_worker": 0.5},
     "environments in processes": {"num_envs_per_worker": NUM_ENVS, "env_isolation": "process"},
 }
-WEAKEST = {"gnugo": 0, "pachi": 1}
+WEAKEST = {"gnugo": 0, "pachi": 500}
 EVERY = 10  # iterations between the points of a curve
 
 

@@ -21,15 +21,16 @@ PASS = POINTS
 PROGRAMS = {
     "gnugo": "gnugo --mode gtp --quiet --level {level} --seed {seed} --chinese-rules --positional-superko "
     "--forbid-suicide --capture-all-dead --never-resign",
-    "pachi": "pachi -d 0 -t ={level} -s {seed} --nodcnn --nojoseki threads=1,resign_threshold=0,pass_all_alive",
+    "pachi": "pachi -d 0 -t ={level} -s {seed} --nodcnn --nojoseki --nopatterns threads=1,resign_threshold=0,pass_all_alive",
 }
+LEVELS = {"gnugo": 1, "pachi": 500}
 HINTS = {
     "gnugo": "; Debian's package gnugo has it",
     "pachi": "; Debian's package pachi is a platform game of that name: build the Go program of github.com/pasky/pachi",
 }
 SETTINGS: dict[str, Any] = {
     "opponent": "random",  # random, gnugo, pachi, or the command line of another program that speaks GTP
-    "level": 1,  # gnugo: 0 to 10; pachi: number of playouts per move; {level} in a command line
+    "level": None,  # gnugo: 0 to 10; pachi: number of playouts per move; {level} in a command line
     "komi": 7.5,
     "color": "black",  # the agent's: black, white, or both, drawn for each game
     "reward": "win",  # 1 or -1 at the end, as Gym's Go9x9-v0; or score: the difference of the areas / 81
@@ -60,6 +61,8 @@ class Go9x9(gym.Env):
     def __init__(self, config: dict[str, Any] | None = None) -> None:
         self.config = checked({**SETTINGS, **(config or {})})
         opponent = str(self.config["opponent"])
+        if self.config["level"] is None:
+            self.config["level"] = LEVELS.get(opponent, 1)
         self.command = None if opponent == "random" else shlex.split(PROGRAMS.get(opponent, opponent))
         self.engine: GtpEngine | None = None
         try:
@@ -217,7 +220,9 @@ def checked(config: dict[str, Any]) -> dict[str, Any]:
         if config[key] not in words:
             raise shoal.ConfigError(f"Go9x9's {key} is one of {', '.join(words)} (got {config[key]!r})")
     for key, least in {"komi": -np.inf, **LEAST}.items():
-        kinds = int if isinstance(SETTINGS[key], int) else (int, float)
+        kinds = (int, float) if isinstance(SETTINGS[key], float) else int
+        if config[key] is None and SETTINGS[key] is None:
+            continue
         if isinstance(config[key], bool) or not isinstance(config[key], kinds) or not config[key] >= least:
             what = "a whole number" if kinds is int else "a number"
             raise shoal.ConfigError(f"Go9x9's {key} is {what} of at least {least} (got {config[key]!r})")

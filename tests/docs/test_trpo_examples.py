@@ -130,4 +130,4 @@ def test_the_table_has_every_setting_of_the_environment() -> None:
     assert list(named) == list(settings)
     for key, default in settings.items():
         shown = str(int(default) if isinstance(default, float) and default.is_integer() else default)
-        assert shown in named[key], key
+        assert ("null" if default is None else shown) in named[key], key
