@@ -14,7 +14,7 @@ from peers import ask
 from record import Bar, Record, console, show_bars, spread
 from rich.table import Table
 
-STEPS = {"CartPole-v1": 20_000, "Pendulum-v1": 300_000}
+STEPS = {"CartPole-v1": 20_000, "Pendulum-v1": 100_000}
 SAME = {"num_rollouts": 32, "lr": 0.1, "noise_stdev": 0.1}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "shoal": ("shoal", {}),

@@ -31,7 +31,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "environments in processes": {"num_envs_per_worker": NUM_ENVS, "env_isolation": "process"},
 }
 WEAKEST = {"gnugo": 0, "pachi": 500}
-EVERY = 10  # iterations between the points of a curve
+LEARNING = {"train_batch_size": 2000, "num_envs_per_worker": NUM_ENVS, "max_kl": 0.05, "model": NETWORK}
+EVERY = 5  # iterations between the points of a curve
 
 
 def measure(layout: str, iterations: int) -> tuple[list[float], Any]:
@@ -88,13 +89,7 @@ def share_won(trainer: Any, games: int, explore: bool = False, **env_config: Any
 
 def learn(seed: int, steps: int, games: int) -> dict[str, Any]:
     """The share of games won over training against random play, and at its end against every opponent there is."""
-    config = {
-        "env_config": {"opponent": "random"},
-        "train_batch_size": 2000,
-        "num_envs_per_worker": NUM_ENVS,
-        "model": NETWORK,
-        "seed": seed,
-    }
+    config = {"env_config": {"opponent": "random"}, **LEARNING, "seed": seed}
     curve: list[tuple[int, float]] = []
     with shoal.TRPO(env=GO, config=config) as trainer:
         untrained = share_won(trainer, games, explore=True, opponent="random")
@@ -113,14 +108,9 @@ def learn(seed: int, steps: int, games: int) -> dict[str, Any]:
     return {"curve": curve, "share_won": found}
 
 
-def plot(faster: dict[str, Any], runs: list[dict[str, Any]]) -> None:
-    """Draw the speed-up by workers, and what is won against random play."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3), layout="constrained")
+def plot_speedup(faster: dict[str, Any]) -> None:
+    """Draw the speed-up by workers."""
+    figure, left = new_figure()
     workers = (1, 2, 4)
     measured = [faster[f"{n} worker{'s' if n > 1 else ''}"]["speedup"] for n in workers]
     left.plot(workers, workers, color="0.7", linestyle="--", label="as many times as workers")
@@ -130,16 +120,31 @@ def plot(faster: dict[str, Any], runs: list[dict[str, Any]]) -> None:
     left.axhline(faster["environments in processes"]["speedup"], color="tab:green", linewidth=1, label="in processes")
     left.set(title="TRPO against GNU Go", xlabel="workers", ylabel="times one process", xticks=workers, ylim=(0, 4.2))
     left.legend(fontsize=8)
+    figure.savefig(RESULTS / "go_speedup.png", dpi=80)
+
+
+def plot_play(runs: list[dict[str, Any]]) -> None:
+    """Draw what is won against random play, one line for each seed."""
+    figure, right = new_figure()
     for run in runs:
         right.plot(*zip(*run["curve"], strict=True), color="tab:blue", linewidth=1)
     right.axhline(0.5, color="0.7", linestyle="--")
     right.set(title="TRPO against random play", xlabel="environment steps", ylabel="games won", ylim=(0, 1))
-    figure.savefig(RESULTS / "go.png", dpi=80)
-    pyplot.close(figure)
+    figure.savefig(RESULTS / "go_play.png", dpi=80)
 
 
-def show(faster: dict[str, Any], runs: list[dict[str, Any]]) -> None:
-    """Print both."""
+def new_figure() -> tuple[Any, Any]:
+    """A figure and its axes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(5, 3), layout="constrained")
+
+
+def show_speedup(faster: dict[str, Any]) -> None:
+    """Print one row for each layout."""
     table = Table(
         "layout", "seconds", "times one process", "weights", title=f"{BATCH} steps against GNU Go, level {LEVEL}"
     )
@@ -147,6 +152,10 @@ def show(faster: dict[str, Any], runs: list[dict[str, Any]]) -> None:
         seconds = "{median:.2f} ({low:.2f}..{high:.2f})".format(**row["seconds"])
         table.add_row(layout, seconds, f"{row['speedup']:.2f}", f"{row['largest_difference_of_a_weight']:.1e}")
     console.print(table)
+
+
+def show_play(runs: list[dict[str, Any]]) -> None:
+    """Print one row for each opponent."""
     table = Table("against", "games won, each seed", title="After training against random play")
     for opponent in runs[0]["share_won"]:
         table.add_row(opponent, ", ".join(f"{run['share_won'][opponent]:.2f}" for run in runs))
@@ -156,6 +165,7 @@ def show(faster: dict[str, Any], runs: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Measure, print, draw and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", choices=("speedup", "play"), default=["speedup", "play"])
     parser.add_argument("--quick", action="store_true", help="see that it runs; nothing is kept")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3)
@@ -165,19 +175,27 @@ def main() -> None:
     if options.quick:
         options.repeats, options.seeds, options.steps, options.games = 1, 1, 2000, 4
     iterations = 1 if options.quick else 3
-    settings = {"num_envs": NUM_ENVS, "batch": BATCH, "level": LEVEL, "iterations": iterations, **vars(options)}
-    record = Record("go", ["shoal"], settings)
-    faster = speedups(options.repeats, iterations)
-    runs = [learn(seed, options.steps, options.games) for seed in range(options.seeds)]
-    show(faster, runs)
-    bars = [
-        Bar("2 workers / one process", faster["2 workers"]["speedup"], 1.6, at_least=True, unit="x"),
-        Bar("games won against random play, lowest seed", min(run["share_won"]["random"] for run in runs), 0.5, True),
-    ]
-    show_bars(bars)
-    if not options.quick:
-        plot(faster, runs)
-        record.keep({"speedup": faster, "play": runs}, bars)
+    if "speedup" in options.what:
+        settings = {"num_envs": NUM_ENVS, "batch": BATCH, "level": LEVEL, "iterations": iterations}
+        record = Record("go_speedup", ["shoal"], {**settings, "repeats": options.repeats})
+        faster = speedups(options.repeats, iterations)
+        bars = [Bar("2 workers / one process", faster["2 workers"]["speedup"], 1.6, at_least=True, unit="x")]
+        show_speedup(faster)
+        show_bars(bars)
+        if not options.quick:
+            plot_speedup(faster)
+            record.keep(faster, bars)
+    if "play" in options.what:
+        settings = {**LEARNING, "seeds": options.seeds, "steps": options.steps, "games": options.games}
+        record = Record("go_play", ["shoal"], settings)
+        runs = [learn(seed, options.steps, options.games) for seed in range(options.seeds)]
+        lowest = min(run["share_won"]["random"] for run in runs)
+        bars = [Bar("games won against random play, lowest seed", lowest, 0.5, at_least=True)]
+        show_play(runs)
+        show_bars(bars)
+        if not options.quick:
+            plot_play(runs)
+            record.keep({"runs": runs}, bars)
 
 
 if __name__ == "__main__":

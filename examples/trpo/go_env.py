@@ -21,7 +21,8 @@ PASS = POINTS
 PROGRAMS = {
     "gnugo": "gnugo --mode gtp --quiet --level {level} --seed {seed} --chinese-rules --positional-superko "
     "--forbid-suicide --capture-all-dead --never-resign",
-    "pachi": "pachi -d 0 -t ={level} -s {seed} --nodcnn --nojoseki --nopatterns threads=1,resign_threshold=0,pass_all_alive",
+    "pachi": "pachi -d 0 -t ={level} -s {seed} --nodcnn --nojoseki --nopatterns "
+    "threads=1,resign_threshold=0,pass_all_alive",
 }
 LEVELS = {"gnugo": 1, "pachi": 500}
 HINTS = {
