@@ -409,3 +409,17 @@ def test_the_program_of_the_page_asks_gnugo() -> None:
     (program,) = re.findall(r"^```python\n(from shoal.envs import GtpEngine\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert re.fullmatch(r"GNU Go answers [A-HJ][1-9]\n", done.stdout), done.stderr
+
+
+@pytest.mark.slow
+def test_it_learns_to_play_against_random_play() -> None:
+    settings = {
+        "train_batch_size": 2000,
+        "num_envs_per_worker": 8,
+        "max_kl": 0.05,
+        "model": {"fcnet_hiddens": [244, 81]},
+    }
+    with shoal.TRPO(env=GO, config={**settings, "env_config": {"reward": "score"}}) as trainer:
+        scores = [trainer.train()["custom_metrics"]["score_mean"] for _ in range(22)]
+    assert scores[1] < -50
+    assert scores[-1] > -35
