@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
     "color": "black",  # the agent's: black, white, or both, drawn for each game
     "reward": "win",  # 1 or -1 at the end, as Gym's Go9x9-v0; or score: the difference of the areas / 81
     "max_moves": 2 * POINTS,  # of both players; then the game is scored as it stands
-    "start_timeout_s": 10.0,  # until the program has told its name
+    "start_timeout_s": 20.0,  # until the program has told its name
     "timeout_s": 60.0,  # for one answer of it
 }
 SIDES = {"black": (BLACK,), "white": (WHITE,), "both": (BLACK, WHITE)}
