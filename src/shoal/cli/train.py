@@ -145,7 +145,7 @@ def train(
     env, file = argument_or_file(env, file)
     env = _environment(env, env_option)
     own_preset = asked_preset(preset, env or file, "shoal train")
-    if env is None and file is None:
+    if env is None and file is None and not _learns_offline(run_name):
         raise click.UsageError(
             "There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`."
         )
@@ -210,6 +210,14 @@ def _environment(argument: str | None, option: str | None) -> str | None:
     if argument is not None and option is not None:
         raise click.UsageError(f"The environment is given twice, as {argument} and as --env {option}; leave one out.")
     return argument or option
+
+
+def _learns_offline(run_name: str | None) -> bool:
+    """Whether an algorithm needs no environment, for all that it learns from is recorded."""
+    from shoal.config.experiment import ALGORITHMS, algorithm_name
+
+    name = algorithm_name(run_name)
+    return name in ALGORITHMS and ALGORITHMS[name].learns_offline
 
 
 def _num_workers(given: int | str | None, local_mode: bool) -> int | str | None:
@@ -302,7 +310,7 @@ def experiments_of(file: Path | None, overrides: list[tuple[str, Any]]) -> list[
     if file is None:
         from shoal.runs.folders import env_label
 
-        env = dict(overrides)["env"]
+        env = dict(overrides).get("env")
         return [experiment_from({"name": env_label(env)}, overrides)]
     experiments = experiments_from_file(file, overrides)
     names = [experiment.name for experiment in experiments]

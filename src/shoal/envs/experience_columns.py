@@ -96,6 +96,11 @@ class ExperienceColumns:
         """The columns that no policy can learn without."""
         return [column.name for _, column in (*self._obs, *self._actions) if column.size]
 
+    @property
+    def final_names(self) -> list[str]:
+        """The columns of what followed an episode's end."""
+        return [column.name for _, column in self._final if column.size]
+
     def metadata(self, env: str) -> dict[bytes, bytes]:
         """What a table says of where its steps come from."""
         spaces = [space_tree(spec.space) for spec in (self.obs_spec, self.action_spec)]
@@ -118,9 +123,13 @@ class ExperienceColumns:
         pairs = zip(self._actions, values, strict=True)
         return {column.name: column.to_arrow(numbers) for (_, column), numbers in pairs}
 
+    def observed(self, table: Any, where: str) -> Parts:
+        """The observations of a table."""
+        return self._parts(table, self._obs, where)
+
     def experience(self, table: Any, starts: Integers, where: str) -> Experience:
         """The steps of a table whose episodes begin at `starts`; a ConfigError says what is wrong with them."""
-        obs = self._parts(table, self._obs, where)
+        obs = self.observed(table, where)
         numbers = [column.from_arrow(table[column.name], where) for _, column in self._actions]
         try:
             actions = self.action_spec.encoded(numbers)
@@ -175,7 +184,7 @@ class ExperienceColumns:
     ) -> tuple[Parts, Integers]:
         """The observations after episodes that did not terminate, and which of them follows each episode."""
         last = np.append(starts[1:], table.num_rows) - 1
-        names = [column.name for _, column in self._final if column.size]
+        names = self.final_names
         final_of = np.full(len(starts), -1, np.int64)
         if not all(name in table.column_names for name in names):
             return self.obs_spec.allocate(0), final_of

@@ -93,10 +93,15 @@ class RecordedSteps:
         return [name for name in names if all(name in schema.names for schema in self.schemas)]
 
     @cached_property
+    def num_rows(self) -> int:
+        """How many steps there are."""
+        return sum(self._counts) if self.made is None else int(self.made.num_rows)
+
+    @cached_property
     def starts(self) -> Integers:
         """The first row of every episode, over all files."""
         table = self.table(["episode_id", "t", *MARKS])
-        total = table.num_rows
+        total = self.num_rows
         if not total:
             raise ConfigError(f"config.input: {self.name} has no steps in it")
         begins = np.zeros(total, bool)
@@ -114,13 +119,15 @@ class RecordedSteps:
 
     def _first_rows(self) -> list[int]:
         """The first row of every file that has any."""
-        if self.made is not None:
-            return []
+        firsts = np.cumsum([0, *self._counts])[:-1].tolist()
+        return [first for first, count in zip(firsts, self._counts, strict=True) if count]
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        """The rows of every file."""
         import pyarrow.parquet as pq
 
-        counts = [pq.read_metadata(file).num_rows for file in self.files]
-        firsts = np.cumsum([0, *counts[:-1]]).tolist()
-        return [first for first, count in zip(firsts, counts, strict=True) if count]
+        return [pq.read_metadata(file).num_rows for file in self.files]
 
 
 def find_steps(source: str | Sequence[str] | None) -> RecordedSteps:

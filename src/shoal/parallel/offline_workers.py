@@ -23,6 +23,7 @@ from shoal.envs.spaces import Space
 from shoal.errors import ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
+from shoal.parallel.ray_session import Session
 from shoal.sampling.worker import Worker
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class OfflineWorkers:
 
     def __init__(self, config: OfflineConfig, maker: EnvMaker) -> None:
         self.config, self.task = config, None
+        self.session: Session | None = None  # of processes that learn together
         self.steps: RecordedSteps = find_steps(config.input)
         self.spaces = input_spaces(config, maker, self.steps)
         self.policy: Policy = build_policy(*self.spaces, config, maker.user_code)

@@ -75,11 +75,14 @@ def start_evaluators(
     """Evaluation in this process (`evaluation_num_workers: 0`), or Ray actors that end when `closing` does."""
     if not config.evaluation_num_workers:
         return LocalEvaluators()
+    from shoal.parallel.offline_workers import OfflineWorkers
     from shoal.parallel.ray_evaluators import RayEvaluators
     from shoal.parallel.ray_session import connect
     from shoal.parallel.ray_workers import RayWorkers
 
     if isinstance(workers, RayWorkers):
+        session = workers.session
+    elif isinstance(workers, OfflineWorkers) and workers.session is not None:
         session = workers.session
     else:
         session = connect(config)
