@@ -1,6 +1,8 @@
 """Behaviour cloning (Pomerleau 1989): the policy under which the recorded actions are likeliest.
 
     minimise   L(theta) = mean of  -log pi_theta(a | s)     over all recorded steps (s, a)
+
+Every recorded step counts alike, whatever came of it.
 """
 
 from __future__ import annotations

@@ -128,7 +128,10 @@ class OfflineLearner:
 
     def get_state(self) -> State:
         """The optimiser, and where in which pass learning is."""
-        return State.of(passes=self.minibatches.passes, at=self.at, optimizer=self.optimizer.get_state())
+        passes = self.minibatches.passes
+        if self._epoch is None and self.at:  # the pass of a saved learner, which is not found again yet
+            passes += 1
+        return State.of(passes=passes, at=self.at, optimizer=self.optimizer.get_state())
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner; its pass is found again by its number."""
@@ -156,12 +159,12 @@ class OfflineLearner:
         return np.array([-now.log_prob.sum() * share, now.entropy.sum() * share, norm, *more])
 
     def _next_rows(self) -> tuple[Integers, int]:
-        """This learner's rows of the next minibatch, and the size of it over all learners."""
+        """Rows of the next minibatch, as far as they are this learner's, and the size of it over all learners."""
         assert self._epochs is not None
-        if self._epoch is None or self.at == len(self._epoch.sizes):
-            is_resumed = self._epoch is None
-            self._epoch = next(self._epochs)
-            self.at = self.at if is_resumed else 0
+        if self._epoch is None:
+            self._epoch = next(self._epochs)  # the first, or the one in which a saved learner was
+        if self.at == len(self._epoch.sizes):
+            self._epoch, self.at = next(self._epochs), 0
         epoch, at = self._epoch, self.at
         self.at += 1
         return epoch.rows[epoch.cuts[at] : epoch.cuts[at + 1]], int(epoch.sizes[at])

@@ -23,6 +23,7 @@ from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
     from shoal.cli.output import GuardedStream
+    from shoal.config.experiment import Experiment
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.cases import Cases
     from shoal.envs.making import EnvMaker

@@ -214,7 +214,8 @@ def _environment(argument: str | None, option: str | None) -> str | None:
 
 def _learns_offline(run_name: str | None) -> bool:
     """Whether an algorithm needs no environment, for all that it learns from is recorded."""
-    from shoal.config.experiment import ALGORITHMS, algorithm_name
+    from shoal.config.algorithms import ALGORITHMS
+    from shoal.config.experiment import algorithm_name
 
     name = algorithm_name(run_name)
     return name in ALGORITHMS and ALGORITHMS[name].learns_offline

@@ -50,7 +50,8 @@ def _preprocessor(value: Any) -> PreprocessorConfig:
         return value
     if isinstance(value, Mapping) and set(value) <= {"name", "columns"} and "name" in value:
         value = {value["name"]: {"columns": value.get("columns", ["obs"])}}  # as a run's config.yaml has it
-    name, options = value, {}
+    name: Any = value
+    options: Any = {}
     if isinstance(value, Mapping) and len(value) == 1:
         name, options = next(iter(value.items()))
     if not isinstance(name, str) or not isinstance(options, Mapping | None):
@@ -92,7 +93,7 @@ class OfflineConfig(AlgorithmConfig):
         "dataset_steps": "number of recorded steps (BC, MARWIL)",
         "dataset_episodes": "number of recorded episodes (BC, MARWIL)",
     }
-    mutable = ("lr", "grad_clip")
+    mutable: ClassVar[tuple[str, ...]] = ("lr", "grad_clip")
 
     input: InputSource = None
     """The recorded steps: "folder/*.parquet", a folder, a list of these, or minari:DATASET.

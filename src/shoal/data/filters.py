@@ -66,7 +66,7 @@ class MeanStdFilter:
             self.set_scale(len(x), np.zeros_like(highest), np.maximum(np.abs(highest), np.abs(lowest)))
 
     def set_scale(self, count: int, shift: Numbers, scale: Numbers) -> None:
-        """Subtract and divide by these numbers `[R]` from now on, as after `count` rows of such a mean and deviation."""
+        """Subtract and divide by these numbers `[R]` from now on, as after `count` rows of this mean and deviation."""
         self.count, self.mean = float(count), shift
         self.m2 = np.square(scale) * max(count - 1, 1)
         self._refresh()

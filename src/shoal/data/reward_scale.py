@@ -53,9 +53,7 @@ class RewardScale:
         """
         self.learn(self._returns(batch, rewards, total)[batch.valid], total)
 
-    def learn(
-        self, returns: NDArray[Any], total: Callable[[Numbers], Numbers] = lambda numbers: numbers
-    ) -> None:
+    def learn(self, returns: NDArray[Any], total: Callable[[Numbers], Numbers] = lambda numbers: numbers) -> None:
         """Learn from returns `[B]`, wherever they come from; `total` as in `update`."""
         returns = returns.astype(np.float64, copy=False)
         count, whole_sum = total(np.array([len(returns), returns.sum()])).tolist()

@@ -87,8 +87,7 @@ class ExperienceColumns:
         self._obs = [(leaf, _obs_column("obs", leaf, obs_spec)) for leaf in obs_spec.leaves]
         self._final = [(leaf, _obs_column("final_obs", leaf, obs_spec)) for leaf in obs_spec.leaves]
         self._actions = [
-            (leaf, Column(_name("action", leaf.path), leaf.size, bool(leaf.space.shape)))
-            for leaf in action_spec.leaves
+            (leaf, Column(_name("action", leaf.path), leaf.size, bool(leaf.space.shape))) for leaf in action_spec.leaves
         ]
 
     @property
@@ -110,9 +109,7 @@ class ExperienceColumns:
     def observations(self, parts: Parts, present: NDArray[np.bool_] | None = None) -> dict[str, Any]:
         """The columns of observations; with `present`, those of final ones, which have a row only there."""
         pairs = self._obs if present is None else self._final
-        return {
-            column.name: column.to_arrow(_stored(leaf, parts), present) for leaf, column in pairs if column.size
-        }
+        return {column.name: column.to_arrow(_stored(leaf, parts), present) for leaf, column in pairs if column.size}
 
     def actions(self, rows: NDArray[Any]) -> dict[str, Any]:
         """The columns of actions, which policies take as rows `[R, A]`, in the environment's own units."""

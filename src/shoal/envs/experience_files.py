@@ -134,7 +134,7 @@ def find_steps(source: str | Sequence[str] | None) -> RecordedSteps:
     """The recorded steps that an `input` means; a ConfigError says why there are none."""
     if source is None:
         raise ConfigError(
-            "config.input: is missing; write the recorded steps to learn from, e.g. input: \"folder/*.parquet\", "
+            'config.input: is missing; write the recorded steps to learn from, e.g. input: "folder/*.parquet", '
             "which output: folder of another run has written"
         )
     patterns = [source] if isinstance(source, str) else list(source)

@@ -14,9 +14,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.data.experience import Experience
+from shoal.data.experience import Experience, Integers
 from shoal.envs.experience_columns import ExperienceColumns
-from shoal.envs.experience_files import RecordedSteps
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec, Path
 from shoal.errors import ConfigError, ShoalError
@@ -81,16 +80,15 @@ def minari_table(name: str) -> Any:
     return pa.concat_tables(tables).replace_schema_metadata(columns.metadata(env))
 
 
-def make_dataset(name: str, columns: ExperienceColumns, steps: RecordedSteps, env: str, algorithm: str) -> None:
-    """Make a dataset of recorded steps, in the place of one that the same run has made before."""
+def make_dataset(name: str, columns: ExperienceColumns, table: Any, starts: Integers, env: str, algorithm: str) -> None:
+    """Make a dataset of a table of steps, in the place of one that the same run has made before."""
     import minari
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
-    experience = columns.experience(steps.table(), steps.starts, steps.name)
-    truncated = steps.table(["truncated"])["truncated"].to_numpy()
+    experience = columns.experience(table, starts, name)
+    truncated = table["truncated"].to_numpy()
     buffers = [
-        EpisodeBuffer(id=number, **parts)
-        for number, parts in enumerate(_episodes(columns, experience, truncated))
+        EpisodeBuffer(id=number, **parts) for number, parts in enumerate(_episodes(columns, experience, truncated))
     ]
     spec = gymnasium.registry.get(env)
     if has_dataset(name):

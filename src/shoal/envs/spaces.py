@@ -135,7 +135,7 @@ class ActionSpec:
         return [np.asarray(decode(rows[:, leaf.columns])).reshape(len(rows), leaf.size) for leaf, decode in leaves]
 
     def encoded(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Rows `[N, A]` that `decode` turns into these numbers `[N, size]` of each leaf; a ValueError says which is none.
+        """Rows `[N, A]` that `decode` turns into the numbers `[N, size]` of each leaf; a ValueError says what is none.
 
         A squashed number on its bound, which only an infinite one would become, is one just inside.
         """

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from shoal.config.offline import OfflineConfig
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample
 from shoal.data.experience import Experience
 from shoal.data.state import State
@@ -37,7 +38,8 @@ class OfflineWorkers:
     steps_sampled = 0
 
     def __init__(self, config: OfflineConfig, maker: EnvMaker) -> None:
-        self.config, self.task = config, None
+        self.config: AlgorithmConfig = config
+        self.task: Any = None
         self.session: Session | None = None  # of processes that learn together
         self.steps: RecordedSteps = find_steps(config.input)
         self.spaces = input_spaces(config, maker, self.steps)

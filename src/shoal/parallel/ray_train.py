@@ -26,6 +26,7 @@ from shoal.config.layout import cpus_per_worker
 from shoal.config.offline import OfflineConfig
 from shoal.data.batch import Step
 from shoal.data.experience import Experience, Integers
+from shoal.data.filters import Numbers
 from shoal.data.state import State
 from shoal.envs.experience_columns import ExperienceColumns
 from shoal.envs.importing import UserCode
@@ -244,11 +245,12 @@ def learn_in_process(given: dict[str, Any]) -> None:
 
     from shoal.parallel.nccl import JoinedGroup
 
-    job, desk = given["job"], given["desk"]
+    job: Job = given["job"]
+    desk = given["desk"]
     config: OfflineConfig = job.config
     group = JoinedGroup()
     with ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_worker))):
-        policy = build_policy(*job.spaces, config, job.user_code)
+        policy = build_policy(job.spaces[0], job.spaces[1], config, job.user_code)
         learner = job.make(config, policy, group)
         piece = Piece(job, group, ExperienceColumns(policy.obs_spec, policy.action_spec))
         number = 0
@@ -321,13 +323,16 @@ def _fit_filter(dataset: Any, workers: OfflineWorkers, scaler: str) -> None:
     )
     names = [f"n{k}" for k in range(len(policy.filter.mean))]
     fitted = getattr(ray.data.preprocessors, scaler)(columns=names).fit(numbers)
-    found = {statistic: np.array([fitted.stats_.get(f"{statistic}({name})", 0.0) for name in names], np.float64)
-             for statistic in ("mean", "std", "min", "max", "abs_max")}
-    shift, scale = {
-        "StandardScaler": (found["mean"], found["std"]),
-        "MinMaxScaler": (found["min"], found["max"] - found["min"]),
-        "MaxAbsScaler": (np.zeros(len(names)), found["abs_max"]),
-    }[scaler]
+
+    def found(statistic: str) -> Numbers:
+        return np.array([fitted.stats_[f"{statistic}({name})"] for name in names], np.float64)
+
+    if scaler == "StandardScaler":
+        shift, scale = found("mean"), found("std")
+    elif scaler == "MinMaxScaler":
+        shift, scale = found("min"), found("max") - found("min")
+    else:
+        shift, scale = np.zeros(len(names)), found("abs_max")
     policy.filter.set_scale(workers.steps.num_rows, shift, scale)
 
 

@@ -80,10 +80,9 @@ def start_evaluators(
     from shoal.parallel.ray_session import connect
     from shoal.parallel.ray_workers import RayWorkers
 
-    if isinstance(workers, RayWorkers):
-        session = workers.session
-    elif isinstance(workers, OfflineWorkers) and workers.session is not None:
-        session = workers.session
+    running = workers.session if isinstance(workers, RayWorkers | OfflineWorkers) else None
+    if running is not None:
+        session = running
     else:
         session = connect(config)
         closing.callback(session.stop)

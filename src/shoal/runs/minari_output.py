@@ -31,7 +31,9 @@ class MinariOutput(ExperienceOutput):
     def add(self, batch: Batch, env_indices: Sequence[int]) -> None:
         """See `ExperienceOutput`; a dataset that some other run has made is never touched."""
         if self._is_taken:
-            raise ConfigError(f"config.output: the Minari dataset {self.dataset} is there already; take another version")
+            raise ConfigError(
+                f"config.output: the Minari dataset {self.dataset} is there already; take another version"
+            )
         super().add(batch, env_indices)
 
     def set_state(self, state: State | None) -> None:
@@ -46,7 +48,8 @@ class MinariOutput(ExperienceOutput):
         super().close()
         if files := self.files():
             steps = RecordedSteps(self.dataset, tuple(map(str, files)))
-            make_dataset(self.dataset, self.columns, steps, self.env_name, self.algorithm)
+            table, starts = steps.table(), steps.starts
+            make_dataset(self.dataset, self.columns, table, starts, self.env_name, self.algorithm)
 
 
 def start_output(place: str, policy: Policy, env_name: str, algorithm: str) -> ExperienceOutput:

@@ -17,7 +17,9 @@ OFFLINE_STOP: Mapping[str, float] = MappingProxyType({"learner/num_epochs": 20.0
 
 def offline_stop_note() -> str:
     """What to tell of it."""
-    return f"No stop is given: the run ends after {OFFLINE_STOP['learner/num_epochs']:g} passes over the recorded steps."
+    return (
+        f"No stop is given: the run ends after {OFFLINE_STOP['learner/num_epochs']:g} passes over the recorded steps."
+    )
 
 
 def with_recorded_paths(experiment: Experiment) -> Experiment:
