@@ -171,8 +171,10 @@ def test_without_an_environment_the_files_tell_the_spaces(walks: Path, tmp_path:
 )
 def test_what_was_cloned_starts_other_algorithms(tmp_path: Path, algorithm: str, changes: dict[str, Any]) -> None:
     data = record(tmp_path / "data", "WalkInBox")
-    model = {"model": {"fcnet_hiddens": [8], "free_log_std": algorithm == "PPO"}}
-    shared = {**model, "squash_actions": algorithm == "SAC", "observation_filter": "MeanStdFilter"}
+    # SAC has one network beside its critics, whose spread follows from what is seen.
+    is_sac = algorithm == "SAC"
+    model = {"fcnet_hiddens": [8], "vf_share_layers": is_sac, "fcnet_activation": "relu", "free_log_std": not is_sac}
+    shared = {"model": model, "squash_actions": algorithm == "SAC", "observation_filter": "MeanStdFilter"}
     tree = {"env": f"{PROBES}:WalkInBox", "results_dir": str(tmp_path), "stop": {"training_iteration": 1}}
     cloned = {**LEARNING, **shared, "input": str(data)}
     list(shoal.run({**tree, "run": "BC", "name": "cloned", "config": cloned}))
@@ -183,7 +185,8 @@ def test_what_was_cloned_starts_other_algorithms(tmp_path: Path, algorithm: str,
     obs = np.array([1.0, -2.0, 0.5], np.float32)
     theirs, own = (policy.network.params for policy in (source, taken))
     np.testing.assert_allclose(theirs, own, atol=1e-6)
-    assert source.compute_single_action(obs, explore=False).shape == (1,)
+    actions = [policy.compute_single_action(obs, explore=False) for policy in (source, taken)]
+    np.testing.assert_allclose(*actions, atol=0.1)  # PPO's filter has seen more
 
 
 def test_minari_there_and_back(tmp_path: Path, walks: Path, monkeypatch: Any) -> None:
@@ -202,7 +205,10 @@ def test_minari_there_and_back(tmp_path: Path, walks: Path, monkeypatch: Any) ->
     assert len(first.observations) == length + 1
     np.testing.assert_array_equal(first.observations[:-1], np.array(steps.obs[:length].tolist(), np.float32))
     np.testing.assert_array_equal(first.actions, steps.action[:length])
-    with shoal.PPO(env=f"{PROBES}:Walk", config=config) as other, pytest.raises(ConfigError, match="there is a Minari"):
+    with (
+        shoal.PPO(env=f"{PROBES}:Walk", config=config) as other,
+        pytest.raises(ConfigError, match="take another version"),
+    ):
         other.train()
     from_files, from_minari = ({**LEARNING, "input": source} for source in (str(walks), f"minari:{name}"))
     params = []
@@ -216,8 +222,8 @@ def test_minari_there_and_back(tmp_path: Path, walks: Path, monkeypatch: Any) ->
 def test_minari_names(tmp_path: Path, monkeypatch: Any) -> None:
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="there is no Minari dataset a/b-v0 on this machine"):
-        shoal.BC({"input": "minari:a/b-v0"})
+    with pytest.raises(ConfigError, match="there is no Minari dataset walk/none-v0 on this machine"):
+        shoal.BC({"input": "minari:walk/none-v0"})
     with pytest.raises(ConfigError, match=r"minari:a b is no name of a Minari dataset"):
         shoal.BC({"input": "minari:a b"})
     with pytest.raises(ConfigError, match="which dataset"):
@@ -283,6 +289,7 @@ class TestWithWorkers:
         for name in ("episode_id", "t", "action", "reward", "terminated", "truncated", "obs", "final_obs"):
             pd.testing.assert_series_equal(many[name], alone[name])
 
+    @pytest.mark.slow
     def test_ray_train_learns_what_one_process_does(self, walks: Path, tmp_path: Path) -> None:
         config = {**LEARNING, "input": str(walks), "preprocessors": ["StandardScaler"]}
         results, params = [], []
@@ -301,5 +308,5 @@ class TestWithWorkers:
             assert results[1]["learner"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
 
     def test_more_processes_than_episodes(self, walks: Path) -> None:
-        with pytest.raises(ConfigError, match="config.num_workers: each needs an episode of its own"):
+        with pytest.raises(ConfigError, match=r"config\.num_workers: each needs an episode of its own"):
             shoal.BC({"input": str(walks), "num_workers": 1000, "num_cpus_per_worker": 0})

@@ -228,7 +228,7 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
         problems += error.problems
         # A stand-in, so that the other keys are checked too; it has all that a stop name may be refused for.
         run = str(body.get("run", "PPO"))
-        kind = algorithm_class(run) if run in ALGORITHMS else AlgorithmConfig
+        kind = algorithm_class(run) if run in ALGORITHMS and not _learns_offline(run) else AlgorithmConfig
         config = kind.model_validate({"evaluation_interval": 1, "curriculum": {"stages": [{"task": 1}]}})
     problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
     try:

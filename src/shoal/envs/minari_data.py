@@ -5,6 +5,9 @@ They lie where Minari keeps them: below ~/.minari/datasets, or MINARI_DATASETS_P
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path as FilePath
@@ -91,23 +94,33 @@ def make_dataset(name: str, columns: ExperienceColumns, table: Any, starts: Inte
         EpisodeBuffer(id=number, **parts) for number, parts in enumerate(_episodes(columns, experience, truncated))
     ]
     spec = gymnasium.registry.get(env)
-    if has_dataset(name):
-        minari.delete_dataset(name)
     try:
-        dataset = minari.create_dataset_from_buffers(
-            name,
-            buffers,
-            observation_space=columns.obs_spec.space,
-            action_space=columns.action_spec.space,
-            algorithm_name=algorithm,
-            description=f"{experience.num_steps} steps that shoal has sampled with {algorithm}.",
-            data_format="arrow",
-            jpeg_encoding=False,
-        )
-        if spec is not None:
-            dataset.storage.update_metadata({"env_spec": spec.to_json()})
+        _replace(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of authors that nobody has named
+            dataset = minari.create_dataset_from_buffers(
+                name,
+                buffers,
+                observation_space=columns.obs_spec.space,
+                action_space=columns.action_spec.space,
+                algorithm_name=algorithm,
+                description=f"{experience.num_steps} steps that shoal has sampled with {algorithm}.",
+                data_format="arrow",
+                jpeg_encoding=False,
+            )
+            if spec is not None:
+                dataset.storage.update_metadata({"env_spec": spec.to_json()})
     except Exception as error:  # Minari raises what its storage raises
         raise ShoalError(f"config.output: the Minari dataset {name} cannot be made: {error}") from error
+
+
+def _replace(name: str) -> None:
+    """Remove a dataset that the same run has made before; Minari prints that it has."""
+    import minari
+
+    if has_dataset(name):
+        with contextlib.redirect_stdout(io.StringIO()):
+            minari.delete_dataset(name)
 
 
 def _episodes(

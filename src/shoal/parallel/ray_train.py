@@ -308,7 +308,7 @@ def _dataset(workers: OfflineWorkers) -> Any:
     if steps.made is not None:
         return ray.data.from_arrow(steps.made).materialize()
     wanted = [*workers.columns.names, *workers.columns.final_names, "reward", "terminated"]
-    return ray.data.read_parquet(list(steps.files), columns=steps.columns(wanted)).materialize()
+    return ray.data.read_parquet(list(steps.files)).select_columns(steps.columns(wanted)).materialize()
 
 
 def _fit_filter(dataset: Any, workers: OfflineWorkers, scaler: str) -> None:

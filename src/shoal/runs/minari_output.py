@@ -31,9 +31,7 @@ class MinariOutput(ExperienceOutput):
     def add(self, batch: Batch, env_indices: Sequence[int]) -> None:
         """See `ExperienceOutput`; a dataset that some other run has made is never touched."""
         if self._is_taken:
-            raise ConfigError(
-                f"config.output: the Minari dataset {self.dataset} is there already; take another version"
-            )
+            raise ConfigError(f"config.output: there is a Minari dataset {self.dataset} already; take another version")
         super().add(batch, env_indices)
 
     def set_state(self, state: State | None) -> None:

@@ -154,7 +154,7 @@ def test_episodes_begin_where_ids_files_or_ends_say(tmp_path: Any) -> None:
 
 
 def test_input_that_is_not_there_or_not_whole(tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match="config.input: is missing"):
+    with pytest.raises(ConfigError, match=r"config\.input: is missing"):
         find_steps(None)
     with pytest.raises(ConfigError, match="there is no such file"):
         find_steps(f"{tmp_path}/*.parquet")
