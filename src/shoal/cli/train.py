@@ -145,10 +145,7 @@ def train(
     env, file = argument_or_file(env, file)
     env = _environment(env, env_option)
     own_preset = asked_preset(preset, env or file, "shoal train")
-    if env is None and file is None and not _learns_offline(run_name):
-        raise click.UsageError(
-            "There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`."
-        )
+    _check_given(env, file, run_name)
     from shoal.config.wrappers import parse_wrap
 
     flags: dict[str, Any] = {
@@ -212,13 +209,18 @@ def _environment(argument: str | None, option: str | None) -> str | None:
     return argument or option
 
 
-def _learns_offline(run_name: str | None) -> bool:
-    """Whether an algorithm needs no environment, for all that it learns from is recorded."""
-    from shoal.config.algorithms import ALGORITHMS
-    from shoal.config.experiment import algorithm_name
+def _check_given(env: str | None, file: Path | None, run_name: str | None) -> None:
+    """Refuse to train without an environment; only algorithms need none for which all that they learn from is there."""
+    if env is not None or file is not None:
+        return
+    if run_name is not None:
+        from shoal.config.algorithms import ALGORITHMS
+        from shoal.config.experiment import algorithm_name
 
-    name = algorithm_name(run_name)
-    return name in ALGORITHMS and ALGORITHMS[name].learns_offline
+        name = algorithm_name(run_name)
+        if name in ALGORITHMS and ALGORITHMS[name].learns_offline:
+            return
+    raise click.UsageError("There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`.")
 
 
 def _num_workers(given: int | str | None, local_mode: bool) -> int | str | None:

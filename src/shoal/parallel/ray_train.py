@@ -57,7 +57,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainJob:
     """What each process needs beside its piece of the steps."""
 
     config: OfflineConfig
@@ -106,7 +106,7 @@ class RayTrainLearner:
     """The learner in the driver's place: it gives orders to the processes, and keeps what they have learned."""
 
     def __init__(
-        self, config: OfflineConfig, workers: OfflineWorkers, job: Job, pieces: Sequence[Any], session: Session
+        self, config: OfflineConfig, workers: OfflineWorkers, job: TrainJob, pieces: Sequence[Any], session: Session
     ) -> None:
         self._config, self._workers, self._ray = config, workers, session.ray
         self._state: State | None = None
@@ -170,7 +170,7 @@ class RayTrainLearner:
                 why = (str(self._failure).splitlines() or ["it gives no reason"])[0]
                 raise WorkerError(f"Ray Train has ended with the iteration unfinished: {why}") from self._failure
 
-    def _run(self, job: Job, pieces: Sequence[Any]) -> None:
+    def _run(self, job: TrainJob, pieces: Sequence[Any]) -> None:
         """Run Ray Train until the last order; in a thread of its own."""
         from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
@@ -230,7 +230,7 @@ def start_ray_train(
     pieces = dataset.split_at_indices(firsts[1:].tolist())
     ends = [*firsts[1:], total]
     own = [starts[(starts >= begin) & (starts < end)] - begin for begin, end in zip(firsts, ends, strict=True)]
-    job = Job(config, workers.spaces, user_code, make, workers.steps.name, own, firsts.tolist())
+    job = TrainJob(config, workers.spaces, user_code, make, workers.steps.name, own, firsts.tolist())
     progress.info("starting %d processes with Ray Train", count)
     learner = RayTrainLearner(config, workers, job, pieces, session)
     closing.callback(learner.stop)
@@ -245,7 +245,7 @@ def learn_in_process(given: dict[str, Any]) -> None:
 
     from shoal.parallel.nccl import JoinedGroup
 
-    job: Job = given["job"]
+    job: TrainJob = given["job"]
     desk = given["desk"]
     config: OfflineConfig = job.config
     group = JoinedGroup()
@@ -271,7 +271,7 @@ def learn_in_process(given: dict[str, Any]) -> None:
 class Piece:
     """The recorded steps of one process, as Ray Train hands them out."""
 
-    def __init__(self, job: Job, group: Group, columns: ExperienceColumns) -> None:
+    def __init__(self, job: TrainJob, group: Group, columns: ExperienceColumns) -> None:
         self._job, self._group, self._columns = job, group, columns
 
     def share(self) -> tuple[Experience, int]:

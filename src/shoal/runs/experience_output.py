@@ -241,7 +241,7 @@ class ExperienceOutput:
         return tuple(np.concatenate(part) for part in zip(*found, strict=True))
 
 
-class RecordedWorkers:
+class WritingWorkers:
     """Workers whose samples are written down before a learner gets them."""
 
     def __init__(self, workers: Workers, output: ExperienceOutput) -> None:

@@ -37,7 +37,7 @@ from shoal.runs.auto_workers import with_worker_count
 from shoal.runs.checkpoints import write_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
-from shoal.runs.experience_output import ExperienceOutput, RecordedWorkers
+from shoal.runs.experience_output import ExperienceOutput, WritingWorkers
 from shoal.runs.folders import make_run_folder, results_folder
 from shoal.runs.learners import make_learner
 from shoal.runs.minari_output import start_output
@@ -406,7 +406,7 @@ class Trainer(metaclass=TrainerType):
             self.stop()
             raise
         self._closing.callback(output.close)
-        self._sampled = RecordedWorkers(self.workers, output)
+        self._sampled = WritingWorkers(self.workers, output)
         return output
 
     @property
