@@ -147,8 +147,11 @@ def test_beta_0_is_behaviour_cloning(start_trainer: Any, walks: Path) -> None:
 
 
 def test_without_an_environment_the_files_tell_the_spaces(walks: Path, tmp_path: Path) -> None:
-    tree = {"run": "BC", "name": "alone", "results_dir": str(tmp_path), "config": {**LEARNING, "input": str(walks)}}
-    results = list(shoal.run({**tree, "stop": {"training_iteration": 2}}))
+    config = {**LEARNING, "input": str(walks), "preprocessors": ["StandardScaler"]}
+    tree = {"run": "BC", "name": "alone", "results_dir": str(tmp_path), "config": config}
+    results = [result for count in (1, 2) for result in shoal.run({**tree, "stop": {"training_iteration": count}})]
+    assert [result["training_iteration"] for result in results] == [1, 2]  # the second continues the first
+    assert len(list((tmp_path / "alone").iterdir())) == 1
     assert results[-1]["learner"]["policy_loss"] < results[0]["learner"]["policy_loss"]
     policy = shoal.Policy.load(tmp_path / "alone")
     assert policy.compute_single_action(np.zeros(3, np.float32)) in (0, 1, 2)
@@ -205,11 +208,10 @@ def test_minari_there_and_back(tmp_path: Path, walks: Path, monkeypatch: Any) ->
     assert len(first.observations) == length + 1
     np.testing.assert_array_equal(first.observations[:-1], np.array(steps.obs[:length].tolist(), np.float32))
     np.testing.assert_array_equal(first.actions, steps.action[:length])
-    with (
-        shoal.PPO(env=f"{PROBES}:Walk", config=config) as other,
-        pytest.raises(ConfigError, match="take another version"),
-    ):
-        other.train()
+    with pytest.raises(ConfigError, match="name another version"):
+        list(shoal.run({**tree, "name": "other", "config": config, "stop": {"training_iteration": 1}}))
+    assert not list((tmp_path / "runs").glob("other/*"))
+    assert minari.load_dataset(name).total_steps == 384
     from_files, from_minari = ({**LEARNING, "input": source} for source in (str(walks), f"minari:{name}"))
     params = []
     for learning in (from_files, from_minari):

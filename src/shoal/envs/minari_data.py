@@ -46,7 +46,7 @@ def check_dataset_name(name: str, key: str) -> None:
 
 
 def parts_folder(name: str) -> FilePath:
-    """Where the episodes of a dataset wait until it is made; a name that has a dataset already is refused."""
+    """Where the episodes of a dataset wait until it is made."""
     check_dataset_name(name, "output")
     from minari.storage.datasets_root_dir import get_dataset_path
 

@@ -47,13 +47,19 @@ class OfflineWorkers:
         self.columns = ExperienceColumns(self.policy.obs_spec, self.policy.action_spec)
         self.steps.check(self.spaces, [*self.columns.names, *config.columns])
 
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read, as far as there are any."""
+        return [*self.columns.names, *self.columns.final_names, "reward", "terminated"]
+
     def share(self) -> tuple[Experience, int]:
         """All recorded steps, read in this process."""
         return self._experience, 0
 
     @cached_property
     def _experience(self) -> Experience:
-        return self.columns.experience(self.steps.table(), self.steps.starts, f"config.input: {self.steps.name}")
+        table = self.steps.table(self.names)
+        return self.columns.experience(table, self.steps.starts, f"config.input: {self.steps.name}")
 
     def sample(self, steps: int) -> Sample:
         """There is nothing to sample."""

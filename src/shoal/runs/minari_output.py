@@ -28,10 +28,14 @@ class MinariOutput(ExperienceOutput):
         self.dataset, self.algorithm = dataset, algorithm
         self._is_taken = has_dataset(dataset)
 
-    def add(self, batch: Batch, env_indices: Sequence[int]) -> None:
+    def check_new(self) -> None:
         """See `ExperienceOutput`; a dataset that some other run has made is never touched."""
         if self._is_taken:
-            raise ConfigError(f"config.output: there is a Minari dataset {self.dataset} already; take another version")
+            raise ConfigError(f"config.output: there is a Minari dataset {self.dataset} already; name another version")
+
+    def add(self, batch: Batch, env_indices: Sequence[int]) -> None:
+        """See `ExperienceOutput`."""
+        self.check_new()
         super().add(batch, env_indices)
 
     def set_state(self, state: State | None) -> None:

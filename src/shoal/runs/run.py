@@ -396,6 +396,8 @@ def make_trainer(
             from shoal.runs.warm_start import begin_with
 
             begin_with(trainer, experiment.restore)
+        if start is None and trainer.output is not None:
+            trainer.output.check_new()
         if taken_over is not None:
             trainer.take_over(taken_over.state)
     except BaseException:

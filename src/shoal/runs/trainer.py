@@ -118,7 +118,7 @@ class Trainer(metaclass=TrainerType):
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
         policy = self.get_policy()
-        self._output = self._start_output()
+        self.output = self._start_output()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
 
     if not TYPE_CHECKING:
@@ -159,8 +159,8 @@ class Trainer(metaclass=TrainerType):
             except EnvError as error:
                 self._keep_incidents(error.incidents)
                 raise
-        if self._output is not None:
-            self._output.end_iteration()
+        if self.output is not None:
+            self.output.end_iteration()
         self._keep_incidents(step.incidents)
         self.iteration += 1
         self.timesteps_total += step.timesteps
@@ -282,7 +282,7 @@ class Trainer(metaclass=TrainerType):
     def get_state(self) -> State:
         """Everything that the next iteration depends on."""
         workers = {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
-        output = {} if self._output is None else {"output": self._output.get_state()}
+        output = {} if self.output is None else {"output": self.output.get_state()}
         return State.of(
             "/",
             algorithm=self.algorithm,
@@ -312,8 +312,8 @@ class Trainer(metaclass=TrainerType):
         self.env_failures_total = int(values["env_failures_total"])
         self._window.set_state(state.part("episodes"))
         self.curriculum.set_state(state.part("curriculum"))
-        if self._output is not None:
-            self._output.set_state(state.part("output") if "output" in values else None)
+        if self.output is not None:
+            self.output.set_state(state.part("output") if "output" in values else None)
         if self.config.learns_offline:  # nobody has environments
             return
         workers = state.parts("worker")
