@@ -148,10 +148,7 @@ def train(
     env, file = argument_or_file(env, file)
     env = _environment(env, env_option)
     own_preset = asked_preset(preset, env or file, "shoal train")
-    if env is None and file is None:
-        raise click.UsageError(
-            "There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`."
-        )
+    _check_given(env, file, run_name)
     from shoal.config.wrappers import parse_wrap
 
     flags: dict[str, Any] = {
@@ -213,6 +210,20 @@ def _environment(argument: str | None, option: str | None) -> str | None:
     if argument is not None and option is not None:
         raise click.UsageError(f"The environment is given twice, as {argument} and as --env {option}; leave one out.")
     return argument or option
+
+
+def _check_given(env: str | None, file: Path | None, run_name: str | None) -> None:
+    """Refuse to train without an environment; only algorithms need none for which all that they learn from is there."""
+    if env is not None or file is not None:
+        return
+    if run_name is not None:
+        from shoal.config.algorithms import ALGORITHMS
+        from shoal.config.experiment import algorithm_name
+
+        name = algorithm_name(run_name)
+        if name in ALGORITHMS and ALGORITHMS[name].learns_offline:
+            return
+    raise click.UsageError("There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`.")
 
 
 def _num_workers(given: int | str | None, local_mode: bool) -> int | str | None:
@@ -308,7 +319,7 @@ def experiments_of(file: Path | None, overrides: list[tuple[str, Any]], trust: b
     if file is None:
         from shoal.runs.folders import env_label
 
-        env = dict(overrides)["env"]
+        env = dict(overrides).get("env")
         return [experiment_from({"name": env_label(env)}, overrides)]
     check_file(file, trust)
     experiments = experiments_from_file(file, overrides)

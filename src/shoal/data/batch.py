@@ -202,6 +202,7 @@ class Sample(SampleSummary):
     """What one call of `sample` gives."""
 
     batch: Batch
+    env_indices: Sequence[int] | None = None  # of the batch's columns, where a lost worker's are missing; None: all
 
     @property
     def summary(self) -> SampleSummary:

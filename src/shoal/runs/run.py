@@ -45,6 +45,7 @@ from shoal.runs.lease import check_free
 from shoal.runs.logs import log_to
 from shoal.runs.outcomes import Outcome, forget_outcome
 from shoal.runs.preset_notes import preset_note
+from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_recorded_paths
 from shoal.runs.reporters import Reporters
 from shoal.runs.resuming import choose, experiment_of, experiment_to_run, stored_tree, with_changes
 from shoal.runs.run_folder import RunFolder, write_errors_named
@@ -411,6 +412,8 @@ def make_trainer(
             from shoal.runs.warm_start import begin_with
 
             begin_with(trainer, experiment.restore)
+        if start is None and trainer.output is not None:
+            trainer.output.check_new()
         if taken_over is not None:
             with understood(taken_over.path):
                 trainer.take_over(taken_over.state)
@@ -426,6 +429,7 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
         from shoal.runs.warm_start import with_source
 
         experiment = with_source(experiment)
+    experiment = with_recorded_paths(experiment)
     config = experiment.config
     maker = maker_of(config, user_code.with_working_folder())
     if config.callbacks is not None:
@@ -453,9 +457,12 @@ def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
     """The experiment with a stop criterion if there can be one, and what to tell about it."""
     if experiment.stop:
         return experiment, ()
-    stop = default_stop(experiment.config.env)
+    config = experiment.config
+    if config.learns_offline:
+        return changed(experiment, stop=OFFLINE_STOP), (offline_stop_note(),)
+    stop = default_stop(config.env)
     if not stop:
         return experiment, ("No stop is given: the run continues until Ctrl-C, which saves it.",)
     limits = " or ".join(f"{name} reaches {number_text(limit)}" for name, limit in stop.items())
-    note = f"No stop is given: the run ends when {limits}, the reward threshold of {experiment.config.env}."
+    note = f"No stop is given: the run ends when {limits}, the reward threshold of {config.env}."
     return changed(experiment, stop=stop), (note,)
