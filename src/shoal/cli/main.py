@@ -35,6 +35,7 @@ COMMANDS = {
     "diagnose": _Lazy("shoal.cli.diagnose", "diagnose", "Find out why a run does not learn, and what to set."),
     "model": _Lazy("shoal.cli.model", "model", "Show the layers and parameters of a trained agent's network."),
     "runs": _Lazy("shoal.cli.runs", "runs", "List runs and how they stand; delete or move them."),
+    "plot": _Lazy("shoal.cli.plot", "plot", "Draw learning curves of runs, in a file or in the terminal."),
     "incidents": _Lazy("shoal.cli.incidents", "incidents", "List the failures of a run's environments."),
     "replay": _Lazy("shoal.cli.incidents", "replay", "Run the episode of a failure again."),
     "launch": _Lazy("shoal.cli.launch", "launch", "Run a command on a private Ray cluster, on the hosts of this job."),
