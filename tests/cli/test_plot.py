@@ -64,9 +64,8 @@ def test_in_the_terminal_without_matplotlib(root: Path, monkeypatch: pytest.Monk
     assert "\x1b" not in done.output
     refused = typed(root / "slow", "-o", root / "x.pdf")
     assert refused.exit_code == 2
-    assert refused.output.splitlines() == [
-        "Error: -o: a figure needs matplotlib; type `pip install 'shoal-rl[plot]'`, or use --show to draw in the terminal"
-    ]
+    (line,) = refused.output.splitlines()
+    assert "a figure needs matplotlib; type `pip install 'shoal-rl[plot]'`, or use --show" in line
 
 
 @pytest.mark.parametrize(

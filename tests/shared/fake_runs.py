@@ -10,6 +10,8 @@ from typing import Any
 from shoal.config.experiment import as_tree, experiment_from
 from shoal.runs.outcomes import Outcome, write_outcome
 
+DONE = Outcome("stopped", "training_iteration 10 >= 10")
+
 
 def fake_result(iteration: int, mean: float, **more: Any) -> dict[str, Any]:
     """The result of an iteration of 100 steps and a second, of which learning takes 0.7."""
@@ -42,7 +44,7 @@ def fake_run(
     run: str = "PPO",
     env: str = "CartPole-v1",
     stop: Mapping[str, Any] | None = None,
-    outcome: Outcome | None = Outcome("stopped", "training_iteration 10 >= 10"),
+    outcome: Outcome | None = DONE,
     **more: Any,
 ) -> Path:
     """A run whose mean return is `course(iteration)`; its folder."""

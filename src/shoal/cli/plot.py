@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from shoal.cli.completion import runs as run_names
 from shoal.cli.options import Command, where_option
 from shoal.cli.paths import short_path
+
+if TYPE_CHECKING:
+    from shoal.reports.bands import Statistic
 
 TERMINAL_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 HEIGHT = 16
@@ -49,7 +53,7 @@ def plot(
     axis: str,
     smooth: int,
     by: tuple[str, ...],
-    statistic: str,
+    statistic: Statistic,
     files: tuple[str, ...],
     show: bool,
     results_dir: str | None,
@@ -66,8 +70,7 @@ def plot(
     for file in files:
         check_file(Path(file).expanduser())
     chosen = metrics or ("episode_reward_mean",)
-    middle = "mean" if statistic == "mean" else "iqm"
-    data = plot_data(read_runs(paths, results_dir), list(dict.fromkeys(chosen)), axis, smooth, middle, by)
+    data = plot_data(read_runs(paths, results_dir), list(dict.fromkeys(chosen)), axis, smooth, statistic, by)
     for file in files:
         path = Path(file).expanduser().absolute()
         write_figure(data, path)

@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.config.problems import printable
 from shoal.config.result_names import COUNTERS
-from shoal.data.number_text import number_text
+from shoal.data.number_text import number_text, percent_text
 from shoal.reports.analysis import Analysis, tree_of
 from shoal.reports.importance import Importance
 from shoal.reports.labels import counted, settings_text, short_names, value_text
@@ -180,15 +180,10 @@ def answer_lines(answer: Answer, width: int = 80) -> list[str]:
         lines += ["", "Importance: how much of the differences between trials each setting explains"]
         shown = [one for one in (*found.settings, *found.pairs) if one.share >= 0.005 or len(one.paths) == 1]
         longest = max(len(answer.name_of(one)) for one in shown)
-        lines += [f"  {answer.name_of(one):<{longest}}  {percent(one.share):>5}  {_bar(one)}".rstrip() for one in shown]
+        lines += [f"  {answer.name_of(one):<{longest}}  {percent_text(one.share):>5}  {_bar(one)}".rstrip() for one in shown]
     if found.note:
         lines += ["", f"Importance: {found.note}." if not found.settings else f"  {found.note}"]
     return lines
-
-
-def percent(share: float) -> str:
-    """`48 %`."""
-    return f"{round(100 * share)} %"
 
 
 def _bar(one: Importance) -> str:

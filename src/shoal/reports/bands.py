@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -78,7 +79,7 @@ def thinned(curve: Curve, most: int) -> Curve:
         return curve
     edges = np.linspace(1, count - 1, max(most // 2, 2)).round().astype(int)
     kept = {0, count - 1}
-    for first, last in zip(edges[:-1], edges[1:]):
+    for first, last in pairwise(edges):
         piece = curve.y[first:last]
         if len(piece):
             kept |= {int(first + piece.argmin()), int(first + piece.argmax())}

@@ -17,7 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 """Okabe and Ito's, which people of every kind of colour vision can tell apart; yellow is too pale for a line."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 MOST_IN_FRAME = 6  # lines whose names stand inside the panel; the names of more stand beside it
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.linewidth": 0.6,

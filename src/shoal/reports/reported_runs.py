@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from shoal.config.vocabulary import FOREIGN_RESULTS, nearest
-from shoal.data.results import numbers
 from shoal.errors import ConfigError
 from shoal.reports.curves import Curve, Floats
 from shoal.reports.labels import same_key, short_names, value_text
@@ -24,6 +25,7 @@ from shoal.runs.resuming import settings, stored_tree
 
 SEED = "config.seed"
 NOT_SET = "not set"
+MOST_LINES = 50_000  # of a run's results that are read
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,50 @@ def read_run(folder: Path) -> ReportedRun:
     return ReportedRun(folder, tree, read_columns(folder / RESULTS_FILE))
 
 
-def read_columns(path: Path) -> dict[str, Floats]:
-    """The numbers of a `result.json`, one column for each name."""
-    rows: list[dict[str, int | float]] = []
+def read_columns(path: Path, most_lines: int = MOST_LINES) -> dict[str, Floats]:
+    """The numbers of a `result.json`, one column for each name; of a very long one, every so many lines and the last.
+
+    Columns grow as lines are read, so that a long run takes no more memory than its numbers.
+    """
+    found: dict[str, array[float]] = {}
+    count = 0
+    for line in _lines_of(path, most_lines):
+        with suppress(ValueError):
+            result = json.loads(line)
+            if isinstance(result, dict):
+                _take(result, "", found, count)
+                count += 1
+    for column in found.values():
+        _pad(column, count)
+    return {name: np.frombuffer(column, np.float64) for name, column in found.items()}
+
+
+def _take(result: Mapping[str, Any], prefix: str, found: dict[str, array[float]], count: int) -> None:
+    """Append the finite numbers of a result to their columns, as `numbers` finds them but in a third of the time."""
+    for name, value in result.items():
+        kind = type(value)
+        if kind is float or kind is int:
+            if math.isfinite(value):
+                column = found.setdefault(prefix + name, array("d"))
+                _pad(column, count)
+                column.append(value)
+        elif kind is dict:
+            _take(value, f"{prefix}{name}/", found, count)
+
+
+def _pad(column: array[float], count: int) -> None:
+    if len(column) < count:
+        column.extend([math.nan] * (count - len(column)))
+
+
+def _lines_of(path: Path, most: int) -> Iterator[bytes]:
     with suppress(FileNotFoundError), open(path, "rb") as file:
-        for line in file:
-            with suppress(ValueError):
-                result = json.loads(line)
-                if isinstance(result, dict):
-                    rows.append(numbers(result))
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: np.array([row.get(name, np.nan) for row in rows], np.float64) for name in names}
+        count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b"")) + 1
+        file.seek(0)
+        stride = -(-count // most)
+        for number, line in enumerate(file):
+            if number % stride == 0 or number >= count - 2:
+                yield line
 
 
 def folders_meant(text: str, results_dir: str | None = None) -> list[Path]:

@@ -28,6 +28,7 @@ FREE_KEYS = (
     "preset",  # its settings are in config
     "results_dir",
     "search_path",
+    "report",
     "config.log_level",
     "config.record_env",
     "config.render_env",

@@ -8,6 +8,7 @@ import signal
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,9 @@ logger = logging.getLogger("shoal.runs")
 
 Result = dict[str, Any]
 
+REPORT_WRITER = "shoal.reports.run_report:leave_report"
+"""Who writes the page of a run, by name: reports read what runs leave, and runs need none of them."""
+
 
 class Run:
     """A run and its folder; `results()` trains it.
@@ -65,7 +69,7 @@ class Run:
     `last_checkpoint` the newest it has. `done` is the criterion that it has met already, if there is nothing to train.
     `notes` are sentences for the user, `overrides` what `resume` was asked to change. `outcome` is set when it ends.
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
-    this process and its iteration.
+    this process and its iteration. `leaves_report` says whether it leaves a page about itself.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Run:
         self.activity = Activity()
         self.last_result: dict[str, int | float] = {}
         self.best_return: tuple[float, int] | None = None
+        self.leaves_report = experiment.report
         self._is_new = is_new
         self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
@@ -178,6 +183,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._kept.held())
+                stack.callback(self._leave_report)  # after the outcome, of which it tells
                 stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
                     forget_outcome(self.folder)
@@ -224,6 +230,17 @@ class Run:
         """Leave word of how it ended, for who lists runs."""
         if self.outcome is not None:
             self._kept.leave_word(self.outcome)
+
+    def _leave_report(self) -> None:
+        """Leave a page about the run; whatever is wrong with it, the run is none the worse."""
+        if self.outcome is None or not self.last_result or not self.leaves_report:
+            return
+        module, _, name = REPORT_WRITER.partition(":")
+        try:
+            getattr(import_module(module), name)(self.folder)
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            logger.warning("report.html cannot be written (%s); the run itself is complete.", reason)
 
     def _remove(self, stack: ExitStack) -> None:
         """Leave nothing of a run that never began."""
