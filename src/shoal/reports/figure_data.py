@@ -21,6 +21,7 @@ AXES = ("timesteps_total", "time_total_s")
 POINTS_IN_ALL, FEWEST_POINTS, MOST_POINTS = 40_000, 60, 1200
 """Points of one figure over all its lines, and at least and at most of one line: about two for each of its pixels."""
 KNOTS = 200
+MOST_WITH_BOUNDS = 4  # runs that stand alone and are drawn with their lowest and highest
 BAND_POINTS, BAND_RESAMPLES = 200, 300
 
 
@@ -105,7 +106,7 @@ def _figure(spec: FigureSpec, groups: Sequence[RunGroup], axes: Sequence[str], m
         ]
         if runs:
             is_alone = len(group.runs) == 1
-            if not is_alone:
+            if not is_alone or len(groups) > MOST_WITH_BOUNDS:
                 runs = [{key: one[key] for key in ("run", "at", "y")} for one in runs]
             shown.append({"group": place, "runs": runs, "bands": {} if is_alone else _bands(group, spec.metric, axes)})
     return {
@@ -133,7 +134,7 @@ def _note(spec: FigureSpec, meaning: str, groups: Sequence[RunGroup]) -> str:
         return note
     if spec.metric == "evaluation/episode_reward_mean":
         return f"{note}; the band is its 95 % interval"
-    return f"{note}; the band is lowest to highest" if spec.low else note
+    return f"{note}; the band is lowest to highest" if spec.low and len(groups) <= MOST_WITH_BOUNDS else note
 
 
 def _series(run: ReportedRun, spec: FigureSpec, most: int) -> dict[str, str] | None:

@@ -154,7 +154,7 @@
     svg.appendChild(grid);
     var marks = element("g", { "clip-path": "url(#" + clip + ")" });
     lines.forEach(function (line) {
-      var kind = "s c" + line.group % COLOURS + (line.group >= COLOURS ? " d" + Math.floor(line.group / COLOURS) % 4 : "") + (line.strong ? "" : " faint");
+      var kind = "s c" + line.group % COLOURS + (line.group >= COLOURS ? " d" + Math.floor(line.group / COLOURS) % 4 : "") + (line.strong ? lines.length > 20 ? " thin" : "" : " faint");
       var g = element("g", { "class": kind });
       if (line.low && (!figure.log)) { g.appendChild(element("path", { d: around(line, sx, sy), "class": "area" })); }
       g.appendChild(element("path", { d: path(line, sx, sy, figure.log), "class": "line" }));
