@@ -69,8 +69,8 @@ class Comparison:
 
     @property
     def probability_interval(self) -> tuple[float, float] | None:
-        """Its 95 % interval by the bootstrap over the runs of both; None where a side has one run."""
-        if min(len(self.first.scores), len(self.second.scores)) < 2:
+        """Its 95 % interval by the bootstrap over the runs of both; None of so few that it would say nothing."""
+        if min(len(self.first.scores), len(self.second.scores)) < 4:
             return None
         sign = 1.0 if self.mode == "max" else -1.0
 

@@ -46,7 +46,9 @@ def counted(count: int, noun: str, verbs: tuple[str, str] | None = None) -> str:
 
 
 def same_key(value: Any) -> str:
-    """Equal for equal values, lists and mappings included."""
+    """Equal for equal values, lists and mappings included; 1 and 1.0 are equal."""
+    if isinstance(value, float) and value.is_integer():
+        return repr(int(value))
     return repr(value) if isinstance(value, (int, float, str)) else json.dumps(value, sort_keys=True, default=str)
 
 
