@@ -21,7 +21,9 @@ def lines_of_iterations(text: str) -> list[int]:
 
 def test_one_plain_line_per_iteration(trained: tuple[Any, Any, Path]) -> None:
     desk, done, run = trained
-    first, making, *iterations, finished, reached, folder, page, saved, evaluate, further, curves = done.stdout.splitlines()
+    first, making, *iterations, finished, reached, folder, page, saved, evaluate, further, curves = (
+        done.stdout.splitlines()
+    )
     shown = f"~/{run.relative_to(desk.home)}"
     assert first == f"PPO CartPole-v1 in {shown}"
     assert making == "making 4 environments"

@@ -52,7 +52,11 @@ class Asked:
 @click.option("--at", type=float, help="Where to compare; default: where the shortest run ends.")
 @click.option("--until-sure", is_flag=True, help="Train further seeds of both until it is decided.")
 @click.option(
-    "--max-seeds", type=click.IntRange(1), default=20, show_default=True, help="Seeds of each at most, with --until-sure."
+    "--max-seeds",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Seeds of each at most, with --until-sure.",
 )
 @click.option("--budget", metavar="TIME", help="Start no further run after this time, such as 90m, with --until-sure.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object, for programs.")
@@ -205,7 +209,11 @@ def _as_json(
         "sentence": made.sentence() if paired is None else paired.sentence(),
     }
     if paired is not None:
-        found["pairs"] = {"won": [paired.first_wins, paired.second_wins], "ties": paired.ties, "evidence": paired.evidence}
+        found["pairs"] = {
+            "won": [paired.first_wins, paired.second_wins],
+            "ties": paired.ties,
+            "evidence": paired.evidence,
+        }
     return found
 
 
@@ -276,7 +284,12 @@ def _train(like: ReportedRun, seed: int, is_silent: bool) -> None:
     run = Run.open(with_settings(experiment, {"seed": seed}), user_code=user_code)
     title = f"{experiment.name}, seed {seed}"
     with open_view(
-        title, run.folder, experiment.stop, is_silent or not can_redraw(), experiment.config.log_level, lambda: run.activity
+        title,
+        run.folder,
+        experiment.stop,
+        is_silent or not can_redraw(),
+        experiment.config.log_level,
+        lambda: run.activity,
     ) as view:
         for result in run.results(hold_signals=True):
             view.show(result)

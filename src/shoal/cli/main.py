@@ -37,6 +37,7 @@ COMMANDS = {
     "runs": _Lazy("shoal.cli.runs", "runs", "List runs and how they stand; delete or move them."),
     "plot": _Lazy("shoal.cli.plot", "plot", "Draw learning curves of runs, in a file or in the terminal."),
     "report": _Lazy("shoal.cli.report", "report", "Write one page about runs that opens in any browser."),
+    "watch": _Lazy("shoal.cli.watch", "watch", "Show the live view of a run that trains elsewhere."),
     "compare": _Lazy("shoal.cli.compare", "compare", "Say which of two is better, and how sure that is."),
     "incidents": _Lazy("shoal.cli.incidents", "incidents", "List the failures of a run's environments."),
     "replay": _Lazy("shoal.cli.incidents", "replay", "Run the episode of a failure again."),

@@ -180,7 +180,9 @@ def answer_lines(answer: Answer, width: int = 80) -> list[str]:
         lines += ["", "Importance: how much of the differences between trials each setting explains"]
         shown = [one for one in (*found.settings, *found.pairs) if one.share >= 0.005 or len(one.paths) == 1]
         longest = max(len(answer.name_of(one)) for one in shown)
-        lines += [f"  {answer.name_of(one):<{longest}}  {percent_text(one.share):>5}  {_bar(one)}".rstrip() for one in shown]
+        lines += [
+            f"  {answer.name_of(one):<{longest}}  {percent_text(one.share):>5}  {_bar(one)}".rstrip() for one in shown
+        ]
     if found.note:
         lines += ["", f"Importance: {found.note}." if not found.settings else f"  {found.note}"]
     return lines

@@ -113,8 +113,8 @@ class Comparison:
             assert self.chance is not None
             test = "p < 0.01" if self.chance < 0.01 else f"p = {self.chance:.2f}"
             return (
-                f"{first.label} is better than {second.label}, by more than luck ({scores}; permutation test, {test}): a "
-                f"run of it is better with probability {self.probability:.2f}."
+                f"{first.label} is better than {second.label}, by more than luck ({scores}; permutation test, {test}): "
+                f"a run of it is better with probability {self.probability:.2f}."
             )
         return f"{first.label} looks better than {second.label} ({scores}), {self._doubt()}"
 
@@ -128,7 +128,8 @@ class Comparison:
             first, second = len(self.first.scores), len(self.second.scores)
             won = f"{self.probability * first * second:g} of {counted(first * second, 'pair')} of runs"
             return f"better in {won}, but so few may be luck; {more}."
-        return f"with probability {self.probability:.2f}, which may be luck (permutation test, p = {self.chance:.2f}); {more}."
+        luck = f"which may be luck (permutation test, p = {self.chance:.2f})"
+        return f"with probability {self.probability:.2f}, {luck}; {more}."
 
 
 def compared(
@@ -143,7 +144,9 @@ def compared(
     everybody = [*first[1], *second[1]]
     end = common_end(everybody, metric, axis)
     if at is not None and at > end:
-        raise ConfigError(f"--at: not all runs have reached {axis} {number_text(at)}; the shortest ends at {number_text(end)}")
+        raise ConfigError(
+            f"--at: not all runs have reached {axis} {number_text(at)}; the shortest ends at {number_text(end)}"
+        )
     place = end if at is None else at
     sides = [Scored(label, scores_at(runs, metric, axis, place)) for label, runs in (first, second)]
     for side in sides:

@@ -102,7 +102,9 @@ def _figure(spec: FigureSpec, groups: Sequence[RunGroup], axes: Sequence[str], m
     shown = []
     for place, group in enumerate(groups):
         runs = [
-            {"run": at, **series} for at, run in enumerate(group.runs) if (series := _series(run, spec, most)) is not None
+            {"run": at, **series}
+            for at, run in enumerate(group.runs)
+            if (series := _series(run, spec, most)) is not None
         ]
         if runs:
             is_alone = len(group.runs) == 1

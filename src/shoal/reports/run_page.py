@@ -54,7 +54,9 @@ def run_page(about: ReportInput) -> str:
     if specs:
         parts.append(_controls(groups))
         if any(len(group.runs) > 1 for group in groups):
-            words = "Lines are the interquartile mean over runs, bands its 95 % interval by the bootstrap, as far as all went."
+            words = (
+                "Lines are the interquartile mean over runs, bands its 95 % interval (bootstrap), as far as all went."
+            )
             parts.append(tag("p", words, class_="soft"))
     for name in ("learning", "metrics"):
         parts += _figures(name, by_section[name], specs)
@@ -127,12 +129,12 @@ def _key(place: int, group: RunGroup) -> str:
     sample = tag("svg", tag("g", line, class_=f"s c{place % COLOURS}{dashes}"), viewBox="0 0 24 10", aria_hidden="true")
     words = f"{group.label} ({len(group.runs)})" if len(group.runs) > 1 else group.label
     hint = "hide or show; with Shift, show it alone"
-    return tag("button", sample, escaped(words), type="button", class_="key", aria_pressed="true", data_group=place, title=hint)
+    return tag(
+        "button", sample, escaped(words), type="button", class_="key", aria_pressed="true", data_group=place, title=hint
+    )
 
 
-def _section(
-    name: str, places: dict[str, list[int]], specs: Sequence[FigureSpec], more: Sequence[str]
-) -> list[str]:
+def _section(name: str, places: dict[str, list[int]], specs: Sequence[FigureSpec], more: Sequence[str]) -> list[str]:
     """A heading, its figures and what stands below them; nothing if there is neither."""
     figures = _figures(name, places[name], specs)
     if not figures and not more:
@@ -167,7 +169,18 @@ def _figure(place: int, spec: FigureSpec) -> str:
 
 def _table_of_runs(groups: Sequence[RunGroup], place: Path) -> str:
     several = len(groups) > 1
-    head = [*(["group"] if several else []), "run", "state", "seed", "return", "best", "steps", "solved at", "steps/s", "time"]
+    head = [
+        *(["group"] if several else []),
+        "run",
+        "state",
+        "seed",
+        "return",
+        "best",
+        "steps",
+        "solved at",
+        "steps/s",
+        "time",
+    ]
     rows = []
     for group in groups:
         for run in group.runs:
@@ -184,7 +197,9 @@ def _table_of_runs(groups: Sequence[RunGroup], place: Path) -> str:
                 cell(number_text(best), best),
                 cell("-" if steps is None else f"{int(steps):,}", steps),
                 cell("-" if solved is None else f"{int(solved[0]):,}", None if solved is None else solved[0]),
-                cell("-" if times is None else rate_text(times.steps_per_s), None if times is None else times.steps_per_s),
+                cell(
+                    "-" if times is None else rate_text(times.steps_per_s), None if times is None else times.steps_per_s
+                ),
                 cell("-" if seconds is None else duration_text(seconds), seconds),
             ]
             rows.append(tag("tr", *cells))

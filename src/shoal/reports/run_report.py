@@ -41,7 +41,9 @@ def _table(path: Path) -> list[list[str]]:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"--cases {path}: cannot be read: {why}; give a CSV file of `shoal evaluate --cases`") from None
+        raise ConfigError(
+            f"--cases {path}: cannot be read: {why}; give a CSV file of `shoal evaluate --cases`"
+        ) from None
     if not rows:
         raise ConfigError(f"--cases {path}: is empty; give a CSV file of `shoal evaluate --cases`")
     return rows

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,7 +51,13 @@ def times(groups: Sequence[RunGroup]) -> list[str]:
             continue
         means = {name: float(np.mean([one.shares.get(name, 0.0) for one in found])) for name in TIMERS}
         bars = [
-            tag("div", " ", class_=f"p{place}", style=f"width:{100 * means[name]:.1f}%", title=f"{PHASES[name]} {percent_text(means[name])}")
+            tag(
+                "div",
+                " ",
+                class_=f"p{place}",
+                style=f"width:{100 * means[name]:.1f}%",
+                title=f"{PHASES[name]} {percent_text(means[name])}",
+            )
             for place, name in enumerate(TIMERS)
             if means[name] > 0
         ]
@@ -61,12 +68,17 @@ def times(groups: Sequence[RunGroup]) -> list[str]:
         shares = ", ".join(f"{PHASES[name]} {percent_text(share)}" for name, share in means.items() if share >= 0.005)
         words = f"{shares}; {rate_text(rate)} steps/s{limit}"
         name = [tag("td", escaped(group.label))] if len(groups) > 1 else []
-        rows.append(tag("tr", *name, tag("td", tag("div", *bars, class_="stack"), class_="shares"), tag("td", escaped(words), class_="long")))
+        rows.append(
+            tag(
+                "tr",
+                *name,
+                tag("td", tag("div", *bars, class_="stack"), class_="shares"),
+                tag("td", escaped(words), class_="long"),
+            )
+        )
     if not rows:
         return []
-    key = [
-        tag("i", " ", class_=f"p{place}") + f" {PHASES[name]} " for place, name in enumerate(TIMERS) if name in seen
-    ]
+    key = [tag("i", " ", class_=f"p{place}") + f" {PHASES[name]} " for place, name in enumerate(TIMERS) if name in seen]
     legend = tag("p", *key, "(the rest of a bar: everything else)", class_="legend")
     more = [tag("p", f"The first {MOST_BARS} groups.", class_="soft")] if len(groups) > MOST_BARS else []
     return [legend, tag("div", tag("table", tag("tbody", *rows), class_="bars wide"), class_="scroll"), *more]
@@ -160,7 +172,7 @@ def curriculum(runs: Sequence[ReportedRun]) -> list[str]:
     for run in runs:
         passed, steps = run.column("stages_passed"), run.column("timesteps_total")
         known = np.flatnonzero(~np.isnan(passed))
-        for before, after in zip(known[:-1], known[1:]):
+        for before, after in pairwise(known.tolist()):
             if passed[after] > passed[before]:
                 words = [run.path.name, f"{passed[after]:g}", f"{int(steps[after]):,}"]
                 rows.append(tag("tr", cell(words[0]), cell(words[1], passed[after]), cell(words[2], steps[after])))
@@ -211,7 +223,13 @@ def findings(runs: Sequence[ReportedRun]) -> list[str]:
     if not found:
         return []
     items = [
-        tag("li", tag("b", escaped(f"{one.check}: ")), escaped(one.text), " ", tag("span", escaped(one.remedy), class_="soft"))
+        tag(
+            "li",
+            tag("b", escaped(f"{one.check}: ")),
+            escaped(one.text),
+            " ",
+            tag("span", escaped(one.remedy), class_="soft"),
+        )
         for one in found
     ]
     return [tag("h2", "Findings"), tag("ul", *items)]
@@ -253,7 +271,12 @@ def configuration(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
         words = "Settings that are not the default are marked and come first."
     rows.sort(key=lambda row: row[:2])
     marked = [
-        tag("tr", cell(key), *(cell(_shown(value), class_="long") for value in values), class_="differs" if differs else None)
+        tag(
+            "tr",
+            cell(key),
+            *(cell(_shown(value), class_="long") for value in values),
+            class_="differs" if differs else None,
+        )
         for _, key, values, differs in rows
     ]
     table = tag("div", filtered_table(head, marked, "Filter settings"), class_="tall")
@@ -316,7 +339,11 @@ def versions(runs: Sequence[ReportedRun]) -> dict[str, str]:
         for checkpoint in checkpoints_of(run.path)[:1]:
             with suppress(OSError, ValueError, AttributeError):
                 wrote.add(str(json.loads((checkpoint / MANIFEST).read_bytes()).get("shoal")))
-    found = {"shoal": __version__, "Python": platform.python_version(), "system": f"{platform.system()} {platform.release()}"}
+    found = {
+        "shoal": __version__,
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)

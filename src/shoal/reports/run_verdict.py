@@ -64,7 +64,9 @@ def _one(run: ReportedRun) -> str:
         largest = max(times.shares, key=lambda name: times.shares[name] if name != "other" else -1)
         if largest != "other":
             share = times.shares[largest]
-            parts.append(f"{TIMER_WORDS[largest]} {percent_text(share)} of the time, at {rate_text(times.steps_per_s)} steps/s")
+            parts.append(
+                f"{TIMER_WORDS[largest]} {percent_text(share)} of the time, at {rate_text(times.steps_per_s)} steps/s"
+            )
     if failures := run.last("env_failures_total"):
         parts.append(counted(int(failures), "environment failure"))
     return "; ".join(parts) + "."
@@ -108,7 +110,9 @@ def solved_at(run: ReportedRun) -> tuple[float, float] | None:
         places = np.flatnonzero(np.nan_to_num(run.column(name), nan=-np.inf) >= limit)
         if len(places) and len(run.column("timesteps_total")):
             times = run.column("time_total_s")
-            found.append((float(run.column("timesteps_total")[places[0]]), float(times[places[0]]) if len(times) else 0.0))
+            found.append(
+                (float(run.column("timesteps_total")[places[0]]), float(times[places[0]]) if len(times) else 0.0)
+            )
     return min(found, default=None)
 
 
@@ -135,7 +139,8 @@ def _seeds(runs: Sequence[ReportedRun]) -> str:
     told = f"return {Scored('', tuple(returns)).text()}"
     if solved:
         steps = tick_text(float(np.median([one[0] for one in solved])))
-        return f"{len(solved)} of {len(runs)} runs solved it, at {steps} steps in the median ({goal_text(runs[0])}); {told}."
+        count = f"{len(solved)} of {len(runs)} runs"
+        return f"{count} solved it, at {steps} steps in the median ({goal_text(runs[0])}); {told}."
     goal = f"None of {len(runs)} runs solved it ({goal_text(runs[0])}): " if goal_text(runs[0]) else ""
     return f"{goal}{told if goal else f'R{told[1:]}'}."
 
@@ -145,7 +150,9 @@ def _several(groups: Sequence[RunGroup]) -> str:
     scored = [group for group in groups if any(run.curve(RETURN) is not None for run in group.runs)]
     if len({run.env for group in groups for run in group.runs}) > 1:
         runs = [run for group in groups for run in group.runs]
-        return f"{counted(len(runs), 'run')} of {len(groups)} kinds in several environments, whose returns do not compare."
+        return (
+            f"{counted(len(runs), 'run')} of {len(groups)} kinds in several environments, whose returns do not compare."
+        )
     if len(scored) < 2:
         return f"{counted(len(groups), 'group')} of runs, of which fewer than two have a return."
     axis = "timesteps_total"

@@ -6,8 +6,8 @@ gives it: after $n$ pairs that are no ties, of which the first side won $w$, the
 
 $$E_n = 2^n \frac{B(w + 1/2,\; n - w + 1/2)}{B(1/2,\; 1/2)}$$
 
-is a martingale that starts at 1. By Ville's inequality it ever reaches 20 with probability of at most 1/20, so who stops
-there, after any number of looks, is wrong in at most 5 % of all cases. Seven pairs that all go one way are enough.
+is a martingale that starts at 1. By Ville's inequality it ever reaches 20 with probability of at most 1/20, so who
+stops there, after any number of looks, is wrong in at most 5 % of all cases. Seven pairs that all go one way are enough.
 """
 
 from __future__ import annotations
@@ -59,14 +59,17 @@ class PairedTest:
         ties = f", {counted(self.ties, 'tie')} beside them" if self.ties else ""
         told = f"{won} of {counted(pairs, 'pair')} of seeds{ties}; evidence {self.evidence:.3g}"
         if self.is_decided:
-            return f"Decided: {better} is better than {worse} ({told} reaches {ENOUGH:g}, which luck does in at most 5 % of cases)."
+            luck = f"reaches {ENOUGH:g}, which luck does in at most 5 % of cases"
+            return f"Decided: {better} is better than {worse} ({told} {luck})."
         return f"Not decided: {better} won {told}, and {ENOUGH:g} is needed."
 
 
 def evidence_of(first_wins: int, second_wins: int) -> float:
     """The evidence against a fair coin after so many wins of each side."""
     count = first_wins + second_wins
-    logarithm = math.lgamma(first_wins + 0.5) + math.lgamma(second_wins + 0.5) - math.lgamma(count + 1) - math.log(math.pi)
+    logarithm = (
+        math.lgamma(first_wins + 0.5) + math.lgamma(second_wins + 0.5) - math.lgamma(count + 1) - math.log(math.pi)
+    )
     return math.exp(count * math.log(2) + logarithm)
 
 

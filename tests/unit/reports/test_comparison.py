@@ -23,12 +23,15 @@ def test_what_can_be_said_of_few_and_of_many() -> None:
     few = made([10, 11], [1, 2])
     assert few.chance is None
     assert not few.is_sure
-    assert "better in 4 of 4 pairs of runs, but so few may be luck; about 2 more seeds of each would tell." in few.sentence()
+    assert (
+        "better in 4 of 4 pairs of runs, but so few may be luck; about 2 more seeds of each would tell."
+        in few.sentence()
+    )
     many = made([10, 11, 12, 13, 14], [1, 2, 3, 4, 5])
     assert many.is_sure
     assert many.sentence() == (
-        "A is better than B, by more than luck (return 12 and 3 at 1000 steps; permutation test, p < 0.01): a run of it is "
-        "better with probability 1.00."
+        "A is better than B, by more than luck (return 12 and 3 at 1000 steps; permutation test, p < 0.01): "
+        "a run of it is better with probability 1.00."
     )
     assert many.probability_interval == (1.0, 1.0)
     close = made([10, 1, 12, 3], [9, 2, 11, 2])
@@ -55,7 +58,9 @@ def test_runs_are_compared_where_the_shortest_ends(tmp_path: Path) -> None:
     assert (found.at, found.first.label, found.first.scores, found.second.scores) == (500, "fast", (10.0,), (5.0, 5.0))
     early = compared(("slow", slow), ("fast", fast), "episode_reward_mean", "timesteps_total", "min", 300)
     assert (early.first.label, early.first.scores) == ("slow", (3.0, 3.0))
-    with pytest.raises(ConfigError, match="--at: not all runs have reached timesteps_total 900; the shortest ends at 500"):
+    with pytest.raises(
+        ConfigError, match="--at: not all runs have reached timesteps_total 900; the shortest ends at 500"
+    ):
         compared(("slow", slow), ("fast", fast), "episode_reward_mean", "timesteps_total", at=900)
     with pytest.raises(ConfigError, match="no run of slow has"):
         compared(("slow", slow), ("fast", fast), "episode_reward_mean", "timesteps_total", at=50)

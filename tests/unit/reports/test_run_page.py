@@ -89,11 +89,18 @@ def test_verdicts(tmp_path: Path) -> None:
     flat = fake_run(tmp_path, "b", course=lambda at: float(min(at, 3)), iterations=20)
     assert "Return 3 after 2,000 steps, no longer rising" in of(flat)
     falling = fake_run(tmp_path, "c", course=lambda at: -float(at), stop={"episode_reward_mean": 5})
-    assert of(falling).startswith("Not solved (episode_reward_mean of 5): return -10 after 1,000 steps, the best was -1, falling")
+    assert of(falling).startswith(
+        "Not solved (episode_reward_mean of 5): return -10 after 1,000 steps, the best was -1, falling"
+    )
     failed = fake_run(tmp_path, "d", outcome=Outcome("failed", "EnvError: it broke\nmore"))
     assert of(failed).startswith("Failed after 1,000 steps: EnvError: it broke;")
-    seeds = [fake_run(tmp_path, "e", seed, lambda at, seed=seed: at + seed, stop={"episode_reward_mean": 10}) for seed in (0, 1)]
-    assert of(*seeds).startswith("2 of 2 runs solved it, at 950 steps in the median (episode_reward_mean of 10); return 10.5")
+    seeds = [
+        fake_run(tmp_path, "e", seed, lambda at, seed=seed: at + seed, stop={"episode_reward_mean": 10})
+        for seed in (0, 1)
+    ]
+    assert of(*seeds).startswith(
+        "2 of 2 runs solved it, at 950 steps in the median (episode_reward_mean of 10); return 10.5"
+    )
     one, other = fake_run(tmp_path, "f"), fake_run(tmp_path, "g", config={"lr": 0.5}, course=lambda at: 2.0 * at)
     assert "looks better than" in of(one, other)
     assert "better in 1 of 1 pair of runs, but so few may be luck" in of(one, other)
@@ -186,8 +193,19 @@ def test_the_figures_are_drawn_in_a_browser(tmp_path: Path) -> None:
     bad.write_text(hostile_page(tmp_path / "bad"))
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     for file in (good, bad):
-        command = ["chromium", *flags.split(), "--disable-component-update", "--disable-sync", "--window-size=1000,3000"]
-        command += [f"--user-data-dir={tmp_path / file.stem}-user", "--virtual-time-budget=5000", "--dump-dom", f"file://{file}"]
+        command = [
+            "chromium",
+            *flags.split(),
+            "--disable-component-update",
+            "--disable-sync",
+            "--window-size=1000,3000",
+        ]
+        command += [
+            f"--user-data-dir={tmp_path / file.stem}-user",
+            "--virtual-time-budget=5000",
+            "--dump-dom",
+            f"file://{file}",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         drawn = re.findall(r'<path d="M[^"]{20,}" class="line"', done.stdout)
         assert len(drawn) >= (16 if file is good else 3), done.stderr[-500:]
