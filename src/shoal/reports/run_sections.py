@@ -18,11 +18,12 @@ import numpy as np
 from shoal.config.problems import printable
 from shoal.data.number_text import number_text, percent_text, rate_text
 from shoal.errors import ShoalError
+from shoal.reports.code_folders import entering_code
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.labels import same_key, value_text
 from shoal.reports.page_shell import cell, filtered_table
 from shoal.reports.records import results_of
-from shoal.reports.reported_runs import NOT_SET, ReportedRun, RunGroup
+from shoal.reports.reported_runs import NOT_SET, SEED, ReportedRun, RunGroup
 from shoal.reports.run_verdict import TIMERS, time_shares
 from shoal.runs.incidents import FILE as INCIDENTS_FILE
 from shoal.runs.incidents import read_incidents
@@ -65,8 +66,8 @@ def times(groups: Sequence[RunGroup]) -> list[str]:
         rate = float(np.mean([one.steps_per_s for one in found]))
         bounds = [one.env_limit for one in found if one.env_limit is not None]
         limit = f"; the environment alone allows {rate_text(float(np.mean(bounds)))}" if bounds else ""
-        shares = ", ".join(f"{PHASES[name]} {percent_text(share)}" for name, share in means.items() if share >= 0.005)
-        words = f"{shares}; {rate_text(rate)} steps/s{limit}"
+        parts = [f"{PHASES[name]} {percent_text(share)}" for name, share in means.items() if share >= 0.005]
+        words = f"{', '.join(parts)}; {rate_text(rate)} steps/s{limit}"
         name = [tag("td", escaped(group.label))] if len(groups) > 1 else []
         rows.append(
             tag(
@@ -181,7 +182,7 @@ def curriculum(runs: Sequence[ReportedRun]) -> list[str]:
 
 def incidents(runs: Sequence[ReportedRun]) -> list[str]:
     """Failures of environments, and workers that were replaced."""
-    rows = []
+    rows: list[str] = []
     in_all = 0
     for run in runs:
         found = read_incidents(run.path)
@@ -246,7 +247,8 @@ def configuration(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
     """Every setting; marked is what differs between groups, or in a single one from the default."""
     parts = [tag("h2", "Configuration")]
     shown = groups[:MOST_COLUMNS]
-    settings = [_settings(group.runs[0]) for group in shown]
+    is_alone = sum(len(group.runs) for group in groups) == 1
+    settings = [_settings(group.runs[0], is_alone) for group in shown]
     if len(groups) > 1:
         keys = sorted({key for one in settings for key in one})
         rows = []
@@ -283,10 +285,10 @@ def configuration(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
     return [*parts, tag("p", escaped(words), class_="soft"), table]
 
 
-def _settings(run: ReportedRun) -> dict[str, Any]:
+def _settings(run: ReportedRun, has_seed: bool) -> dict[str, Any]:
     from shoal.runs.resuming import by_dotted_key
 
-    found = by_dotted_key(run.tree, ("search_path", "results_dir", "name"))
+    found = by_dotted_key(run.tree, ("search_path", "results_dir", "name", *(() if has_seed else (SEED,))))
     return {key.removeprefix("config."): value for key, value in found.items()}
 
 
@@ -312,11 +314,9 @@ def reproduction(runs: Sequence[ReportedRun]) -> list[str]:
     parts = [tag("h2", "Do it again")]
     for run in runs[:MOST_CONFIGURATIONS]:
         file = run.path / "config.yaml"
-        command = f"shoal train -f {shlex.quote(str(file))} --new"
         search = run.tree.get("search_path")
-        where = next(iter(search), None) if isinstance(search, list) else None
-        if where:
-            command = f"cd {shlex.quote(str(where))} && {command}"
+        place = entering_code(map(str, search), run.tree) if isinstance(search, list) else ""
+        command = f"{place}shoal train -f {shlex.quote(str(file))} --new"
         parts.append(tag("code", escaped(command)))
         with suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")

@@ -7,7 +7,8 @@ gives it: after $n$ pairs that are no ties, of which the first side won $w$, the
 $$E_n = 2^n \frac{B(w + 1/2,\; n - w + 1/2)}{B(1/2,\; 1/2)}$$
 
 is a martingale that starts at 1. By Ville's inequality it ever reaches 20 with probability of at most 1/20, so who
-stops there, after any number of looks, is wrong in at most 5 % of all cases. Seven pairs that all go one way are enough.
+stops there, after any number of looks, is wrong in at most 5 % of all cases. Seven pairs that all go one way are
+enough.
 """
 
 from __future__ import annotations

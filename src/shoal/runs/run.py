@@ -59,7 +59,8 @@ logger = logging.getLogger("shoal.runs")
 Result = dict[str, Any]
 
 REPORT_WRITER = "shoal.reports.run_report:leave_report"
-"""Who writes the page of a run, by name: reports read what runs leave, and runs need none of them."""
+NOTEBOOK_VIEW = "shoal.reports.notebook:run_html"
+"""Who writes the page of a run, and who shows it, by name: reports read what runs leave, and runs need none of them."""
 
 
 class Run:
@@ -155,6 +156,11 @@ class Run:
             notes = (*notes, *changes)
         return cls(experiment, folder, user_code, done, notes, overrides or {})
 
+    def _repr_html_(self) -> str:
+        """The run in a notebook, as far as it has come."""
+        shown: str = _report(NOTEBOOK_VIEW, self.folder)
+        return shown
+
     def take_over(self, path: str | Path) -> None:
         """Begin with the policy, the optimiser and the task of another run's checkpoint.
 
@@ -235,9 +241,8 @@ class Run:
         """Leave a page about the run; whatever is wrong with it, the run is none the worse."""
         if self.outcome is None or not self.last_result or not self.leaves_report:
             return
-        module, _, name = REPORT_WRITER.partition(":")
         try:
-            getattr(import_module(module), name)(self.folder)
+            _report(REPORT_WRITER, self.folder)
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             logger.warning("report.html cannot be written (%s); the run itself is complete.", reason)
@@ -373,6 +378,12 @@ def run(config: Mapping[str, Any] | Experiment, *, new: bool = False, **unknown:
     # A loop that an exception leaves at a script's top level would be closed, and saved, only when Python is half gone.
     atexit.register(_close, weakref.ref(results))
     return results
+
+
+def _report(writer: str, folder: Path) -> Any:
+    """Let a report that is named read a run's folder."""
+    module, _, name = writer.partition(":")
+    return getattr(import_module(module), name)(folder)
 
 
 def _close(reference: weakref.ref[Generator[Result, None, None]]) -> None:
