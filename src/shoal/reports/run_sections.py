@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -17,6 +18,7 @@ import numpy as np
 
 from shoal.config.problems import printable
 from shoal.data.number_text import number_text, percent_text, rate_text
+from shoal.data.results import numbers
 from shoal.errors import ShoalError
 from shoal.reports.code_folders import entering_code
 from shoal.reports.drawing import escaped, tag
@@ -31,6 +33,7 @@ from shoal.version import __version__
 
 MOST_ROWS = 500
 MOST_BARS = 12
+MOST_EVALUATIONS = 20  # of one run
 MOST_COLUMNS = 6  # groups whose settings stand side by side
 MOST_CONFIGURATIONS = 3  # of several runs, whose files stand in the page
 PHASES = {"env": "environment", "policy": "actions", "learn": "learning", "communicate": "messages", "idle": "waiting"}
@@ -86,32 +89,53 @@ def times(groups: Sequence[RunGroup]) -> list[str]:
 
 
 def evaluations(runs: Sequence[ReportedRun]) -> list[str]:
-    """The last evaluation of each run, and of a single run each of its episodes."""
+    """The last evaluation of each run, those of `shoal evaluate`, and of a single run each of its last episodes."""
     rows = []
-    for run in runs:
-        mean = run.last("evaluation/episode_reward_mean")
-        if mean is None:
-            continue
+    for run, source, found in _evaluations(runs):
+        mean = found.get("episode_reward_mean")
         names = ("ci_low", "ci_high", "min", "max")
-        low, high, least, most = (run.last(f"evaluation/episode_reward_{name}") for name in names)
+        low, high, least, most = (found.get(f"episode_reward_{name}") for name in names)
         interval = f"{number_text(low)} to {number_text(high)}" if low is not None and high is not None else "-"
-        length = run.last("evaluation/episode_len_mean")
+        length, episodes = found.get("episode_len_mean"), found.get("episodes_this_iter")
         cells = [
-            cell(f"{run.path.name}"),
+            cell(run.path.name),
+            cell(source),
             cell(number_text(mean), mean),
             cell(interval),
             cell(number_text(least), least),
             cell(number_text(most), most),
             cell(number_text(length), length),
-            cell(number_text(run.last("evaluation/episodes_this_iter")), run.last("evaluation/episodes_this_iter")),
+            cell(number_text(episodes), episodes),
         ]
         rows.append(tag("tr", *cells))
     if not rows:
         return []
-    head = ["run", "return", "95 % interval", "lowest", "highest", "length", "episodes"]
-    parts = [tag("p", "The last evaluation of each run.", class_="soft")]
+    head = ["run", "when", "return", "95 % interval", "lowest", "highest", "length", "episodes"]
+    words = "The last evaluation of each run while it trained, and those of shoal evaluate."
+    parts = [tag("p", words, class_="soft")]
     parts.append(filtered_table(head, rows, "Filter evaluations" if len(rows) > 8 else ""))
     return parts + (_evaluation_episodes(runs[0]) if len(runs) == 1 else [])
+
+
+def _evaluations(runs: Sequence[ReportedRun]) -> Iterator[tuple[ReportedRun, str, dict[str, float]]]:
+    """Each evaluation with its run, and when it was: at so many steps, or by `shoal evaluate` of a checkpoint."""
+    prefix = "evaluation/"
+    for run in runs:
+        places = np.flatnonzero(~np.isnan(run.column(f"{prefix}episode_reward_mean")))
+        if len(places):
+            steps = run.column("timesteps_total")
+            row = {
+                name[len(prefix) :]: column[places[-1]]
+                for name, column in run.columns.items()
+                if name.startswith(prefix)
+            }
+            known = {name: float(value) for name, value in row.items() if not np.isnan(value)}
+            yield run, f"at {int(steps[places[-1]]):,} steps" if len(steps) else "in training", known
+        for file in sorted(run.path.glob("evaluation_*.json"))[-MOST_EVALUATIONS:]:
+            with suppress(OSError, ValueError):
+                found = json.loads(file.read_bytes())
+                if isinstance(found, dict) and numbers(found).get("episode_reward_mean") is not None:
+                    yield run, f"{file.stem} of {Path(str(found.get('checkpoint', ''))).name}", dict(numbers(found))
 
 
 def _evaluation_episodes(run: ReportedRun) -> list[str]:
@@ -330,8 +354,6 @@ def reproduction(runs: Sequence[ReportedRun]) -> list[str]:
 
 def versions(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """What wrote the runs, as far as their checkpoints tell, and what wrote this page."""
-    import json
-
     from shoal.runs.checkpoints import MANIFEST, checkpoints_of
 
     wrote = set()

@@ -46,6 +46,9 @@ def test_one_run_has_its_verdict_first_and_everything_else(tmp_path: Path) -> No
     stop = {"episode_reward_mean": 8, "timesteps_total": 100_000}
     evaluation = {"episode_reward_mean": 9.0, "episode_rewards": [8.0, 10.0], "episode_lengths": [8, 10]}
     folder = fake_run(tmp_path, stop=stop, evaluation=evaluation, config={"lr": 0.125}, task=2, stages_passed=1)
+    by_hand = {"checkpoint": "/x/checkpoint_000010", "episode_reward_mean": 7.5, "episodes_this_iter": 5}
+    (folder / "evaluation_2026-11-17.json").write_text(json.dumps(by_hand))
+    (folder / "evaluation_2026-11-18.json").write_text("{")
     page = parsed(page_of(folder))
     main = page.find("body/main")
     assert main is not None
@@ -62,6 +65,8 @@ def test_one_run_has_its_verdict_first_and_everything_else(tmp_path: Path) -> No
     assert "lr" in marked
     assert "gamma" not in marked
     assert "No environment has failed." in text
+    assert "evaluation_2026-11-17 of checkpoint_000010 7.5 - - - - 5" in re.sub(r"\s+", " ", text)
+    assert "at 1,000 steps 9" in re.sub(r"\s+", " ", text)
 
 
 def test_several_groups_are_compared_and_their_differences_marked(tmp_path: Path) -> None:
