@@ -126,10 +126,33 @@
     return log ? [low, high] : [low - 0.03 * (high - low), high + 0.03 * (high - low)];
   }
 
+  function kind(group) {
+    return "s c" + group % COLOURS + (group >= COLOURS ? " d" + Math.floor(group / COLOURS) % 4 : "");
+  }
+  /* A figure that is saved leaves the page, so it takes its title and the names of its lines along. */
+  function keys(groups, wide) {
+    var found = element("g", {}), x = 56, y = 32;
+    groups.forEach(function (group) {
+      var words = data.groups[group].label, room = 34 + 6.5 * words.length;
+      if (x > 56 && x + room > wide) { x = 56; y += 16; }
+      var sample = element("g", { "class": kind(group) });
+      sample.appendChild(element("path", { d: "M" + x + " " + (y - 4) + "h22", "class": "line" }));
+      found.appendChild(sample);
+      found.appendChild(element("text", { x: x + 27, y: y }, words));
+      x += room + 10;
+    });
+    found.below = groups.length ? y + 12 : 26;
+    return found;
+  }
   function draw(figure) {
     figure.stale = false;
     var box = figure.box, wide = Math.max(Math.round(box.clientWidth), 280), high = figure.spec.big ? Math.min(380, Math.max(240, wide * 0.4)) : Math.max(190, Math.min(240, wide * 0.5));
-    var frame = { left: 56, right: wide - 12, top: 12, bottom: high - 38 }, lines = linesOf(figure.spec);
+    var frame = { left: 56, right: wide - 12, top: 12, bottom: high - 38 }, lines = linesOf(figure.spec), legend = null;
+    if (figure.saving) {
+      var shown = lines.map(function (line) { return line.group; }).filter(function (group, i, all) { return all.indexOf(group) === i; });
+      legend = keys(data.groups.length > 1 && shown.length <= 24 ? shown : [], wide);
+      frame.top = legend.below; frame.bottom += legend.below - 12; high += legend.below - 12;
+    }
     var x0 = Infinity, x1 = -Infinity;
     lines.forEach(function (line) { if (line.x.length) { x0 = Math.min(x0, line.x[0]); x1 = Math.max(x1, line.x[line.x.length - 1]); } });
     if (x0 > x1) { x0 = 0; x1 = 1; }
@@ -138,6 +161,10 @@
       "aria-label": figure.spec.title + ": " + figure.spec.metric + " over " + data.axes[shared.axis].label });
     var sx = figure.sx = scale(range[0], range[1], frame.left, frame.right), sy = figure.sy = scale(y[0], y[1], frame.bottom, frame.top, figure.log);
     figure.frame = frame; figure.lines = lines;
+    if (legend) {
+      svg.appendChild(element("text", { x: 56, y: 15, "class": "name" }, figure.spec.title + " (" + figure.spec.metric + ")"));
+      svg.appendChild(legend);
+    }
     var clip = "clip" + figure.number, inside = element("clipPath", { id: clip });
     inside.appendChild(element("rect", { x: frame.left, y: frame.top - 4, width: frame.right - frame.left, height: frame.bottom - frame.top + 8 }));
     svg.appendChild(inside);
@@ -154,8 +181,7 @@
     svg.appendChild(grid);
     var marks = element("g", { "clip-path": "url(#" + clip + ")" });
     lines.forEach(function (line) {
-      var kind = "s c" + line.group % COLOURS + (line.group >= COLOURS ? " d" + Math.floor(line.group / COLOURS) % 4 : "") + (line.strong ? lines.length > 20 ? " thin" : "" : " faint");
-      var g = element("g", { "class": kind });
+      var g = element("g", { "class": kind(line.group) + (line.strong ? lines.length > 20 ? " thin" : "" : " faint") });
       if (line.low && (!figure.log)) { g.appendChild(element("path", { d: around(line, sx, sy), "class": "area" })); }
       g.appendChild(element("path", { d: path(line, sx, sy, figure.log), "class": "line" }));
       if (line.x.length === 1) { g.appendChild(element("circle", { cx: sx(line.x[0]), cy: sy(line.y[0]), r: 3, "class": "point" })); }
@@ -286,7 +312,11 @@
     home.addEventListener("click", function (event) {
       var button = event.target.closest("button[data-do]"), what = button && button.getAttribute("data-do");
       if (what === "log") { figure.log = !figure.log; draw(figure); press(figure); }
-      if (what === "svg") { if (figure.stale) { draw(figure); } window.shoal.saveSvg(figure.box.querySelector("svg"), spec.file); }
+      if (what === "svg") {
+        figure.saving = true; draw(figure);
+        window.shoal.saveSvg(figure.box.querySelector("svg"), spec.file);
+        figure.saving = false; draw(figure);
+      }
       if (what === "csv") { window.shoal.save(csv(figure), "text/csv", spec.file + ".csv"); }
     });
     listen(figure);

@@ -26,7 +26,7 @@ from shoal.reports.labels import same_key, value_text
 from shoal.reports.page_shell import cell, filtered_table
 from shoal.reports.records import results_of
 from shoal.reports.reported_runs import NOT_SET, SEED, ReportedRun, RunGroup
-from shoal.reports.run_verdict import TIMERS, time_shares
+from shoal.reports.run_verdict import TIMERS, TimeShares, time_shares
 from shoal.runs.incidents import FILE as INCIDENTS_FILE
 from shoal.runs.incidents import read_incidents
 from shoal.version import __version__
@@ -47,45 +47,45 @@ def link_to(target: Path, place: Path) -> str:
 
 def times(groups: Sequence[RunGroup]) -> list[str]:
     """Where the time went, beside what the environment alone would allow."""
-    rows = []
-    seen: set[str] = set()
+    found = []
     for group in groups[:MOST_BARS]:
-        found = [shares for run in group.runs if (shares := time_shares(run)) is not None]
-        if not found:
-            continue
-        means = {name: float(np.mean([one.shares.get(name, 0.0) for one in found])) for name in TIMERS}
-        bars = [
-            tag(
-                "div",
-                " ",
-                class_=f"p{place}",
-                style=f"width:{100 * means[name]:.1f}%",
-                title=f"{PHASES[name]} {percent_text(means[name])}",
-            )
-            for place, name in enumerate(TIMERS)
-            if means[name] > 0
-        ]
-        seen |= {name for name, share in means.items() if share > 0}
-        rate = float(np.mean([one.steps_per_s for one in found]))
-        bounds = [one.env_limit for one in found if one.env_limit is not None]
-        limit = f"; the environment alone allows {rate_text(float(np.mean(bounds)))}" if bounds else ""
-        parts = [f"{PHASES[name]} {percent_text(share)}" for name, share in means.items() if share >= 0.005]
-        words = f"{', '.join(parts)}; {rate_text(rate)} steps/s{limit}"
-        name = [tag("td", escaped(group.label))] if len(groups) > 1 else []
-        rows.append(
-            tag(
-                "tr",
-                *name,
-                tag("td", tag("div", *bars, class_="stack"), class_="shares"),
-                tag("td", escaped(words), class_="long"),
-            )
-        )
-    if not rows:
+        shares = [one for run in group.runs if (one := time_shares(run)) is not None]
+        if shares:
+            found.append((group, shares, _mean_shares(shares)))
+    if not found:
         return []
-    key = [tag("i", " ", class_=f"p{place}") + f" {PHASES[name]} " for place, name in enumerate(TIMERS) if name in seen]
+    seen = [name for name in TIMERS if any(means[name] > 0 for _, _, means in found)]
+    key = [tag("i", " ", class_=f"p{TIMERS.index(name)}") + f" {PHASES[name]} " for name in seen]
     legend = tag("p", *key, "(the rest of a bar: everything else)", class_="legend")
+    rows = []
+    for group, shares, means in found:
+        label = [tag("td", escaped(group.label))] if len(groups) > 1 else []
+        words = tag("td", escaped(_time_words(shares, means)), class_="long")
+        rows.append(tag("tr", *label, tag("td", _time_bar(means), class_="shares"), words))
     more = [tag("p", f"The first {MOST_BARS} groups.", class_="soft")] if len(groups) > MOST_BARS else []
     return [legend, tag("div", tag("table", tag("tbody", *rows), class_="bars wide"), class_="scroll"), *more]
+
+
+def _mean_shares(shares: Sequence[TimeShares]) -> dict[str, float]:
+    return {name: float(np.mean([one.shares.get(name, 0.0) for one in shares])) for name in TIMERS}
+
+
+def _time_bar(means: Mapping[str, float]) -> str:
+    parts = []
+    for place, name in enumerate(TIMERS):
+        if means[name] > 0:
+            title = f"{PHASES[name]} {percent_text(means[name])}"
+            parts.append(tag("div", " ", class_=f"p{place}", style=f"width:{100 * means[name]:.1f}%", title=title))
+    return tag("div", *parts, " ", class_="stack")
+
+
+def _time_words(shares: Sequence[TimeShares], means: Mapping[str, float]) -> str:
+    """`environment 20 %, learning 70 %; 100 steps/s; the environment alone allows 500`."""
+    parts = [f"{PHASES[name]} {percent_text(share)}" for name, share in means.items() if share >= 0.005]
+    rate = float(np.mean([one.steps_per_s for one in shares]))
+    bounds = [one.env_limit for one in shares if one.env_limit is not None]
+    limit = f"; the environment alone allows {rate_text(float(np.mean(bounds)))}" if bounds else ""
+    return f"{', '.join(parts)}; {rate_text(rate)} steps/s{limit}"
 
 
 def evaluations(runs: Sequence[ReportedRun]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 import shutil
@@ -190,31 +191,77 @@ def test_runs_without_times_tasks_or_episodes(tmp_path: Path) -> None:
     assert text.startswith("No episode has ended in 7 steps.")
 
 
+HANDS = """
+<script>setTimeout(function () {
+  function all(what) { return Array.from(document.querySelectorAll(what)); }
+  function lines() { return all("figure[data-figure='0'] path.line").map(function (one) { return one.getAttribute("d"); }); }
+  function ticks() { return all("figure[data-figure='0'] .tick").map(function (one) { return one.textContent; }).join(" "); }
+  function mouse(kind, x) {
+    var box = document.querySelector(".box"), at = box.getBoundingClientRect();
+    var where = { clientX: at.left + x, clientY: at.top + 60, button: 0, pointerId: 1, pointerType: "mouse", bubbles: true };
+    box.setPointerCapture = function () {};
+    box.dispatchEvent(new PointerEvent(kind, where));
+  }
+  function set(name, value) {
+    var field = document.querySelector("[name=" + name + "]");
+    if (field.type === "checkbox") { field.checked = value; } else { field.value = value; }
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+  var seen = { all: lines().length }, told = document.querySelector(".told"), key = document.querySelector("[data-group]");
+  mouse("pointermove", 300); seen.hover = told.textContent;
+  key.click(); seen.hidden = lines().length; key.click();
+  set("runs", true); seen.runs = lines().length; set("runs", false);
+  var jagged = lines()[0]; set("smooth", 9); seen.smoothed = lines()[0] !== jagged; set("smooth", 1);
+  seen.same = lines()[0] === jagged;
+  var before = ticks(); document.querySelector("[data-do=log]").click(); seen.log = ticks() !== before;
+  document.querySelector("[data-do=log]").click();
+  mouse("pointerdown", 200); mouse("pointermove", 300); mouse("pointerup", 300); seen.zoomed = ticks() !== before;
+  document.querySelector(".box").dispatchEvent(new KeyboardEvent("keydown", { key: "0", bubbles: true }));
+  seen.whole = ticks() === before;
+  set("axis", 1); seen.time = document.querySelector(".name").textContent; set("axis", 0);
+  window.shoal.save = function (text) { seen.csv = text; };
+  document.querySelector("[data-do=csv]").click();
+  var filter = document.querySelector("input.filter"); filter.value = "gamma"; filter.dispatchEvent(new Event("input"));
+  seen.rows = Array.from(filter.parentNode.querySelectorAll("tbody tr")).filter(function (row) { return !row.hidden; }).length;
+  document.title = "SEEN" + JSON.stringify(seen) + "END";
+}, 500);</script></body>"""
+"""What a person does with the figures, and what they see of it."""
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_the_figures_are_drawn_in_a_browser(tmp_path: Path) -> None:
-    good, bad = tmp_path / "good.html", tmp_path / "bad.html"
-    folders = [fake_run(tmp_path, "x", seed) for seed in (0, 1)] + [fake_run(tmp_path, "y", config={"lr": 0.5})]
-    good.write_text(page_of(*folders))
-    bad.write_text(hostile_page(tmp_path / "bad"))
+def test_the_figures_are_drawn_and_used_in_a_browser(tmp_path: Path) -> None:
+    folders = [fake_run(tmp_path, "x", seed, lambda at, seed=seed: at % 3 + seed + 1) for seed in (0, 1)]
+    folders.append(fake_run(tmp_path, "y", config={"lr": 0.5}))
+    # The policy would rightly refuse the test's own hands.
+    good = re.sub(r"<meta http-equiv[^>]*>", "", page_of(*folders)).replace("</body>", HANDS)
+    shown = in_browser(tmp_path, good)
+    found = re.search(r"<title>SEEN(.*?)END</title>", shown, re.DOTALL)
+    assert found is not None, shown[:300]
+    seen = json.loads(html.unescape(found[1]))
+    assert (seen["all"], seen["hidden"], seen["runs"]) == (2, 1, 4)
+    assert all(seen[name] for name in ("smoothed", "same", "log", "zoomed", "whole"))
+    assert "lr 0.0007" in seen["hover"]
+    assert seen["time"] == "training time (s)"
+    assert seen["csv"].startswith("group,run,timesteps_total,episode_reward_mean,low,high\nlr 0.0007,all,100,")
+    assert "lr 0.0007,seed 1,100,3,," in seen["csv"]
+    assert seen["rows"] == 1
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_hostile_page_is_drawn_and_runs_nothing_else(tmp_path: Path) -> None:
+    shown = in_browser(tmp_path, hostile_page(tmp_path))
+    assert len(re.findall(r'<path d="M[^"]{20,}" class="line"', shown)) >= 3
+    assert "<title>owned" not in shown
+
+
+def in_browser(folder: Path, text: str) -> str:
+    """The page as it stands after its scripts."""
+    file = folder / "page.html"
+    file.write_text(text)
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    for file in (good, bad):
-        command = [
-            "chromium",
-            *flags.split(),
-            "--disable-component-update",
-            "--disable-sync",
-            "--window-size=1000,3000",
-        ]
-        command += [
-            f"--user-data-dir={tmp_path / file.stem}-user",
-            "--virtual-time-budget=5000",
-            "--dump-dom",
-            f"file://{file}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        drawn = re.findall(r'<path d="M[^"]{20,}" class="line"', done.stdout)
-        assert len(drawn) >= (16 if file is good else 3), done.stderr[-500:]
-        assert "<title>owned" not in done.stdout
+    flags += " --disable-component-update --disable-sync --window-size=1000,3000 --virtual-time-budget=5000 --dump-dom"
+    command = ["chromium", *flags.split(), f"--user-data-dir={folder / 'user'}", f"file://{file}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout
 
 
 def test_several_runs_by_name(tmp_path: Path) -> None:
