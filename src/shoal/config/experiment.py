@@ -74,6 +74,8 @@ class Experiment(BaseModel):
 
     Weights, observation filter and reward scale are taken; optimiser, counters and episodes are not. Other settings
     may differ."""
+    report: Flag = True
+    """Whether a run leaves report.html at its end: curves, times, incidents and configuration on one page."""
     config: InstanceOf[AlgorithmConfig]
     """The algorithm's own keys."""
 

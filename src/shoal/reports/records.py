@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.config.sweep import Sweep
 from shoal.data.results import numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
@@ -36,6 +35,7 @@ from shoal.runs.trust import FILE_LIMIT, marked
 from shoal.version import __version__
 
 if TYPE_CHECKING:
+    from shoal.config.sweep import Sweep
     from shoal.envs.importing import UserCode
 
 TRIALS_FILE = "trials.json"

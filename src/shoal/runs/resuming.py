@@ -32,6 +32,7 @@ FREE_KEYS = (
     "results_dir",
     "search_path",
     MARK,
+    "report",
     "config.log_level",
     "config.record_env",
     "config.render_env",

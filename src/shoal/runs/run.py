@@ -8,6 +8,7 @@ import signal
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,10 @@ logger = logging.getLogger("shoal.runs")
 
 Result = dict[str, Any]
 
+REPORT_WRITER = "shoal.reports.run_report:leave_report"
+NOTEBOOK_VIEW = "shoal.reports.notebook:run_html"
+"""Who writes the page of a run, and who shows it, by name: reports read what runs leave, and runs need none of them."""
+
 
 class Run:
     """A run and its folder; `results()` trains it.
@@ -67,7 +72,7 @@ class Run:
     `last_checkpoint` the newest it has. `done` is the criterion that it has met already, if there is nothing to train.
     `notes` are sentences for the user, `overrides` what `resume` was asked to change. `outcome` is set when it ends.
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
-    this process and its iteration.
+    this process and its iteration. `leaves_report` says whether it leaves a page about itself.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Run:
         self.activity = Activity()
         self.last_result: dict[str, int | float] = {}
         self.best_return: tuple[float, int] | None = None
+        self.leaves_report = experiment.report
         self._is_new = is_new
         self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
@@ -156,6 +162,11 @@ class Run:
             notes = (*notes, *changes)
         return cls(experiment, folder, user_code, done, notes, overrides or {})
 
+    def _repr_html_(self) -> str:
+        """The run in a notebook, as far as it has come."""
+        shown: str = _report(NOTEBOOK_VIEW, self.folder)
+        return shown
+
     def take_over(self, path: str | Path) -> None:
         """Begin with the policy, the optimiser and the task of another run's checkpoint.
 
@@ -184,6 +195,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._kept.held())
+                stack.callback(self._leave_report)  # after the outcome, of which it tells
                 stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
                     forget_outcome(self.folder)
@@ -230,6 +242,16 @@ class Run:
         """Leave word of how it ended, for who lists runs."""
         if self.outcome is not None:
             self._kept.leave_word(self.outcome)
+
+    def _leave_report(self) -> None:
+        """Leave a page about the run; whatever is wrong with it, the run is none the worse."""
+        if self.outcome is None or not self.last_result or not self.leaves_report:
+            return
+        try:
+            _report(REPORT_WRITER, self.folder)
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            logger.warning("report.html cannot be written (%s); the run itself is complete.", reason)
 
     def _remove(self, stack: ExitStack) -> None:
         """Leave nothing of a run that never began."""
@@ -372,6 +394,12 @@ def run(config: Mapping[str, Any] | Experiment, *, new: bool = False, **unknown:
     # A loop that an exception leaves at a script's top level would be closed, and saved, only when Python is half gone.
     atexit.register(_close, weakref.ref(results))
     return results
+
+
+def _report(writer: str, folder: Path) -> Any:
+    """Let a report that is named read a run's folder."""
+    module, _, name = writer.partition(":")
+    return getattr(import_module(module), name)(folder)
 
 
 def _close(reference: weakref.ref[Generator[Result, None, None]]) -> None:
