@@ -7,13 +7,14 @@ they are, or play as a past self of a trained one (`self_play`), drawn anew in e
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from time import perf_counter
 from typing import Any
 
-from shoal.algorithms.off_policy import OffPolicyLearner, ended
+from shoal.algorithms.off_policy import IterationProgress
 from shoal.config.off_policy import OffPolicyConfig
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Batch, SampleSummary, Step
+from shoal.data.batch import Batch, Step
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
 from shoal.models.policy import Policy
@@ -75,31 +76,29 @@ class SeveralLearners:
         """Rounds of a short fragment and of updates, as each of the learners would take them alone."""
         config = self.config
         assert isinstance(config, OffPolicyConfig)
-        samples: list[SampleSummary] = []
-        timesteps, learn_time = timesteps_total, 0.0
-        begun = {}
-        for name, learner in self.learners.items():
-            assert isinstance(learner, OffPolicyLearner)
-            begun[name] = learner.learning(timesteps_total)
-            next(begun[name])
-        for _ in range(config.rounds_per_iteration):
+        whole = IterationProgress(timesteps_total)
+        progress = {name: IterationProgress(timesteps_total) for name in self.learners}
+        with ExitStack() as guards:
             for learner in self.learners.values():
-                learner.explore(timesteps)
-            sample = workers.sample(config.fragment_length)
-            samples.append(sample.summary)
-            timesteps += sample.num_steps
-            start = perf_counter()
-            for name, learning in begun.items():
-                batch = self._batch_of(name, sample.batch)
-                if batch.num_steps:
-                    learning.send(batch)
-            learn_time += perf_counter() - start
-            if self.timesteps_limit is not None and timesteps >= self.timesteps_limit:
-                break
-        check_usable(*samples)
-        for name, learning in begun.items():
-            stats |= _named(name, ended(learning))
-        return Step.from_samples(samples, stats, learn_time)
+                guards.enter_context(learner.guarded())
+            for _ in range(config.rounds_per_iteration):
+                for learner in self.learners.values():
+                    learner.explore(whole.timesteps)
+                sample = workers.sample(config.fragment_length)
+                start = perf_counter()
+                for name, learner in self.learners.items():
+                    batch = self._batch_of(name, sample.batch)
+                    if batch.num_steps:
+                        learner.learn_from(batch, progress[name])
+                whole.samples.append(sample.summary)
+                whole.timesteps += sample.num_steps
+                whole.learn_time_s += perf_counter() - start
+                if self.timesteps_limit is not None and whole.timesteps >= self.timesteps_limit:
+                    break
+            check_usable(*whole.samples)
+        for name, learner in self.learners.items():
+            stats |= _named(name, learner.results(progress[name], timesteps_total))
+        return Step.from_samples(whole.samples, stats, whole.learn_time_s)
 
     def _batch_of(self, name: str, batch: Batch) -> Batch:
         """The steps of one policy's agents."""

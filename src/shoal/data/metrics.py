@@ -36,6 +36,7 @@ class EpisodeWindow:
             "episodes_total": self.total,
             "episodes_this_iter": len(episodes),
             **episode_statistics(shown),
+            "episode_reward_per_call": reward_per_call(shown),
             "custom_metrics": custom_metrics(shown),
         }
 
@@ -86,6 +87,15 @@ def policy_statistics(episodes: Iterable[Episode]) -> dict[str, dict[str, float]
         "policy_reward_min": {name: min(rewards) for name, rewards in sorted(found.items())},
         "policy_reward_max": {name: max(rewards) for name, rewards in sorted(found.items())},
     }
+
+
+def reward_per_call(episodes: Iterable[Episode]) -> float | None:
+    """The sum of all returns over the simulator's calls for it: every step, and a reset for each episode."""
+    returns = calls = 0.0
+    for episode in episodes:
+        returns += episode.reward
+        calls += episode.length + 1
+    return returns / calls if calls else None
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

@@ -308,12 +308,6 @@ class Policy:
         return list(self.action_spec.decode(actions))
 
 
-def without_others(state: State) -> State:
-    """The state of the first of several policies alone."""
-    values = {name: value for name, value in state.values.items() if name != "others"}
-    return State(values, {name: array for name, array in state.arrays.items() if not name.startswith("others.")})
-
-
 def _is_tuple(obs_spec: ObsSpec) -> bool:
     return isinstance(obs_spec.space, spaces.Tuple | spaces.Sequence)
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.config.changing import unchecked
 from shoal.config.foreign_names import missing_method
-from shoal.config.multiagent import DEFAULT_POLICY, MultiAgentConfig
+from shoal.config.settings import AlgorithmConfig
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.space_trees import space_from
+from shoal.envs.spaces import Space
 from shoal.errors import CheckpointError, ConfigError
 from shoal.models.build import build_policy
-from shoal.models.policy import Policy, without_others
+from shoal.models.policy import Policy
+from shoal.parallel.capacity import check_network
 from shoal.parallel.ray_workers import without_gpu
-from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint
+from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint, understood
 from shoal.runs.folders import DEFAULT_RESULTS, find_named, find_run
 from shoal.runs.resuming import experiment_of, stored_tree
 
@@ -35,62 +36,65 @@ class LoadedPolicy(Policy):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     @classmethod
-    def load(cls, path: str | Path, best: bool = False, policy_id: str | None = None) -> LoadedPolicy:
+    def load(
+        cls, path: str | Path, best: bool = False, trust: bool = False, policy_id: str | None = None
+    ) -> LoadedPolicy:
         """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
-        Where agents have several policies, `policy_id` is the name of one; otherwise it is the first.
+        Nothing that the checkpoint names is imported, but a model of one's own; a stranger's needs `trust`.
+        Where agents have several policies, `policy_id` is the name of one; without it, it is the first, with the
+        others.
         """
-        return policy_of(find_checkpoint(path, best), policy_id=policy_id)
+        return policy_of(find_checkpoint(path, best), trust=trust, policy_id=policy_id)
 
 
-def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None, policy_id: str | None = None) -> LoadedPolicy:
-    """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
-    experiment, user_code = experiment_of(checkpoint.experiment_tree)
-    if experiment.config.multiagent.policies:
-        return _of_several(checkpoint, policy_id)
-    if policy_id not in (None, DEFAULT_POLICY):
-        raise ConfigError(f"policy_id: {checkpoint.path} has one policy; leave policy_id out (got {policy_id!r})")
+def policy_of(
+    checkpoint: Checkpoint, maker: EnvMaker | None = None, trust: bool = False, policy_id: str | None = None
+) -> LoadedPolicy:
+    """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces.
+
+    A model of the user's own is found where the maker finds its environments.
+    """
+    experiment, user_code = experiment_of(checkpoint.experiment_tree, trust)
+    if maker is not None:
+        user_code = maker.user_code
+    config = without_gpu(experiment.config)
+    check_network(config, is_private=False)
+    with understood(checkpoint.path):
+        observations, actions = _spaces(checkpoint, experiment.config, maker)
+        others = {}
+        for name, trees in checkpoint.state.values.get("other_spaces", {}).items():
+            others[name] = space_from(trees[0]), space_from(trees[1])
+        loaded = build_policy(observations, actions, config, user_code, kind=LoadedPolicy, others=others)
+        assert isinstance(loaded, LoadedPolicy)
+        loaded.set_state(checkpoint.state.part("policy"))
+    return loaded if policy_id is None else _called(policy_id, loaded, config.multiagent.names)
+
+
+def _called(policy_id: str, loaded: LoadedPolicy, names: Sequence[str]) -> LoadedPolicy:
+    """The one of several policies that has this name, alone."""
+    if policy_id not in names:
+        raise ConfigError(f"policy_id: there is no policy {policy_id!r}; use {' or '.join(names)}")
+    found = loaded.others.get(policy_id, loaded)
+    assert isinstance(found, LoadedPolicy)
+    found.others = {}
+    return found
+
+
+def _spaces(checkpoint: Checkpoint, config: AlgorithmConfig, maker: EnvMaker | None) -> tuple[Space, Space]:
+    """The spaces of the environment that the policy was trained on."""
     trees = checkpoint.state.values.get("spaces") or [None]
     if None not in trees:
         observations, actions = map(space_from, trees)
-    elif maker is not None:
-        config = experiment.config
-        drawn = first_draw(config, maker.user_code)
-        observations, actions = spaces_of(maker, {**config.env_config, **drawn.env_config}, config.env_ranks)
-    else:
+        return observations, actions
+    if maker is None:
         raise CheckpointError(
             f"{checkpoint.path} does not record the spaces of its environment; "
             "make a trainer with that environment, and restore the checkpoint into it."
         )
-    loaded = build_policy(observations, actions, without_gpu(experiment.config), user_code, kind=LoadedPolicy)
-    assert isinstance(loaded, LoadedPolicy)
-    loaded.set_state(checkpoint.state.part("policy"))
-    return loaded
-
-
-def _of_several(checkpoint: Checkpoint, policy_id: str | None) -> LoadedPolicy:
-    """One of the policies of a checkpoint by its name; without a name the first, with the others."""
-    experiment, user_code = experiment_of(checkpoint.experiment_tree)
-    config, values, first = without_gpu(experiment.config), checkpoint.state.values, checkpoint.state.part("policy")
-    names = config.multiagent.names
-    if policy_id is not None and policy_id not in names:
-        raise ConfigError(f"policy_id: {checkpoint.path} has no policy {policy_id!r}; use {' or '.join(names)}")
-    spaces = {}
-    for name, trees in {names[0]: values["spaces"], **values.get("other_spaces", {})}.items():
-        observations, actions = map(space_from, trees)
-        spaces[name] = observations, actions
-    if policy_id is None:
-        others = {name: spaces[name] for name in names[1:]}
-        loaded = build_policy(*spaces[names[0]], config, user_code, kind=LoadedPolicy, others=others)
-        state = first
-    else:
-        own = unchecked(config.for_policy(policy_id), multiagent=MultiAgentConfig())
-        loaded = build_policy(*spaces[policy_id], own, user_code, kind=LoadedPolicy)
-        state = without_others(first) if policy_id == names[0] else first.part("others").part(policy_id)
-    assert isinstance(loaded, LoadedPolicy)
-    loaded.set_state(state)
-    return loaded
+    drawn = first_draw(config, maker.user_code)
+    return spaces_of(maker, {**config.env_config, **drawn.env_config}, config.env_ranks)
 
 
 def find_checkpoint(path: str | Path, best: bool = False, results_dir: str = DEFAULT_RESULTS) -> Checkpoint:
