@@ -66,7 +66,7 @@ class OfflineWorkers:
         """There is nothing to sample."""
         raise NotImplementedError("algorithms that learn offline do not sample")
 
-    def begin_fragments(self, steps: int, version: int) -> None:  # noqa: ARG002
+    def begin_fragments(self, steps: int, version: int) -> None:
         """There is nothing to sample."""
         raise NotImplementedError("algorithms that learn offline do not sample")
 
