@@ -31,6 +31,7 @@ from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
+from shoal.parallel.capacity import check_batch
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
@@ -103,6 +104,7 @@ class Trainer(metaclass=TrainerType):
             self.workers: Workers = start_workers(config, self.env_maker)
             self._closing.callback(self.workers.stop)
             config = self.workers.config
+            check_batch(config, self.workers.policy.obs_spec.num_bytes)
             self.config = self.config.with_envs_per_worker(config.envs_per_worker).with_whole_fragments()
             self.learner = start_learner(config, self.workers, self.user_code, make_learner, self._closing)
             check_environment(config, self.env_maker, self.workers.policy)
