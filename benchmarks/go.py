@@ -31,7 +31,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "environments in processes": {"num_envs_per_worker": NUM_ENVS, "env_isolation": "process"},
 }
 WEAKEST = {"gnugo": 0, "pachi": 500}
-LEARNING = {"train_batch_size": 2000, "num_envs_per_worker": NUM_ENVS, "max_kl": 0.05, "model": NETWORK}
+LEARNING = {
+    "train_batch_size": 2000,
+    "num_envs_per_worker": NUM_ENVS,
+    "batch_mode": "complete_episodes",
+    "max_kl": 0.05,
+    "model": NETWORK,
+}
 EVERY = 5  # iterations between the points of a curve
 
 
@@ -97,6 +103,7 @@ def learn(seed: int, steps: int, games: int) -> dict[str, Any]:
             result = trainer.train()
             if trainer.iteration % EVERY == 0:
                 curve.append((result["timesteps_total"], result["custom_metrics"]["win_mean"]))
+                console.print(f"  seed {seed}: {curve[-1][0]:,} steps, {curve[-1][1]:.2f} won", style="dim")
         found = {"untrained": untrained, "random": share_won(trainer, games, opponent="random")}
         found["random, sampled actions"] = share_won(trainer, games, explore=True, opponent="random")
         for program, level in WEAKEST.items():
