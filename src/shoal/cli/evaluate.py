@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import algorithms, environments, runs
-from shoal.cli.options import Command, where_option
+from shoal.cli.options import Command, trust_option, where_option
 from shoal.cli.paths import short_path
 from shoal.data.number_text import number_text
 from shoal.errors import ConfigError, EnvError, ShoalError
@@ -60,8 +60,13 @@ FILE = click.Path(path_type=Path)
     shell_complete=algorithms,
     help="Fail unless the checkpoint has this algorithm.",
 )
-@click.option("--env", shell_complete=environments, help="Fail unless the checkpoint has this environment.")
+@click.option(
+    "--env",
+    shell_complete=environments,
+    help="Fail unless the checkpoint has this environment; allows a stranger's to run it from here.",
+)
 @where_option()
+@trust_option
 def evaluate(
     path: str,
     best: bool,
@@ -77,6 +82,7 @@ def evaluate(
     run_name: str | None,
     env: str | None,
     results_dir: str | None,
+    trust: bool,
 ) -> None:
     """Run a trained agent without learning, with the algorithm, environment and settings of its checkpoint.
 
@@ -95,15 +101,16 @@ def evaluate(
     from shoal.config.experiment import algorithm_name
     from shoal.envs.making import maker_of, spaces_of
     from shoal.envs.recording import RecordingOptions
+    from shoal.runs.checkpoints import understood
     from shoal.runs.evaluation import start_cases, start_evaluation
     from shoal.runs.folders import env_text
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
-    from shoal.runs.resuming import experiment_of
+    from shoal.runs.resuming import experiment_to_run
     from shoal.sampling.evaluation_episodes import check_same_form
 
     streams = guard_streams()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
-    experiment, user_code = experiment_of(checkpoint.experiment_tree)
+    experiment, user_code = experiment_to_run(checkpoint.experiment_tree, checkpoint.path, trust, env is not None)
     _check_same("--run", algorithm_name(run_name), experiment.run)
     experiment = _with_env(experiment, env)
     file = _read(cases, experiment.config)
@@ -115,7 +122,8 @@ def evaluate(
         check_same_form(policy, *spaces_of(maker, experiment.config.env_config, experiment.config.env_ranks))
     with ExitStack() as closing:
         setup = _setup(experiment.config, maker, policy, num_workers, closing)
-        setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
+        with understood(checkpoint.path):
+            setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
         chosen: dict[str, Any] = {"explore": explore or None, "seed": seed, "recording": recording}
         if file is None:
             evaluation = start_evaluation(setup, episodes=episodes, steps=steps, **chosen)

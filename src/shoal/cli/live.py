@@ -47,11 +47,18 @@ class View(Protocol):
 
 @contextmanager
 def open_view(
-    title: str, folder: Path, stop: Mapping[str, float], quiet: bool, log_level: str, activity: Callable[[], Activity]
+    title: str,
+    folder: Path,
+    stop: Mapping[str, float],
+    quiet: bool,
+    log_level: str,
+    activity: Callable[[], Activity],
+    began: float | None = None,
 ) -> Iterator[View]:
     """The view that suits where the output goes; meanwhile it also shows shoal's own messages.
 
-    `activity` tells, to any thread, what the run does at the moment.
+    `activity` tells, to any thread, what the run does at the moment; `began` is when it began, in seconds since 1970,
+    if that is not now.
     """
     if quiet:
         with messages(QuietView(), log_level) as view:
@@ -60,7 +67,7 @@ def open_view(
         from rich.console import Console
         from rich.live import Live
 
-        live_view = LiveView(Console(), title, folder, stop, activity)
+        live_view = LiveView(Console(), title, folder, stop, activity, began)
         with (
             Live(
                 get_renderable=live_view.render,
@@ -194,7 +201,13 @@ class LiveView:
     """A few lines on the terminal that are drawn again as results come."""
 
     def __init__(
-        self, console: Console, title: str, folder: Path, stop: Mapping[str, float], activity: Callable[[], Activity]
+        self,
+        console: Console,
+        title: str,
+        folder: Path,
+        stop: Mapping[str, float],
+        activity: Callable[[], Activity],
+        began: float | None = None,
     ) -> None:
         self.console = console
         self.redraw: Callable[[], None] | None = None
@@ -203,7 +216,7 @@ class LiveView:
         self._history = History(stop)
         self._activity = activity
         self._phase = ""
-        self._began = time.monotonic()
+        self._began = time.monotonic() - (0.0 if began is None else max(time.time() - began, 0.0))
         self._drawn = -math.inf
 
     def begin(self, phase: str) -> None:

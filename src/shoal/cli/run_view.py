@@ -72,6 +72,8 @@ def _tell_end(run: Run) -> None:
     if not run.folder.is_dir():
         return
     click.echo(f"  run       {short_path(run.folder)}")
+    if run.leaves_report and (run.folder / "report.html").is_file():
+        click.echo(f"  report    {short_path(run.folder / 'report.html')}")
     if run.last_checkpoint is None or not run.last_checkpoint.is_dir():
         why = "no iteration was finished"
         if run.last_result:

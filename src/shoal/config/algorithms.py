@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BUILT_IN: dict[str, str] = {
     "PPO": "shoal.config.ppo:PPOConfig",
+    "APPO": "shoal.config.appo:APPOConfig",
     "TRPO": "shoal.config.trpo:TRPOConfig",
     "DQN": "shoal.config.dqn:DQNConfig",
     "SAC": "shoal.config.sac:SACConfig",

@@ -74,6 +74,8 @@ class Experiment(BaseModel):
 
     Weights, observation filter and reward scale are taken; optimiser, counters and episodes are not. Other settings
     may differ."""
+    report: Flag = True
+    """Whether a run leaves report.html at its end: curves, times, incidents and configuration on one page."""
     config: InstanceOf[AlgorithmConfig]
     """The algorithm's own keys."""
 
@@ -204,7 +206,7 @@ def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
     owners = [name for name, other in ALGORITHMS.items() if f"config.{key}" in key_paths(other)]
     if not owners or f"config.{key}" in key_paths(kind):
         return problem
-    whose = f"is a key of {' and '.join(owners)}, not of {name_of(kind)}"
+    whose = f"is a key of {', '.join(owners[:-1])}{' and ' * (len(owners) > 1)}{owners[-1]}, not of {name_of(kind)}"
     return f"config.{key}: {whose}; leave it out, or set run: {owners[0]}"
 
 

@@ -160,7 +160,9 @@ class AlgorithmConfig(Algorithm):
     num_gpus: NonNegative = 0
     """Number of GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
     sample_async: Flag = False
-    """Whether workers sample the next batch while the learner learns from this one, with weights one update old."""
+    """Whether workers sample the next batch while the learner learns from this one, with weights one update old.
+
+    DQN and SAC take the fragment of each worker when it is finished, and learn meanwhile up to training_intensity."""
     ignore_worker_failures: Flag = False
     """Whether training continues with the remaining workers when one is lost and not recreated."""
     recreate_failed_workers: Flag = True
@@ -366,6 +368,14 @@ class AlgorithmConfig(Algorithm):
             ]
         return found
 
+    def timing_notes(self) -> list[str]:
+        """What is not promised of a run because it depends on time, in sentences."""
+        if not self.sample_async or not self.worker_count:
+            return []
+        return [
+            "sample_async: what workers have sampled ahead is not saved, so a resumed run does not repeat it exactly"
+        ]
+
     def written_conflicts(self) -> list[str]:
         """Numbers that do not go together as they are written; harmless where one of them follows from `auto`."""
         return []
@@ -380,7 +390,9 @@ class AlgorithmConfig(Algorithm):
         """What is asked of an algorithm that cannot do it."""
         found: list[str] = []
         if self.num_learners > 1 and not self.shares_batches:
-            found.append(f"config.num_learners: {name_of(type(self))} learns in one process; leave it at 1")
+            found.append(
+                f"config.num_learners: {name_of(type(self))} learns in one process; leave it at 1, or set run: PPO"
+            )
         if self.model.memory is not None and not self.takes_memory:
             found.append(
                 f"config.model.{self.model.memory}: {name_of(type(self))} learns from single transitions and has no "
@@ -391,7 +403,8 @@ class AlgorithmConfig(Algorithm):
     def _layout_conflicts(self) -> list[str]:
         """What is asked of workers and learners that are not there."""
         found: list[str] = []
-        if self.sample_async and self.num_workers == 0 and "num_workers" not in self.model_fields_set:
+        said = "sample_async" in self.model_fields_set and "num_workers" not in self.model_fields_set
+        if self.sample_async and self.num_workers == 0 and said:
             found.append("config.sample_async: there are no workers to sample meanwhile; set num_workers above 0")
         if self.num_learners > 1 and self.num_workers != "auto" and self.num_workers < self.num_learners:
             found.append(

@@ -22,6 +22,7 @@ EXPERIMENT_KEYS = (
     "preset",
     "results_dir",
     "restore",
+    "report",
     "config",
 )
 """The keys that stand beside `config` in an experiment, and `config` itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -66,6 +67,19 @@ class RewardScale:
         self.mean += delta * (count / whole)
         self.m2 += m2 + delta * delta * (self.count * count / whole)
         self.count = whole
+
+    def update_part(self, batch: Batch, rewards: NDArray[Any], num_envs: int) -> None:
+        """Learn from a fragment of some of `num_envs` environments (`columns`); the others' sums stay as they are."""
+        if batch.columns is None:
+            self.update(batch, rewards)
+            return
+        whole = self.unfinished
+        if len(whole) != num_envs:
+            whole = np.zeros(num_envs)
+        self.unfinished = whole[batch.columns]
+        self.update(replace(batch, columns=None), rewards)
+        whole[batch.columns] = self.unfinished
+        self.unfinished = whole
 
     def get_state(self) -> State:
         """Count, mean, squared deviations, and the sums of unfinished episodes."""

@@ -165,6 +165,7 @@ def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     if isinstance(env, str):
         return _maker_from_text(env, user_code)
     if isinstance(env, Mapping):
+        user_code.check_trusted(f"the program {program_name(env)}")
         folder = user_code.folders[0] if user_code.folders else os.getcwd()
         program = FmuMaker(dict(env), folder) if "fmu" in env else ProgramMaker(dict(env), folder)
         return EnvMaker(_folder_name(program_name(env)), json.dumps(program.config), program, user_code)

@@ -36,6 +36,7 @@ class OfflineWorkers:
     num_healthy_workers = 0
     num_remote_worker_restarts = 0
     steps_sampled = 0
+    oldest_pending_version = None
 
     def __init__(self, config: OfflineConfig, maker: EnvMaker) -> None:
         self.config: AlgorithmConfig = config
@@ -64,6 +65,14 @@ class OfflineWorkers:
     def sample(self, steps: int) -> Sample:
         """There is nothing to sample."""
         raise NotImplementedError("algorithms that learn offline do not sample")
+
+    def begin_fragments(self, steps: int, version: int) -> None:
+        """There is nothing to sample."""
+        raise NotImplementedError("algorithms that learn offline do not sample")
+
+    def finished_fragments(self, wait: bool = True) -> list[Sample]:  # noqa: ARG002
+        """There is nothing to sample."""
+        return []
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:  # noqa: ARG002
         """See `Workers`: there is none."""

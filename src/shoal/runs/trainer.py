@@ -34,7 +34,7 @@ from shoal.models.policy import Policy
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
-from shoal.runs.checkpoints import write_checkpoint
+from shoal.runs.checkpoints import understood, write_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
 from shoal.runs.experience_output import ExperienceOutput, WritingWorkers
@@ -110,11 +110,14 @@ class Trainer(metaclass=TrainerType):
         except BaseException:  # a signal may come here
             self.stop()
             raise
+        for note in config.timing_notes():
+            log.warning("%s", note)
         self.folder: Path | None = None  # where `save` writes if it is not told
         self.iteration = 0
         self.timesteps_total = 0
         self.time_total_s = 0.0
         self.env_failures_total = 0
+        self._has_noted = False  # that observations are outside of their space
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
         policy = self.get_policy()
@@ -165,6 +168,9 @@ class Trainer(metaclass=TrainerType):
         self.iteration += 1
         self.timesteps_total += step.timesteps
         self._report(step.incidents)
+        if step.notes and not self._has_noted:
+            self._has_noted = True
+            log.warning("%s", step.notes[0])
         elapsed = perf_counter() - start
         self.time_total_s += elapsed
         result = {
@@ -172,6 +178,7 @@ class Trainer(metaclass=TrainerType):
             "timesteps_total": self.timesteps_total,
             "timesteps_this_iter": step.timesteps,
             **self._window.add(step.episodes, self.curriculum.counted(step.episodes)),
+            "simulator_calls_total": self.timesteps_total + self._window.total,
             "time_this_iter_s": elapsed,
             "time_total_s": self.time_total_s,
             "timesteps_per_s": step.timesteps / elapsed,
@@ -204,7 +211,8 @@ class Trainer(metaclass=TrainerType):
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint of the same algorithm, environment and model."""
-        self.set_state(self._read(path))
+        with understood(Path(path)):
+            self.set_state(self._read(path))
 
     def evaluate(
         self, checkpoint: str | Path | None = None, *, episodes: int | None = None, explore: bool | None = None
@@ -219,7 +227,8 @@ class Trainer(metaclass=TrainerType):
             return self._evaluated(*self._start_evaluation(self.iteration, episodes, explore).results())
         kept = self.get_policy().get_state()
         try:
-            self.get_policy().set_state(self._read_policy(checkpoint))
+            with understood(Path(checkpoint)):
+                self.get_policy().set_state(self._read_policy(checkpoint))
             return self._evaluated(*start_evaluation(self._setup, episodes=episodes, explore=explore).results())
         finally:
             self.get_policy().set_state(kept)
@@ -476,12 +485,14 @@ class Trainer(metaclass=TrainerType):
             return {}
         sampling = step.timers["env"] + step.timers["policy"]  # of a worker, on average
         step.timers["idle"] = max(elapsed - sampling, 0.0)
+        step.timers["wait"] = step.wait_s
         busy = workers * sampling + learners * step.timers["learn"]
         return {
             "num_healthy_workers": self.workers.num_healthy_workers,
             "num_remote_worker_restarts": self.workers.num_remote_worker_restarts,
             "staleness": step.staleness,
-            "parallel_efficiency": busy / (elapsed * (workers + learners)),
+            # What was sampled before the iteration began may be counted in it.
+            "parallel_efficiency": min(busy / (elapsed * (workers + learners)), 1.0),
         }
 
     def _keep_incidents(self, incidents: Sequence[Incident]) -> None:

@@ -23,6 +23,7 @@ ON_POLICY = {"train_batch_size": 64, "sgd_minibatch_size": 32}
 OFF_POLICY = {"learning_starts": 32, "timesteps_per_iteration": 64}
 SMALL = {
     "PPO": ON_POLICY,
+    "APPO": ON_POLICY,
     "TRPO": ON_POLICY,
     "DQN": OFF_POLICY,
     "SAC": OFF_POLICY,
@@ -34,6 +35,8 @@ OF_EVALUATION = {"evaluation/seed", "evaluation/explore"}
 OF_WORKERS = {
     "timers/idle_s",
     "timers/idle_share",
+    "timers/wait_s",
+    "timers/wait_share",
     "num_healthy_workers",
     "num_remote_worker_restarts",
     "parallel_efficiency",
@@ -67,9 +70,10 @@ def test_every_name_is_a_result(reported: tuple[str, dict[str, Any]]) -> None:
     named = {*RESULT_NAMES, *EVALUATION_NAMES, *own}
     # CartPole's actions are discrete: no noise of theirs has a standard deviation, and there is one temperature.
     of_numbers = {"learner/cur_stddev", "learner/cur_alpha_choices"}
+    of_auto = {"learner/overfit_ratio"}  # training_intensity: auto needs workers
     of_episodes = {name for name in RESULT_NAMES if name.startswith(OVER_EPISODES)}
     unplayed = of_episodes if ALGORITHMS[algorithm].learns_offline else set()
-    assert named - set(result) == (OF_WORKERS | OF_TASKS | of_numbers | unplayed) & named
+    assert named - set(result) == (OF_WORKERS | OF_TASKS | of_numbers | of_auto | unplayed) & named
     assert {name for name in result if name.startswith("learner/")} <= own
 
 
@@ -77,7 +81,8 @@ def test_statistics_and_counters_are_results(reported: tuple[str, dict[str, Any]
     _, result = reported
     assert set(COUNTERS) <= set(result)
     assert {name for name in RESULT_NAMES if name.startswith(OVER_EPISODES)} == {
-        *("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean")
+        *("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean"),
+        "episode_reward_per_call",
     }
 
 
