@@ -252,8 +252,18 @@ class WritingWorkers:
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""
-        sample = self._workers.sample(steps)
-        indices = range(sample.batch.valid.shape[1]) if sample.env_indices is None else sample.env_indices
+        return self._written(self._workers.sample(steps))
+
+    def finished_fragments(self, wait: bool = True) -> list[Sample]:
+        """See `Workers`."""
+        return [self._written(sample) for sample in self._workers.finished_fragments(wait)]
+
+    def _written(self, sample: Sample) -> Sample:
+        indices: Sequence[int] = range(sample.batch.valid.shape[1])
+        if sample.env_indices is not None:
+            indices = sample.env_indices
+        elif sample.batch.columns is not None:  # of one worker's fragment
+            indices = sample.batch.columns.tolist()
         self._output.add(sample.batch, indices)
         return sample
 
