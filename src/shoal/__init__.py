@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shoal.runs.loaded_policy import LoadedPolicy as Policy
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
-    from shoal.runs.trainer import ARS, CEM, CMAES, DQN, ES, PPO, SAC, TRPO, Trainer
+    from shoal.runs.trainer import APPO, ARS, BC, CEM, CMAES, DQN, ES, MARWIL, PPO, SAC, TRPO, Trainer
     from shoal.sampling.callbacks import DefaultCallbacks
 
 _HOMES = {  # where each name comes from; after a colon, what it is called there
@@ -72,11 +72,14 @@ _HOMES = {  # where each name comes from; after a colon, what it is called there
 }
 
 __all__ = [
+    "APPO",
     "ARS",
+    "BC",
     "CEM",
     "CMAES",
     "DQN",
     "ES",
+    "MARWIL",
     "MODEL_DEFAULTS",
     "PPO",
     "SAC",

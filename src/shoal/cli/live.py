@@ -179,9 +179,12 @@ def plain_line(history: History) -> str:
     """`iter   12  steps  24576  return  187.3  len 187.3  23k steps/s  eta 5 s`."""
     last, progress = history.last, history.progress()
     reward, length = column_text(last.get("episode_reward_mean")), column_text(last.get("episode_len_mean"))
+    reached = f"return {reward:>7}  len {length:>5}"
+    if (epochs := last.get("learner/num_epochs")) is not None:  # nothing is played
+        reached = f"loss {last.get('learner/policy_loss', 0.0):9.4g}  epochs {epochs:5.1f}"
     line = (
         f"iter {last.get('training_iteration', 0):4d}  steps {last.get('timesteps_total', 0):7d}"
-        f"  return {reward:>7}  len {length:>5}  {rate_text(last.get('timesteps_per_s', 0.0))} steps/s"
+        f"  {reached}  {rate_text(last.get('timesteps_per_s', 0.0))} steps/s"
     )
     if "task" in last:
         line += f"  task {number_text(last['task'])}"

@@ -117,6 +117,8 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "checkpoint": "restore",
         "checkpoint_path": "restore",
         "restore_path": "restore",
+        "restore_policy": "restore",
+        "warm_start": "restore",
         "max_episode_steps": "config.horizon",
         "max_steps": "config.horizon",
         "callback": "config.callbacks",
