@@ -86,6 +86,13 @@ def where_option() -> Callable[[T], T]:
     return click.option("--results-dir", metavar="FOLDER", help=FOLDER)
 
 
+def trust_option(command: T) -> T:
+    """`--trust`, for commands that may run code which a run names."""
+    return click.option("--trust", is_flag=True, help="Run the code that it names, although it is not your own run.")(
+        command
+    )
+
+
 class Command(click.Command):
     """A command whose unknown options are answered with the word to use."""
 

@@ -26,6 +26,8 @@ BUILT_IN: dict[str, str] = {
     "ARS": "shoal.config.evolution:ARSConfig",
     "CEM": "shoal.config.evolution:CEMConfig",
     "CMAES": "shoal.config.evolution:CMAESConfig",
+    "BC": "shoal.config.offline:BCConfig",
+    "MARWIL": "shoal.config.offline:MARWILConfig",
 }
 """Every algorithm of shoal's own, with the place of its configuration class."""
 

@@ -32,6 +32,7 @@ from shoal.config.fields import (
     RewardClipping,
     Seed,
     Size,
+    Text,
     WorkerCount,
 )
 from shoal.config.model import ModelConfig
@@ -183,6 +184,10 @@ class AlgorithmConfig(Algorithm):
     """Whether a batch may end inside an episode, or waits until every episode in it is complete."""
     train_batch_size: Size = 2048
     """Number of steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
+    output: Text | None = None
+    """Where sampled steps are kept as episodes: a folder for Parquet files, or minari:DATASET; null: nowhere.
+
+    docs/offline.md has their columns. BC and MARWIL learn from them (input)."""
     clip_rewards: RewardClipping = None
     """How rewards are clipped for learning: null: not at all, true: to their sign, a number: to this magnitude."""
     normalize_rewards: Flag = True
@@ -354,6 +359,7 @@ class AlgorithmConfig(Algorithm):
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
         found += self._isolation_conflicts()
+        found += self._output_conflicts()
         found += self.licence_conflicts()
         if self.evaluation_parallel_to_training:
             found += [
@@ -461,6 +467,21 @@ class AlgorithmConfig(Algorithm):
             found.append(
                 "config.straggler_quorum: batch_mode: complete_episodes waits for every episode; leave one of them out"
             )
+        return found
+
+    def _output_conflicts(self) -> list[str]:
+        """What keeps steps from being written down as whole episodes."""
+        if self.output is None:
+            return []
+        found: list[str] = []
+        if self.num_learners > 1:
+            found.append(
+                "config.output: with several learners no process sees all steps; set num_learners: 1, or leave it out"
+            )
+        if self.straggler_quorum is not None:
+            found.append("config.output: straggler_quorum leaves steps to the next batch; leave one of them out")
+        if self.output.startswith("minari:") and not self.output.removeprefix("minari:"):
+            found.append("config.output: which dataset? Write minari:NAME, e.g. minari:cartpole/expert-v0")
         return found
 
     def licence_conflicts(self) -> list[str]:

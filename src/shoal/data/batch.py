@@ -194,6 +194,7 @@ class SampleSummary:
     staleness: int = 0  # updates between the weights that sampled and those that learn
     wait_s: float = 0.0  # of the learner, until the first of what it asked for was finished
     weights_version: int = 0  # that the learner gave to the weights which sampled (see `begin_fragments`)
+    notes: tuple[str, ...] = ()  # what the user should hear once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +202,7 @@ class Sample(SampleSummary):
     """What one call of `sample` gives."""
 
     batch: Batch
+    env_indices: Sequence[int] | None = None  # of the batch's columns, where a lost worker's are missing; None: all
 
     @property
     def summary(self) -> SampleSummary:
@@ -219,6 +221,7 @@ class Step:
     timers: dict[str, float]  # seconds by name
     staleness: int = 0  # updates between the weights that sampled and those that learned
     wait_s: float = 0.0  # in which the learner had nothing to do
+    notes: tuple[str, ...] = ()  # what the user should hear once
 
     @classmethod
     def from_samples(cls, samples: Sequence[SampleSummary], stats: dict[str, float], learn_time_s: float) -> Step:
@@ -227,6 +230,7 @@ class Step:
         incidents: list[Incident] = []
         timesteps = staleness = 0
         wait_s = 0.0
+        notes: tuple[str, ...] = ()
         timers = {"env": 0.0, "policy": 0.0, "communicate": 0.0, "learn": learn_time_s}
         for sample in samples:
             timesteps += sample.num_steps
@@ -237,4 +241,5 @@ class Step:
             timers["communicate"] += sample.communicate_time_s
             staleness = max(staleness, sample.staleness)
             wait_s += sample.wait_s
-        return cls(timesteps, episodes, incidents, stats, timers, staleness, wait_s)
+            notes += sample.notes
+        return cls(timesteps, episodes, incidents, stats, timers, staleness, wait_s, notes)

@@ -52,7 +52,11 @@ class RewardScale:
 
         Where several learners share the batch, `total` gives the sum of an array over them.
         """
-        returns = self._returns(batch, rewards, total)[batch.valid]
+        self.learn(self._returns(batch, rewards, total)[batch.valid], total)
+
+    def learn(self, returns: NDArray[Any], total: Callable[[Numbers], Numbers] = lambda numbers: numbers) -> None:
+        """Learn from returns `[B]`, wherever they come from; `total` as in `update`."""
+        returns = returns.astype(np.float64, copy=False)
         count, whole_sum = total(np.array([len(returns), returns.sum()])).tolist()
         if not count:
             return

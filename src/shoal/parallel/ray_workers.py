@@ -121,7 +121,12 @@ class RayWorkers:
             log.warning("a part of the batch was lost with its node; it is sampled again")
             return self.sample(steps)
         spent = summary.communicate_time_s + perf_counter() - start
-        return Sample(**{**vars(summary), "communicate_time_s": spent}, batch=concatenate(batches))
+        width, indices = self._config.envs_per_worker, None
+        if len(fragments) < self._config.worker_count:
+            firsts = [(fragment.slot.index - 1) * width for fragment in fragments]
+            indices = [first + row for first in firsts for row in range(width)]
+        told = {**vars(summary), "communicate_time_s": spent}
+        return Sample(**told, batch=concatenate(batches), env_indices=indices)
 
     def sample_apart(self, steps: int) -> tuple[list[RemoteFragment], SampleSummary]:
         """As `sample`, but every worker's batch stays where it was made."""
@@ -366,6 +371,7 @@ class RayWorkers:
             policy_time_s=sum(s.policy_time_s for s in summaries) / len(self._slots),
             communicate_time_s=communicate_time_s,
             staleness=staleness,
+            notes=tuple(note for s in summaries for note in s.notes),
         )
 
     def _ask_all(self, method: str, *arguments: Any) -> list[Any]:
