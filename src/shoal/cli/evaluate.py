@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import algorithms, environments, runs
-from shoal.cli.options import Command, where_option
+from shoal.cli.options import Command, trust_option, where_option
 from shoal.cli.paths import short_path
 from shoal.data.number_text import number_text
 from shoal.errors import ConfigError, EnvError, ShoalError
@@ -61,6 +61,7 @@ FILE = click.Path(path_type=Path)
 )
 @click.option("--env", shell_complete=environments, help="Fail unless the checkpoint has this environment.")
 @where_option()
+@trust_option()
 def evaluate(
     path: str,
     best: bool,
@@ -76,6 +77,7 @@ def evaluate(
     run_name: str | None,
     env: str | None,
     results_dir: str | None,
+    trust: bool,
 ) -> None:
     """Run a trained agent without learning, with the algorithm, environment and settings of its checkpoint.
 
@@ -99,11 +101,17 @@ def evaluate(
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
+    if trust:
+        from shoal.runs.trust import trust_all
+
+        trust_all()
     streams = guard_streams()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
     _check_same("--env", env, env_text(experiment.config.env))
+    if num_workers and experiment.config.policy:
+        raise ConfigError(f"--num-workers: a policy of {experiment.run} is evaluated in this process; leave it out")
     file = _read(cases, experiment.config)
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     recording = RecordingOptions(trajectories is not None, None if video is None else video.absolute(), shown)

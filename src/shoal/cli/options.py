@@ -86,6 +86,11 @@ def where_option() -> Callable[[T], T]:
     return click.option("--results-dir", metavar="FOLDER", help=FOLDER)
 
 
+def trust_option() -> Callable[[T], T]:
+    """`--trust`, for commands that may read a checkpoint with pickles in it."""
+    return click.option("--trust", is_flag=True, help="Read also a checkpoint with pickled data of somebody else's.")
+
+
 class Command(click.Command):
     """A command whose unknown options are answered with the word to use."""
 

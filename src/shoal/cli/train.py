@@ -19,6 +19,7 @@ from shoal.cli.options import (
     protocol_option,
     set_option,
     stop_option,
+    trust_option,
     where_option,
     wrap_option,
 )
@@ -235,7 +236,10 @@ def _overrides(flags: Mapping[str, Any], sets: Sequence[str]) -> list[tuple[str,
 @set_option("Change a key that may change during a run, e.g. config.lr=1e-4; repeatable.")
 @where_option()
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
-def resume(run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, quiet: bool) -> None:
+@trust_option()
+def resume(
+    run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, quiet: bool, trust: bool
+) -> None:
     """Continue RUN (a folder, or the NAME of an experiment: its newest run) from its newest good checkpoint.
 
     The NAME of a sweep stands for its best trial. --set changes settings that may change during a run.
@@ -248,6 +252,10 @@ def resume(run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: 
     from shoal.cli.run_view import follow
     from shoal.runs.run import Run
 
+    if trust:
+        from shoal.runs.trust import trust_all
+
+        trust_all()
     follow(Run.resume(found_run(run, results_dir, is_trained=False), dict(overrides)), quiet)
 
 

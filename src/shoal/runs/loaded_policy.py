@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.config.algorithms import load
 from shoal.config.foreign_names import missing_method
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
@@ -33,7 +34,7 @@ class LoadedPolicy(Policy):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     @classmethod
-    def load(cls, path: str | Path, best: bool = False) -> LoadedPolicy:
+    def load(cls, path: str | Path, best: bool = False) -> Policy:
         """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
@@ -41,9 +42,12 @@ class LoadedPolicy(Policy):
         return policy_of(find_checkpoint(path, best))
 
 
-def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> LoadedPolicy:
+def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> Policy:
     """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
+    if experiment.config.policy:
+        read: Callable[[Checkpoint], Policy] = load(experiment.config.policy)
+        return read(checkpoint)
     trees = checkpoint.state.values.get("spaces") or [None]
     if None not in trees:
         observations, actions = map(space_from, trees)
