@@ -23,7 +23,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import numpy as np
-from gymnasium import spaces
+from gymnasium import registry, spaces
 from threadpoolctl import ThreadpoolController
 
 from shoal.bridges.module_policy import ModulePolicy
@@ -52,7 +52,7 @@ from shoal.runs.checkpoints import Checkpoint, read_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, check_environment
 from shoal.runs.resuming import experiment_of
-from shoal.runs.trainer import Trainer, timers
+from shoal.runs.trainer import Trainer
 from shoal.runs.trust import check_own, seal_of
 from shoal.runs.videos import check_pictures
 from shoal.sampling.worker import Worker
@@ -241,7 +241,7 @@ class RLlibTrainer(Trainer):
             "timesteps_per_s": new / elapsed,
             "env_failures_total": self.env_failures_total,
             **self._runners(),
-            "timers": timers(elapsed, _seconds(found)),
+            "timers": _seconds(found),
             "learner": _learner_numbers(found),
         }
 
@@ -420,6 +420,7 @@ def _configured(config: RLlibConfig, form: PlainForm, desk: str) -> tuple[Any, A
     kind: Any = _tqc() if config.rllib_name == "TQC" else _get_algorithm_class(config.rllib_name)
     theirs = kind.get_default_config()
     register_env(ENV_NAME, make_runner_env)
+    registry.pop("rllib-single-agent-env-v0", None)  # of another trainer in this process, which gymnasium warns of
     theirs.environment(
         ENV_NAME,
         env_config={"desk": desk},
@@ -514,7 +515,7 @@ def _learner_numbers(found: Mapping[str, Any]) -> dict[str, float]:
 def _seconds(found: Mapping[str, Any]) -> dict[str, float]:
     """Where RLlib says that an iteration's time went, as far as it says so."""
     told = found.get("timers", {})
-    names = {"sample": "env_runner_sampling_timer", "learn": "learner_update_timer"}
+    names = {"sample_s": "env_runner_sampling_timer", "learn_s": "learner_update_timer"}
     seconds = {ours: float(told[theirs]) for ours, theirs in names.items() if theirs in told}
     return {name: value for name, value in seconds.items() if math.isfinite(value)}
 

@@ -145,7 +145,7 @@ class RLlibConfig(AlgorithmConfig):
         """Keys that RLlib has nothing for, and keys that are right by themselves but not together."""
         found = super().conflicts()
         for key, instead in WITHOUT_COUNTERPART.items():
-            if key in self.model_fields_set and getattr(self, key) != type(self).model_fields[key].default:
+            if key in self.model_fields_set and self._asks_for(key):
                 more = f"; {instead}" if instead else ""
                 found.append(f"config.{key}: RLlib has no counterpart of it; leave it out{more}")
         for key in sorted(self.model.model_fields_set - {*MODEL_PASSED_ON, "sequence_max_len"}):
@@ -166,6 +166,13 @@ class RLlibConfig(AlgorithmConfig):
                 "rllib_config: {input_: [FOLDER]}"
             )
         return found
+
+    def _asks_for(self, key: str) -> bool:
+        """Whether a key that RLlib has nothing for is on; two of them are so by default, unless nobody says it."""
+        value = getattr(self, key)
+        if key in ("normalize_rewards", "restore_episodes"):
+            return bool(value)
+        return bool(value) and value != type(self).model_fields[key].default
 
     def _ability_conflicts(self) -> list[str]:
         """Memory is refused with the other keys of `model`, and RLlib has learners of its own."""

@@ -174,7 +174,7 @@ class Trainer(metaclass=TrainerType):
             "timesteps_per_s": step.timesteps / elapsed,
             "env_failures_total": self.env_failures_total,
             **self._layout(step, elapsed),
-            "timers": timers(elapsed, step.timers),
+            "timers": _timers(elapsed, step.timers),
             "learner": {**step.stats, **exploration},
         }
         self.curriculum.report(result)
@@ -547,7 +547,7 @@ def _sorted_out(
     return config, env
 
 
-def timers(elapsed: float, spent: Mapping[str, float]) -> dict[str, float]:
+def _timers(elapsed: float, spent: Mapping[str, float]) -> dict[str, float]:
     """Seconds of an iteration's parts, and their shares of the whole."""
     seconds = {f"{name}_s": time for name, time in spent.items()}
     return seconds | {f"{name}_share": time / elapsed for name, time in spent.items()}
