@@ -67,6 +67,7 @@ MODULE = "learner_group/learner/rl_module/default_policy"  # in that
 LOOK_S = 0.5  # between two looks at the desk
 PATIENCE_S = 60.0  # without a step, after which that is told; as often again
 ENV_NAME = "shoal"
+LONGEST_CAUSE = 600  # characters of a message of RLlib's
 
 
 def check_installed(run: str) -> None:
@@ -199,7 +200,7 @@ class RLlibTrainer(Trainer):
         self._desk = desk.remote(cloudpickle.dumps(plan))
         self._closing.callback(session.ray.kill, self._desk)
         session.ray.get(self._desk.take.remote())  # it must be there before a runner looks for it
-        with _causes_shown(f"RLlib's {config.rllib_name} cannot start"):
+        with _causes_shown(f"RLlib's {config.rllib_name} cannot start", is_start=True):
             self._algo = self._closing.enter_context(_built(config, self._form, name))
         step = self._algo.training_step
 
@@ -487,7 +488,7 @@ def _check_more(config: RLlibConfig, ray: Any) -> None:
 
 
 @contextlib.contextmanager
-def _causes_shown(what: str) -> Iterator[None]:
+def _causes_shown(what: str, is_start: bool = False) -> Iterator[None]:
     """Tell an error of RLlib's, or of a process of its, by the cause at the bottom of it."""
     try:
         yield
@@ -497,12 +498,16 @@ def _causes_shown(what: str) -> Iterator[None]:
         cause: BaseException = error
         while (below := getattr(cause, "cause", None) or cause.__cause__) is not None and below is not cause:
             cause = below
-        raise ShoalError(f"{what}: {type(cause).__name__}: {_last_line(str(cause))}") from error
+        # What RLlib refuses, the user repairs in the configuration.
+        kind = ConfigError if is_start and isinstance(cause, ValueError) else ShoalError
+        raise kind(f"{what}: {type(cause).__name__}: {_in_short(str(cause))}") from error
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+def _in_short(text: str) -> str:
+    """A message on one line, without RLlib's advice to turn its checks off."""
+    lines = [line.strip() for line in text.partition("To suppress all validation errors")[0].splitlines()]
+    joined = " ".join(line for line in lines if line) or "no reason given"
+    return joined if len(joined) <= LONGEST_CAUSE else f"{joined[:LONGEST_CAUSE]}..."
 
 
 def _learner_numbers(found: Mapping[str, Any]) -> dict[str, float]:

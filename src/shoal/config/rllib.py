@@ -115,6 +115,7 @@ class RLlibConfig(AlgorithmConfig):
     rllib_name: ClassVar[str] = ""
     learns_offline: ClassVar[bool] = False  # from recorded experience, not from environments
     actions: ClassVar[tuple[str, ...]] = ()  # kinds of action spaces that it takes; empty: all
+    lr_keys: ClassVar[tuple[str, ...]] = ()  # its learning rates, where RLlib refuses a common one
 
     rllib_config: FreeMapping = {}
     """RLlib's own keys, by its names, set last: {entropy_coeff: 0.01, min_time_s_per_iteration: 2}.
@@ -191,6 +192,9 @@ def in_rllibs_words(config: RLlibConfig) -> dict[str, Any]:
     said["num_learners"] = config.num_learners if config.num_learners > 1 else 0
     if "train_batch_size_per_learner" in said:
         said["train_batch_size_per_learner"] = max(1, config.train_batch_size // config.num_learners)
+    if config.lr_keys:
+        said |= dict.fromkeys(config.lr_keys, said["lr"]) if "lr" in said else {}
+        said["lr"] = None
     return {**said, **config.rllib_config}
 
 
@@ -236,6 +240,7 @@ class SACInRLlib(RLlibConfig):
     """RLlib's soft actor-critic."""
 
     rllib_name = "SAC"
+    lr_keys = ("actor_lr", "critic_lr", "alpha_lr")
     learns_from_replay = True
     actions = ("Box", "Discrete")
 
@@ -244,6 +249,7 @@ class TQCInRLlib(RLlibConfig):
     """RLlib's truncated quantile critics (Kuznetsov et al. 2020)."""
 
     rllib_name = "TQC"
+    lr_keys = ("actor_lr", "critic_lr", "alpha_lr")
     learns_from_replay = True
     actions = ("Box",)
 
@@ -252,6 +258,7 @@ class DreamerV3InRLlib(RLlibConfig):
     """RLlib's learning in a world model (Hafner et al. 2023)."""
 
     rllib_name = "DreamerV3"
+    lr_keys = ("world_model_lr", "actor_lr", "critic_lr")
     learns_from_replay = True
     actions = ("Box", "Discrete")
 
@@ -274,6 +281,7 @@ class CQLInRLlib(RLlibConfig):
     """RLlib's conservative Q-learning from recorded episodes (Kumar et al. 2020)."""
 
     rllib_name = "CQL"
+    lr_keys = ("actor_lr", "critic_lr", "alpha_lr")
     learns_offline = True
     actions = ("Box",)
 
@@ -282,5 +290,6 @@ class IQLInRLlib(RLlibConfig):
     """RLlib's implicit Q-learning from recorded episodes (Kostrikov et al. 2021)."""
 
     rllib_name = "IQL"
+    lr_keys = ("actor_lr", "critic_lr", "value_lr")
     learns_offline = True
     actions = ("Box",)

@@ -83,6 +83,18 @@ def test_rllibs_own_keys_come_last() -> None:
     assert words["entropy_coeff"] == 0.01
 
 
+def test_one_learning_rate_is_all_of_those_that_rllib_has_several_of() -> None:
+    config = algorithm_config("rllib:SAC", {"env": "Pendulum-v1", "lr": 1e-4})
+    assert isinstance(config, RLlibConfig)
+    words = in_rllibs_words(config)
+    assert words["lr"] is None
+    assert words["actor_lr"] == words["critic_lr"] == words["alpha_lr"] == 1e-4
+    usual = algorithm_config("rllib:CQL", {"env": "Pendulum-v1", "rllib_config": {"input_": ["data"]}})
+    assert isinstance(usual, RLlibConfig)
+    assert in_rllibs_words(usual)["lr"] is None, "RLlib's own default for it is one that RLlib refuses"
+    assert "actor_lr" not in in_rllibs_words(usual)
+
+
 def test_only_the_networks_keys_that_were_set_are_passed_on() -> None:
     assert network_in_rllibs_words(impala()) == {}
     assert network_in_rllibs_words(impala(model={"fcnet_hiddens": [32, 32]})) == {"fcnet_hiddens": [32, 32]}
