@@ -27,7 +27,7 @@ test-slow: $(SEARCHERS)
 
 # RLlib pins gymnasium, so its tests have an environment of their own; where that cannot be made, they are left out.
 test-rllib: $(RLLIB)/.installed
-	test ! -x $(RLLIB)/bin/pytest || PYTHONPATH=src $(RLLIB)/bin/python -m pytest tests/rllib --durations 20
+	test ! -x $(RLLIB)/bin/pytest || PYTHONPATH=src $(RLLIB)/bin/python -m pytest -p no:cacheprovider tests/rllib --durations 20
 
 # torch comes first and alone: a resolver that meets it late has fetched other versions of it by then.
 $(RLLIB)/.installed: tests/rllib/requirements.txt

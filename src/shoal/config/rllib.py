@@ -115,6 +115,7 @@ class RLlibConfig(AlgorithmConfig):
     rllib_name: ClassVar[str] = ""
     learns_offline: ClassVar[bool] = False  # from recorded experience, not from environments
     actions: ClassVar[tuple[str, ...]] = ()  # kinds of action spaces that it takes; empty: all
+    has_memory: ClassVar[bool] = False  # its policy carries a state from step to step, which our evaluation cannot
     lr_keys: ClassVar[tuple[str, ...]] = ()  # its learning rates, where RLlib refuses a common one
 
     rllib_config: FreeMapping = {}
@@ -154,6 +155,11 @@ class RLlibConfig(AlgorithmConfig):
                 found.append(f"config.model.{key}: RLlib's default networks do not have it here; leave it out")
         if self.framework == "numpy":
             found.append("config.framework: RLlib's networks are of PyTorch; leave it out")
+        if self.has_memory and self.evaluation_interval is not None:
+            found.append(
+                f"config.evaluation_interval: the policy of rllib:{self.rllib_name} has a memory, which shoal's "
+                "evaluation cannot carry; leave it out"
+            )
         if self.num_workers == "auto":
             found.append("config.num_workers: auto measures shoal's own sampling; give rllib: runs a number")
         for key in self.rllib_config:
@@ -258,6 +264,7 @@ class DreamerV3InRLlib(RLlibConfig):
     """RLlib's learning in a world model (Hafner et al. 2023)."""
 
     rllib_name = "DreamerV3"
+    has_memory = True
     lr_keys = ("world_model_lr", "actor_lr", "critic_lr")
     learns_from_replay = True
     actions = ("Box", "Discrete")

@@ -152,6 +152,7 @@ def test_other_keys_that_cannot_be_are_refused() -> None:
     assert "present API stack" in problems("rllib:PPO", rllib_config={"enable_rl_module_and_learner": False})[0]
     assert "rllib_config: {input_: [FOLDER]}" in problems("rllib:BC")[0]
     assert "unknown key" in problems("rllib:PPO", entropy=1)[0]
+    assert "has a memory" in problems("rllib:DreamerV3", evaluation_interval=1)[0]
 
 
 def test_an_algorithm_that_rllib_has_not_is_refused_with_those_that_it_has() -> None:
