@@ -214,7 +214,8 @@ class RLlibTrainer(Trainer):
         """One iteration of RLlib's, or as many as it takes until there is a step."""
         self._check_going()
         start = perf_counter()
-        told_at, new = monotonic(), 0
+        told_at: float | None = None
+        new = 0
         limit = 1 if not are_limited(os.environ) and not self._form.is_image else None
         with self._thread_pools.limit(limits=limit), _causes_shown(f"RLlib's {self.config.rllib_name} failed"):
             while not new:
@@ -349,6 +350,8 @@ class RLlibTrainer(Trainer):
         report: Report = self.ray.get(self._desk.take.remote())
         self._told += report.episodes
         self._failed += report.incidents
+        if report.crash:
+            raise WorkerError(f"RLlib's {self.config.rllib_name} failed in a worker: {_in_short(report.crash)}")
         if report.end:
             error = EnvError(report.end)
             error.incidents = self._failed
@@ -364,10 +367,12 @@ class RLlibTrainer(Trainer):
             "num_remote_worker_restarts": group.num_remote_worker_restarts(),
         }
 
-    def _explain_empty(self, told_at: float) -> float:
-        """Tell of an iteration that RLlib has ended without a step and without an error; when it was told."""
+    def _explain_empty(self, told_at: float | None) -> float:
+        """Tell of iterations that RLlib has ended without a step and without an error; when that began, or was told."""
         runners = self._runners()
-        if not self.config.worker_count or monotonic() < told_at + PATIENCE_S:
+        if told_at is None or not self.config.worker_count:
+            return monotonic()
+        if monotonic() < told_at + PATIENCE_S:
             return told_at
         alive = runners["num_healthy_workers"]
         if not alive:
@@ -431,8 +436,10 @@ def _configured(config: RLlibConfig, form: PlainForm, desk: str) -> tuple[Any, A
         clip_actions=False,
         disable_env_checking=True,
     )
-    # A slow environment is no lost one: who has a deadline for it says so with env_step_timeout_s.
-    settings = {"sample_timeout_s": None, "log_level": "ERROR", **in_rllibs_words(config)}
+    # A slow environment is no lost one: who has a deadline for it says so with env_step_timeout_s. A runner that fails
+    # ends after this delay, by default a minute, and nobody hears of it before.
+    ours = {"sample_timeout_s": None, "delay_between_env_runner_restarts_s": 1.0, "log_level": "ERROR"}
+    settings = {**ours, **in_rllibs_words(config)}
     unknown = [name for name in settings if not hasattr(theirs, name)]
     if unknown:
         close = nearest(unknown[0], [name for name in vars(theirs) if not name.startswith("_")])

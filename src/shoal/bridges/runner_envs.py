@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -39,7 +40,8 @@ class Report:
 
     episodes: list[Episode]
     incidents: list[Incident]
-    end: str  # why an environment gave up; empty: none did
+    end: str = ""  # why an environment gave up; empty: none did
+    crash: str = ""  # what RLlib itself failed with in a runner; empty: nothing
 
 
 class Desk:
@@ -47,21 +49,36 @@ class Desk:
 
     def __init__(self, plan: bytes) -> None:
         self._plan = plan
-        self._report = Report([], [], "")
+        self._report = Report([], [])
 
     def plan(self) -> bytes:
         """The plan of the runners, as cloudpickle has it: the user's modules are found only where it is opened."""
         return self._plan
 
-    def tell(self, episodes: list[Episode], incidents: list[Incident], end: str = "") -> None:
-        """Hear of episodes and failures; `end` says why an environment will not go on."""
-        before = self._report
-        self._report = Report(before.episodes + episodes, before.incidents + incidents, before.end or end)
+    def tell(self, episodes: list[Episode], incidents: list[Incident], end: str = "", crash: str = "") -> None:
+        """Hear of episodes and failures; `end` and `crash` say why it cannot go on."""
+        old = self._report
+        self._report = Report(old.episodes + episodes, old.incidents + incidents, old.end or end, old.crash or crash)
 
     def take(self) -> Report:
         """What was told since the last time."""
-        report, self._report = self._report, Report([], [], self._report.end)
+        report = self._report
+        self._report = replace(report, episodes=[], incidents=[])
         return report
+
+
+class CrashReporter(logging.Handler):
+    """Passes on to the desk what RLlib only logs before it ends a runner: the error that the runner failed with."""
+
+    def __init__(self, desk: Any) -> None:
+        super().__init__(logging.ERROR)
+        self._desk = desk
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell of a record that has an exception."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            self._desk.tell.remote([], [], "", f"{type(error).__name__}: {error}")
 
 
 class RunnerEnv(gym.Env[Array, Any]):
@@ -161,4 +178,7 @@ def make_runner_env(context: Any) -> RunnerEnv:
     count = plan.config.envs_per_worker
     place = next(context.setdefault("made", itertools.count())) % count
     runner = int(context.worker_index or 0)
+    rllib = logging.getLogger("ray.rllib")
+    if runner and not any(isinstance(handler, CrashReporter) for handler in rllib.handlers):
+        rllib.addHandler(CrashReporter(desk))
     return RunnerEnv(plan, desk, runner, max(runner - 1, 0) * count + place)
