@@ -28,7 +28,7 @@ from threadpoolctl import ThreadpoolController
 
 from shoal.bridges.module_policy import ModulePolicy
 from shoal.bridges.plain_spaces import PlainForm
-from shoal.bridges.runner_envs import Desk, Report, RunnerPlan, make_runner_env
+from shoal.bridges.runner_envs import Desk, DeskReport, RunnerPlan, make_runner_env
 from shoal.config.algorithms import RLLIB, rllib_algorithms
 from shoal.config.changing import unchecked
 from shoal.config.layout import layout_of
@@ -347,7 +347,7 @@ class RLlibTrainer(Trainer):
         if not at_once and monotonic() < self._looked_at + LOOK_S:
             return
         self._looked_at = monotonic()
-        report: Report = self.ray.get(self._desk.take.remote())
+        report: DeskReport = self.ray.get(self._desk.take.remote())
         self._told += report.episodes
         self._failed += report.incidents
         if report.crash:

@@ -35,7 +35,7 @@ class RunnerPlan:
 
 
 @dataclass(frozen=True)
-class Report:
+class DeskReport:
     """What the desk has heard since it was last asked."""
 
     episodes: list[Episode]
@@ -49,7 +49,7 @@ class Desk:
 
     def __init__(self, plan: bytes) -> None:
         self._plan = plan
-        self._report = Report([], [])
+        self._report = DeskReport([], [])
 
     def plan(self) -> bytes:
         """The plan of the runners, as cloudpickle has it: the user's modules are found only where it is opened."""
@@ -58,9 +58,11 @@ class Desk:
     def tell(self, episodes: list[Episode], incidents: list[Incident], end: str = "", crash: str = "") -> None:
         """Hear of episodes and failures; `end` and `crash` say why it cannot go on."""
         old = self._report
-        self._report = Report(old.episodes + episodes, old.incidents + incidents, old.end or end, old.crash or crash)
+        self._report = DeskReport(
+            old.episodes + episodes, old.incidents + incidents, old.end or end, old.crash or crash
+        )
 
-    def take(self) -> Report:
+    def take(self) -> DeskReport:
         """What was told since the last time."""
         report = self._report
         self._report = replace(report, episodes=[], incidents=[])

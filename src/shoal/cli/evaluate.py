@@ -77,7 +77,6 @@ def evaluate(
     run_name: str | None,
     env: str | None,
     results_dir: str | None,
-    trust: bool,
 ) -> None:
     """Run a trained agent without learning, with the algorithm, environment and settings of its checkpoint.
 
@@ -101,17 +100,11 @@ def evaluate(
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
     from shoal.runs.resuming import experiment_of
 
-    if trust:
-        from shoal.runs.trust import trust_all
-
-        trust_all()
     streams = guard_streams()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     experiment, user_code = experiment_of(checkpoint.experiment_tree)
     _check_same("--run", algorithm_name(run_name), experiment.run)
     _check_same("--env", env, env_text(experiment.config.env))
-    if num_workers and experiment.config.policy:
-        raise ConfigError(f"--num-workers: a policy of {experiment.run} is evaluated in this process; leave it out")
     file = _read(cases, experiment.config)
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     recording = RecordingOptions(trajectories is not None, None if video is None else video.absolute(), shown)
@@ -193,6 +186,8 @@ def _setup(
     from shoal.parallel.start import start_evaluators
     from shoal.runs.evaluation import EvaluationSetup
 
+    if num_workers and config.policy:
+        raise ConfigError("--num-workers: a policy of RLlib's is evaluated in this process; leave it out")
     config = unchecked(without_gpu(config), num_workers=0, num_learners=1, evaluation_num_workers=num_workers)
     return EvaluationSetup(config, maker, policy, start_evaluators(config, policy, maker.user_code, None, closing))
 

@@ -88,7 +88,15 @@ def where_option() -> Callable[[T], T]:
 
 def trust_option() -> Callable[[T], T]:
     """`--trust`, for commands that may read a checkpoint with pickles in it."""
-    return click.option("--trust", is_flag=True, help="Read also a checkpoint with pickled data of somebody else's.")
+
+    def trusted(_: click.Context, __: click.Parameter, is_set: bool) -> None:
+        if is_set:
+            from shoal.runs.trust import trust_all
+
+            trust_all()
+
+    words = "Read also a checkpoint with pickled data of somebody else's."
+    return click.option("--trust", is_flag=True, expose_value=False, callback=trusted, help=words)
 
 
 class Command(click.Command):

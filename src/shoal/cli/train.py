@@ -237,9 +237,7 @@ def _overrides(flags: Mapping[str, Any], sets: Sequence[str]) -> list[tuple[str,
 @where_option()
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
 @trust_option()
-def resume(
-    run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, quiet: bool, trust: bool
-) -> None:
+def resume(run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, quiet: bool) -> None:
     """Continue RUN (a folder, or the NAME of an experiment: its newest run) from its newest good checkpoint.
 
     The NAME of a sweep stands for its best trial. --set changes settings that may change during a run.
@@ -252,10 +250,6 @@ def resume(
     from shoal.cli.run_view import follow
     from shoal.runs.run import Run
 
-    if trust:
-        from shoal.runs.trust import trust_all
-
-        trust_all()
     follow(Run.resume(found_run(run, results_dir, is_trained=False), dict(overrides)), quiet)
 
 
