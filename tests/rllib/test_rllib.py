@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import shoal
 from shoal.cli.main import main
 from shoal.config.algorithms import RLLIB, rllib_algorithms
-from shoal.errors import CheckpointError, ConfigError, EnvError
+from shoal.errors import CheckpointError, ConfigError, EnvError, WorkerError
 from shoal.runs.trainer import TRAINERS
 
 HERE = Path(__file__).parent
@@ -118,6 +118,16 @@ def test_an_environment_that_fails_ends_the_run_with_its_own_error(home: Path) -
     assert "max_env_failures is 5" in str(caught.value)
     (incidents,) = home.glob("f/*/incidents.jsonl")
     assert "diverged" in incidents.read_text()
+
+
+def test_what_fails_in_a_worker_of_rllibs_is_told() -> None:
+    def failing(**_: Any) -> None:
+        raise ZeroDivisionError("the callback divides by zero")
+
+    settings = {**QUICK_PPO["rllib_config"], "callbacks_on_sample_end": failing}
+    with start("rllib:PPO", **{**QUICK_PPO, "num_workers": 1, "rllib_config": settings}) as trainer:
+        with pytest.raises(WorkerError, match="ZeroDivisionError: the callback divides by zero"):
+            trainer.train()
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ ONLY_IF_SET = (
 WITHOUT_COUNTERPART = {
     "env_task_fn": "",
     "curriculum": "",
-    "callbacks": "RLlib's own are rllib_config: {callbacks_class: ...}, in Python",
+    "callbacks": "",
     "sample_async": "IMPALA and APPO sample meanwhile anyway",
     "straggler_quorum": "",
     "clip_rewards": "wrap the environment: wrappers: [ClipReward]",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from shoal.bridges.plain_spaces import PlainForm
-from shoal.bridges.runner_envs import Desk, RunnerEnv, RunnerPlan
+from shoal.bridges.runner_envs import CrashReporter, Desk, RunnerEnv, RunnerPlan
 from shoal.config.experiment import algorithm_config
 from shoal.config.rllib import RLlibConfig
 from shoal.envs.making import maker_of
@@ -163,6 +164,19 @@ def test_a_failing_environment_never_raises_and_its_cause_is_told() -> None:
     assert len(report.incidents) == 4
     assert ends == 20, "it goes on to end episodes until somebody reads of it"
     env.close()
+
+
+def test_what_rllib_only_logs_before_it_ends_a_runner_is_told() -> None:
+    answers = Answers()
+    logger = logging.Logger("ray.rllib.of.a.test")
+    logger.addHandler(CrashReporter(answers))
+    logger.error("no exception")
+    assert answers.desk.take().crash == ""
+    try:
+        raise ModuleNotFoundError("No module named 'msgpack_numpy'")
+    except ModuleNotFoundError:
+        logger.exception("Worker exception caught during `apply()`")
+    assert answers.desk.take().crash == "ModuleNotFoundError: No module named 'msgpack_numpy'"
 
 
 def test_an_environment_that_cannot_be_made_is_told() -> None:
