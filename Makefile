@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 SEARCHERS := .venv/.searchers
 RLLIB := .venvs/rllib-tests
 
-.PHONY: setup train test test-slow test-rllib test-all lint format dist bench clean
+.PHONY: setup train test test-slow test-rllib test-all lint format dist docs bench clean
 
 setup: $(STAMP)
 
@@ -67,6 +67,11 @@ dist: setup
 		.venvs/dist/bin/shoal --version && \
 		.venvs/dist/bin/shoal train CartPole-v1 --stop timesteps_total=8000 --results-dir .venvs/dist/results || exit 1; \
 	done
+
+# The documentation as pages that need no network, in build/docs; a warning is an error.
+docs: setup
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
 
 bench: setup
 	$(BIN)/python benchmarks/throughput.py

@@ -125,9 +125,10 @@ def test_what_fails_in_a_worker_of_rllibs_is_told() -> None:
         raise ZeroDivisionError("the callback divides by zero")
 
     settings = {**QUICK_PPO["rllib_config"], "callbacks_on_sample_end": failing}
-    with start("rllib:PPO", **{**QUICK_PPO, "num_workers": 1, "rllib_config": settings}) as trainer:
-        with pytest.raises(WorkerError, match="ZeroDivisionError: the callback divides by zero"):
-            trainer.train()
+    told = "ZeroDivisionError: the callback divides by zero"
+    config = {**QUICK_PPO, "num_workers": 1, "rllib_config": settings}
+    with start("rllib:PPO", **config) as trainer, pytest.raises(WorkerError, match=told):
+        trainer.train()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""The documentation: it is made without a warning, needs no network, and says what is so."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal.cluster.exit_codes import HEAD_FAILED, NODE_LOST
+from shoal.machine.signals import RESUME_ME
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SHOAL = str(Path(sys.executable).with_name("shoal"))
+NAMED = re.compile(r"`([\w/]+\.py)`: `([\w.]+)`")
+PAGES = [(DOCS / page).read_text() for page in ("ppo_trpo_dqn.md", "tour.md")]
+PLACES = sorted({found for page in PAGES for found in NAMED.findall(page)})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sphinx")
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(folder / "read")]
+    done = subprocess.run([*words, str(DOCS), str(folder / "html")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+@pytest.mark.slow
+def test_the_site_is_made_and_fetches_nothing(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        fetched = re.findall(r'<(?:script|img|iframe)[^>]* src="(https?:[^"]*)"', page.read_text())
+        fetched += re.findall(r'<link[^>]* rel="stylesheet"[^>]* href="(https?:[^"]*)"', page.read_text())
+        assert not fetched, page
+    assert "CartPole" in (site / "searchindex.js").read_text() or "cartpole" in (site / "searchindex.js").read_text()
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_key_command_and_name(site: Path) -> None:
+    import shoal
+    from shoal.cli.main import COMMANDS
+    from shoal.config.reference import config_rows
+
+    settings = (site / "reference" / "settings.html").read_text()
+    assert all(row.key in settings for run in ("PPO", "SAC") for row in config_rows(run))
+    commands = (site / "reference" / "commands.html").read_text()
+    assert all(f"shoal {name}" in commands for name in COMMANDS)
+    python = (site / "reference" / "python.html").read_text()
+    assert all(name in python for name in shoal.__all__ if name[0].isupper() and "_" not in name)
+
+
+@pytest.mark.parametrize(("file", "name"), PLACES, ids=lambda text: text)
+def test_the_code_that_pages_point_at_is_there(file: str, name: str) -> None:
+    nodes: list[ast.stmt] = ast.parse((ROOT / "src" / "shoal" / file).read_text()).body
+    for part in name.split("."):
+        (found,) = (node for node in nodes if getattr(node, "name", None) == part)
+        nodes = getattr(found, "body", [])
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", (DOCS / "exit_codes.md").read_text(), re.MULTILINE)}
+    assert {0, 1, 2, HEAD_FAILED, NODE_LOST, RESUME_ME, 129, 130, 143} <= codes
+
+
+def programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["checkpoints.md", "start/reading_results.md"])
+def test_the_programs_of_a_page_run(page: str, tmp_path: Path) -> None:
+    run_programs(page, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_program_with_workers_runs(tmp_path: Path) -> None:
+    run_programs("same_result.md", tmp_path)
+
+
+def run_programs(page: str, folder: Path) -> None:
+    assert programs(page)
+    for program in programs(page):
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_first_pages_end_well(tmp_path: Path) -> None:
+    """A newcomer types them in this order."""
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    for page in ("first_run", "own_simulator", "laptop_to_cluster"):
+        text = (DOCS / "start" / f"{page}.md").read_text()
+        for block in programs(f"start/{page}.md"):
+            (tmp_path / "room.py").write_text(block)
+        for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            (tmp_path / "first.yml").write_text(block)
+        for line in re.findall(r"^ {4}(shoal .*)$", text, re.MULTILINE):
+            words = [SHOAL, *shlex.split(line)[1:]]
+            done = subprocess.run(
+                words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False
+            )
+            assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
