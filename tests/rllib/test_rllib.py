@@ -156,12 +156,12 @@ def test_imitation_learns_from_what_another_run_has_recorded(home: Path) -> None
     recording = {
         **SMALL,
         "batch_mode": "complete_episodes",
-        "num_workers": 1,
         "rllib_config": {"output": str(home / "data"), "minibatch_size": 100, "num_epochs": 2},
     }
     with start("rllib:PPO", **recording) as trainer:
         trainer.train()
-    files = {"input_": [str(folder) for folder in (home / "data").glob("*/*")], "dataset_num_iters_per_learner": 1}
+    folders = [str(folder) for folder in (home / "data").glob("*/*")]
+    files = {"input_": folders, "input_read_episodes": True, "dataset_num_iters_per_learner": 1}
     with start("rllib:BC", **{**SMALL, "train_batch_size": 32, "rllib_config": files}) as trainer:
         result = trainer.train()
         assert result["timesteps_total"] > 0

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -68,6 +69,7 @@ LOOK_S = 0.5  # between two looks at the desk
 PATIENCE_S = 60.0  # without a step, after which that is told; as often again
 ENV_NAME = "shoal"
 LONGEST_CAUSE = 600  # characters of a message of RLlib's
+FIRST_ERROR = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception): .*)$", re.MULTILINE)
 
 
 def check_installed(run: str) -> None:
@@ -369,23 +371,18 @@ class RLlibTrainer(Trainer):
 
     def _explain_empty(self, told_at: float | None) -> float:
         """Tell of iterations that RLlib has ended without a step and without an error; when that began, or was told."""
-        runners = self._runners()
-        if told_at is None or not self.config.worker_count:
-            return monotonic()
-        if monotonic() < told_at + PATIENCE_S:
-            return told_at
-        alive = runners["num_healthy_workers"]
+        if told_at is None or monotonic() < told_at + PATIENCE_S:
+            return told_at or monotonic()
+        count, alive = self.config.worker_count, self._runners().get("num_healthy_workers", 0)
+        silence = f"RLlib's {self.config.rllib_name} has taken no step for {PATIENCE_S:.0f} s"
+        if not count:
+            raise ShoalError(f"{silence}, and told no error; look at the data or at the keys of rllib_config")
         if not alive:
             raise WorkerError(
-                f"RLlib has had no step for {PATIENCE_S:.0f} s and none of its {self.config.worker_count} workers is "
-                "left; an environment that crashes its process needs env_isolation: process"
+                f"{silence}, and none of its {count} workers is left; an environment that crashes its process needs "
+                "env_isolation: process"
             )
-        log.warning(
-            "RLlib has had no step for %.0f s; %d of %d workers are alive, and their environments are at it",
-            PATIENCE_S,
-            alive,
-            self.config.worker_count,
-        )
+        log.warning("%s; %d of %d workers are alive, and their environments are at it", silence, alive, count)
         return monotonic()
 
     @property
@@ -507,7 +504,9 @@ def _causes_shown(what: str, is_start: bool = False) -> Iterator[None]:
             cause = below
         # What RLlib refuses, the user repairs in the configuration.
         kind = ConfigError if is_start and isinstance(cause, ValueError) else ShoalError
-        raise kind(f"{what}: {type(cause).__name__}: {_in_short(str(cause))}") from error
+        told = FIRST_ERROR.search(getattr(error, "traceback_str", ""))  # of a task of Ray's, which keeps text alone
+        reason = told[1] if told else f"{type(cause).__name__}: {cause}"
+        raise kind(f"{what}: {_in_short(reason)}") from error
 
 
 def _in_short(text: str) -> str:
