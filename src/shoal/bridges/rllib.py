@@ -339,7 +339,7 @@ class RLlibTrainer(Trainer):
 
     def _steps_of(self, found: Mapping[str, Any]) -> int:
         """RLlib's count of steps: those sampled, or where it learns from recorded episodes those learned from."""
-        if not self.config.learns_offline:
+        if not self.config.learns_recorded:
             return int(found.get("env_runners", {}).get("num_env_steps_sampled_lifetime", self._steps_seen))
         learner = found.get("learners", {}).get("default_policy", {})
         return int(learner.get("num_module_steps_trained_lifetime", self._steps_seen))

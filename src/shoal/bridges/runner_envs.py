@@ -135,7 +135,11 @@ class RunnerEnv(gym.Env[Array, Any]):
             self._worker = None
 
     def _make(self) -> Worker:
-        config = unchecked(self._plan.config, num_envs_per_worker=1, callbacks=None)
+        config = self._plan.config
+        pace = config.env_resets_per_s
+        config = unchecked(
+            config, num_envs_per_worker=1, env_resets_per_s=None if pace is None else pace / config.envs_per_worker
+        )
         return Worker(
             config,
             self._plan.maker,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from shoal.config.fields import FreeMapping
+from shoal.config.layout import cpus_per_worker
 from shoal.config.settings import AlgorithmConfig
 
 PASSED_ON = {
@@ -48,25 +49,49 @@ ONLY_IF_SET = (
 )
 """Keys of learning whose default is RLlib's own, not ours."""
 
-WITHOUT_COUNTERPART = {
-    "env_task_fn": "",
-    "curriculum": "",
-    "callbacks": "",
+READ_HERE = (
+    "env",
+    "env_ranks",
+    "max_concurrent_envs",
+    "env_resets_per_s",
+    "env_config",
+    "wrappers",
+    "preprocessor_pref",
+    "max_env_failures",
+    "env_isolation",
+    "env_step_timeout_s",
+    "env_reset_timeout_s",
+    "env_memory_limit_mb",
+    "env_scratch_limit_mb",
+    "env_restart_delay_s",
+    "horizon",
+    "randomize",
+    "normalize_actions",
+    "clip_actions",
+    "framework",
+    "evaluation_interval",
+    "evaluation_duration",
+    "evaluation_duration_unit",
+    "evaluation_config",
+    "record_env",
+    "log_level",
+)
+"""Our keys that shoal itself reads: of environments, of evaluation and of the run."""
+
+WITHOUT_COUNTERPART = tuple(key for key in AlgorithmConfig.model_fields if key not in {*PASSED_ON, *READ_HERE, "model"})
+"""Our keys that RLlib has nothing for: all others, so that a new one is refused until somebody passes it on."""
+
+INSTEAD = {
     "sample_async": "IMPALA and APPO sample meanwhile anyway",
-    "straggler_quorum": "",
     "clip_rewards": "wrap the environment: wrappers: [ClipReward]",
     "normalize_rewards": "wrap the environment: wrappers: [NormalizeReward]",
     "observation_filter": "wrap the environment: wrappers: [NormalizeObservation]",
-    "squash_actions": "",
     "lr_schedule": "RLlib's own is rllib_config: {lr: [[0, 1e-3], [100000, 1e-4]]}",
-    "optimizer": "",
     "exploration_config": "RLlib's own are keys of rllib_config, such as epsilon of DQN",
     "evaluation_num_workers": "evaluation runs in the driver's process",
-    "evaluation_parallel_to_training": "",
-    "render_env": "",
     "restore_episodes": "a resumed run begins new episodes",
 }
-"""Our keys that RLlib has nothing for, with what to do instead where there is something."""
+"""What to do in place of some of them."""
 
 OURS = {theirs: ours for ours, theirs in PASSED_ON.items() if ours != theirs} | {
     "env": "env",
@@ -113,7 +138,7 @@ class RLlibConfig(AlgorithmConfig):
     more_exploration = "its own keys in config.rllib_config"
 
     rllib_name: ClassVar[str] = ""
-    learns_offline: ClassVar[bool] = False  # from recorded experience, not from environments
+    learns_recorded: ClassVar[bool] = False  # from recorded experience, not from environments
     actions: ClassVar[tuple[str, ...]] = ()  # kinds of action spaces that it takes; empty: all
     has_memory: ClassVar[bool] = False  # its policy carries a state from step to step, which our evaluation cannot
     lr_keys: ClassVar[tuple[str, ...]] = ()  # its learning rates, where RLlib refuses a common one
@@ -146,9 +171,9 @@ class RLlibConfig(AlgorithmConfig):
     def conflicts(self) -> list[str]:
         """Keys that RLlib has nothing for, and keys that are right by themselves but not together."""
         found = super().conflicts()
-        for key, instead in WITHOUT_COUNTERPART.items():
+        for key in WITHOUT_COUNTERPART:
             if key in self.model_fields_set and self._asks_for(key):
-                more = f"; {instead}" if instead else ""
+                more = f"; {INSTEAD[key]}" if key in INSTEAD else ""
                 found.append(f"config.{key}: RLlib has no counterpart of it; leave it out{more}")
         for key in sorted(self.model.model_fields_set - {*MODEL_PASSED_ON, "sequence_max_len"}):
             if getattr(self.model, key) != type(self.model).model_fields[key].default:
@@ -167,7 +192,7 @@ class RLlibConfig(AlgorithmConfig):
                 found.append(f"config.rllib_config.{key}: {FIXED[key]}; leave it out")
             elif key in OURS:
                 found.append(f"config.rllib_config.{key}: has a key of ours; write config.{OURS[key]}")
-        if self.learns_offline and "input_" not in self.rllib_config:
+        if self.learns_recorded and "input_" not in self.rllib_config:
             found.append(
                 f"config.rllib_config: rllib:{self.rllib_name} learns from recorded episodes; set "
                 "rllib_config: {input_: [FOLDER]}"
@@ -193,6 +218,7 @@ def in_rllibs_words(config: RLlibConfig) -> dict[str, Any]:
         if ours not in ONLY_IF_SET or ours in config.model_fields_set:
             said[theirs] = getattr(config, ours)
     said["num_envs_per_env_runner"] = config.envs_per_worker
+    said["num_cpus_per_env_runner"] = cpus_per_worker(config)
     # Of several learners each has its share; with one, it is the driver's own process, which RLlib counts as none.
     said["num_gpus_per_learner"] = config.num_gpus / config.num_learners
     said["num_learners"] = config.num_learners if config.num_learners > 1 else 0
@@ -274,14 +300,14 @@ class BCInRLlib(RLlibConfig):
     """RLlib's imitation of recorded episodes."""
 
     rllib_name = "BC"
-    learns_offline = True
+    learns_recorded = True
 
 
 class MARWILInRLlib(RLlibConfig):
     """RLlib's imitation weighted by advantages (Wang et al. 2018)."""
 
     rllib_name = "MARWIL"
-    learns_offline = True
+    learns_recorded = True
 
 
 class CQLInRLlib(RLlibConfig):
@@ -289,7 +315,7 @@ class CQLInRLlib(RLlibConfig):
 
     rllib_name = "CQL"
     lr_keys = ("actor_lr", "critic_lr", "alpha_lr")
-    learns_offline = True
+    learns_recorded = True
     actions = ("Box",)
 
 
@@ -298,5 +324,5 @@ class IQLInRLlib(RLlibConfig):
 
     rllib_name = "IQL"
     lr_keys = ("actor_lr", "critic_lr", "value_lr")
-    learns_offline = True
+    learns_recorded = True
     actions = ("Box",)

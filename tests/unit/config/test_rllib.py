@@ -15,9 +15,11 @@ from shoal.config.experiment import algorithm_config, algorithm_name, as_tree, c
 from shoal.config.layout import layout_of
 from shoal.config.rllib import (
     FIXED,
+    INSTEAD,
     MODEL_PASSED_ON,
     OURS,
     PASSED_ON,
+    READ_HERE,
     WITHOUT_COUNTERPART,
     RLlibConfig,
     in_rllibs_words,
@@ -50,7 +52,9 @@ def test_every_algorithm_has_a_configuration_that_knows_its_name(name: str) -> N
 
 def test_tables_name_keys_that_there_are() -> None:
     keys = AlgorithmConfig.model_fields.keys()
-    assert {*PASSED_ON, *WITHOUT_COUNTERPART} <= keys
+    assert {*PASSED_ON, *READ_HERE, *INSTEAD} <= keys
+    assert {*INSTEAD} <= {*WITHOUT_COUNTERPART}
+    assert not {*PASSED_ON} & {*READ_HERE}
     assert {*OURS.values()} <= keys
     assert {*MODEL_PASSED_ON} <= type(AlgorithmConfig().model).model_fields.keys()
     assert not {*PASSED_ON} & {*WITHOUT_COUNTERPART}
@@ -75,6 +79,7 @@ def test_what_is_set_is_passed_on_under_rllibs_names_and_what_is_not_is_left_to_
     }
     assert in_rllibs_words(impala())["num_learners"] == 0, "RLlib counts the driver's own as none"
     assert in_rllibs_words(impala(num_envs_per_worker=4))["num_envs_per_env_runner"] == 4
+    assert in_rllibs_words(impala(num_envs_per_worker=2, env_ranks=3))["num_cpus_per_env_runner"] == 6
 
 
 def test_rllibs_own_keys_come_last() -> None:
