@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.bridges.plain_spaces import PlainForm
 from shoal.data.streams import Stream, generator
+from shoal.errors import ConfigError
 from shoal.models.exploration import ByValue
 from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
@@ -71,6 +73,14 @@ class ModulePolicy(Policy):
     def filter(self) -> None:
         """RLlib's policies have none of ours."""
         return
+
+    def get_weights(self) -> dict[str, Array]:
+        """A copy of every parameter of the module, by RLlib's names."""
+        return {name: value.detach().cpu().numpy().copy() for name, value in self.module.named_parameters()}
+
+    def set_weights(self, weights: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
+        """Refused: RLlib's learner has the weights, and would not know."""
+        raise ConfigError("set_weights: the weights of a run of RLlib's are set by restore(checkpoint)")
 
     def actions(self, seen: Array, seed: int | None) -> NDArray[Any]:
         """Rows of actions for observations as RLlib sees them: by chance, from a seed, or the best."""
