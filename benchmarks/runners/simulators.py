@@ -64,3 +64,24 @@ class SleepingVector(VectorEnv[Any, Any, Any]):
         if self.sleep_s:
             time.sleep(self.sleep_s)
         return self.obs, np.asarray(actions, np.float32), self.never, self.never, {}
+
+
+class OfOwnPace(Sleeping):
+    """A simulator of each worker's own pace: that of the last waits ten times as long as that of the first."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        others = max(config.num_workers - 1, 1)
+        self.sleep_s *= 10 ** ((config.worker_index - 1) / others)
+
+
+class SlowPendulum(gym.Wrapper[Any, Any, Any, Any]):
+    """A pendulum whose every step takes `sleep_s`, as if a solver computed it."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(gym.make("Pendulum-v1"))
+        self.sleep_s = float(config.get("sleep_s", 0.0))
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        time.sleep(self.sleep_s)
+        return super().step(action)

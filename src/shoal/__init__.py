@@ -36,16 +36,18 @@ if TYPE_CHECKING:
     from shoal.models.torch_distributions import TorchDistributionWrapper
     from shoal.models.torch_memory import RecurrentNetwork
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
+    from shoal.reports.notebook import Results
     from shoal.runs.loaded_policy import LoadedPolicy as Policy
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
-    from shoal.runs.trainer import ARS, CEM, CMAES, DQN, ES, PPO, SAC, TRPO, Trainer
+    from shoal.runs.trainer import APPO, ARS, BC, CEM, CMAES, DQN, ES, MARWIL, PPO, SAC, TRPO, Trainer
     from shoal.sampling.callbacks import DefaultCallbacks
 
 _HOMES = {  # where each name comes from; after a colon, what it is called there
     "Trainer": "runs.trainer",
     "run": "runs.run",
     "pretty_print": "runs.printing",
+    "Results": "reports.notebook",
     "register_env": "envs.registry",
     "EnvContext": "envs.context",
     "Repeated": "envs.repeated",
@@ -70,11 +72,14 @@ _HOMES = {  # where each name comes from; after a colon, what it is called there
 }
 
 __all__ = [
+    "APPO",
     "ARS",
+    "BC",
     "CEM",
     "CMAES",
     "DQN",
     "ES",
+    "MARWIL",
     "MODEL_DEFAULTS",
     "PPO",
     "SAC",
@@ -91,6 +96,7 @@ __all__ = [
     "Policy",
     "RecurrentNetwork",
     "Repeated",
+    "Results",
     "ShoalError",
     "TaskSettableEnv",
     "TorchDistributionWrapper",

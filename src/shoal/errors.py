@@ -4,6 +4,7 @@ ShoalError
 ├── ConfigError            something the user said is wrong; all problems are listed at once
 │   ├── ModuleMissing      no module of that name can be found
 │   ├── AttributeMissing   the module is there, but has nothing of that name
+│   ├── NotTrusted         a stranger's run names code that nobody has allowed to run
 │   └── MissingMetric      no result of a sweep will ever have its metric
 ├── EnvError               an environment cannot be made, or failed too often
 │   └── EnvStartError      an environment never came to life
@@ -60,6 +61,10 @@ class ModuleMissing(ConfigError):
 
 class AttributeMissing(ConfigError):
     """The module is there, but has nothing of that name."""
+
+
+class NotTrusted(ConfigError):
+    """A stranger's run names code, which nobody has allowed to run."""
 
 
 class MissingMetric(ConfigError):

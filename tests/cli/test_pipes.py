@@ -21,7 +21,9 @@ def lines_of_iterations(text: str) -> list[int]:
 
 def test_one_plain_line_per_iteration(trained: tuple[Any, Any, Path]) -> None:
     desk, done, run = trained
-    first, making, *iterations, finished, reached, folder, saved, evaluate, further, curves = done.stdout.splitlines()
+    first, making, *iterations, finished, reached, folder, page, saved, evaluate, further, curves = (
+        done.stdout.splitlines()
+    )
     shown = f"~/{run.relative_to(desk.home)}"
     assert first == f"PPO CartPole-v1 in {shown}"
     assert making == "making 4 environments"
@@ -33,6 +35,7 @@ def test_one_plain_line_per_iteration(trained: tuple[Any, Any, Path]) -> None:
         last["episode_reward_mean"], rel=1e-3
     )
     assert folder == f"  run       {shown}"
+    assert page == f"  report    {shown}/report.html"
     assert saved == "  saved     checkpoint_000003"
     assert evaluate == f"  evaluate  shoal evaluate {shown}"
     assert further == f"  continue  shoal resume {shown} --stop timesteps_total=1536"
@@ -160,7 +163,7 @@ def test_quiet_prints_only_the_start_and_the_end(desk: Any, small: list[str]) ->
 def test_what_a_run_leaves(trained: tuple[Any, Any, Path]) -> None:
     _, _, run = trained
     visible = {path.name for path in run.iterdir() if not path.name.startswith((".", "events."))}
-    files = {"config.yaml", "experiment.json", "progress.csv", "result.json", "log.txt", "outcome.json"}
+    files = {"config.yaml", "experiment.json", "progress.csv", "result.json", "log.txt", "outcome.json", "report.html"}
     assert visible - {path.name for path in run.glob("evaluation_*.json")} == {*files, "checkpoint_000003"}
     assert len(list(run.glob("events.out.tfevents.*"))) == 1
     rows = [json.loads(line) for line in (run / "result.json").read_text().splitlines()]

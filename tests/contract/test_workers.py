@@ -413,6 +413,72 @@ def test_workers_that_sample_ahead_are_one_update_behind(num_workers) -> None:
         workers.stop()
 
 
+def finished(workers, count: int):
+    """So many fragments, of whichever workers; nobody who rests is asked for another."""
+    deadline = monotonic() + 120
+    samples = []
+    while len(samples) < count:
+        assert monotonic() < deadline
+        samples += workers.finished_fragments()
+    return samples
+
+
+def test_fragments_come_as_they_are_finished(begin, num_workers) -> None:
+    workers, expected = begin(), begin()
+    count = max(num_workers, 1)
+    assert workers.finished_fragments(wait=False) == []
+    workers.begin_fragments(6, version=7)
+    samples = finished(workers, count)
+    assert workers.oldest_pending_version is None
+    assert [sample.weights_version for sample in samples] == [7] * count
+    assert workers.finished_fragments() == [], "nothing else was asked for"
+    whole = expected.sample(6).batch
+    width = NUM_ENVS // count
+    for sample in samples:
+        assert sample.num_steps == 6 * width
+        columns = range(NUM_ENVS) if sample.batch.columns is None else sample.batch.columns
+        np.testing.assert_array_equal(sample.batch.actions, whole.actions[:, list(columns)])
+        np.testing.assert_array_equal(sample.batch.rewards, whole.rewards[:, list(columns)])
+
+
+def test_fragments_of_one_version_have_the_same_weights(begin, num_workers) -> None:
+    """Whoever begins while the learner is in the middle of an update has the weights of before it."""
+    workers = begin()
+    workers.policy.network.params[:] = 0
+    workers.policy.set_weights({"policy.bias": [0, 50, 0]})
+    workers.begin_fragments(3, version=1)
+    assert workers.oldest_pending_version == (1 if num_workers else None)
+    assert {int(action) for s in finished(workers, max(num_workers, 1)) for action in s.batch.actions.flat} == {1}
+    if num_workers:
+        workers.policy.set_weights({"policy.bias": [0, 0, 50]})
+        workers.begin_fragments(3, version=1)
+        assert {int(action) for s in finished(workers, 2) for action in s.batch.actions.flat} == {1}
+    workers.policy.set_weights({"policy.bias": [0, 0, 50]})
+    workers.begin_fragments(3, version=2)
+    assert {int(action) for s in finished(workers, max(num_workers, 1)) for action in s.batch.actions.flat} == {2}
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_worker_that_dies_with_its_fragment_is_replaced_and_begins_again() -> None:
+    workers = start(2)
+    try:
+        workers.begin_fragments(5, version=0)
+        finished(workers, 2)
+        kill_the_second(workers)
+        seen: set[int] = set()
+        deadline = monotonic() + 120
+        for version in range(1, 10_000):
+            workers.begin_fragments(5, version)
+            for sample in workers.finished_fragments():
+                seen |= {*sample.batch.columns.tolist()} if version > 1 else set()
+            if seen == set(range(NUM_ENVS)) and workers.num_remote_worker_restarts:
+                break
+            assert monotonic() < deadline
+        assert (workers.num_healthy_workers, workers.num_remote_worker_restarts) == (2, 1)
+    finally:
+        workers.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_saved_workers_that_sample_ahead_go_on_after_the_last_sample() -> None:

@@ -71,6 +71,7 @@ def test_every_shoal_command_ends_well(desk: Desk) -> None:
         "tune",
         "envs",
         "evaluate",
+        "report",
         "model",
         "runs",
         "resume",

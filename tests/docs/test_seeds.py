@@ -25,22 +25,6 @@ PAGES = {path.stem: path.read_text() for path in (ROOT / "docs" / "seeds").glob(
 EXAMPLES = ("custom.yml", "custom_env.py", "train_ppo.py")
 LAUNCHERS = ("mpirun", "aprun", "srun")
 HEADER = "| there | here | what changed, and why |\n|---|---|---|\n"
-GO = """
-import gymnasium as gym
-import numpy as np
-
-class Go9x9(gym.Env):
-    observation_space, action_space = gym.spaces.Box(-1, 1, (81,), np.float32), gym.spaces.Discrete(82)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.moves = 0
-        return np.zeros(81, np.float32), {}
-
-    def step(self, action):
-        self.moves += 1
-        return np.zeros(81, np.float32), 0.0, self.moves == 20, False, {}
-"""
 
 
 def typed(page: str) -> list[str]:
@@ -88,9 +72,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for text in PAGES.values():
         for name, block in re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             (tmp_path / name).write_text(block.replace("10000", "1"))
-    (tmp_path / "go9x9.py").write_text(GO)
+    for file in (ROOT / "examples" / "trpo").glob("go_*.py"):
+        shutil.copy(file, tmp_path)
     (tmp_path / "hosts.txt").write_text("n1\nn2\n")
-    (tmp_path / "modular_rl").mkdir()
+    (tmp_path / "examples" / "trpo").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "")  # a command that is given an address sets it in this process
     monkeypatch.chdir(tmp_path)
@@ -143,6 +128,10 @@ def test_training_lines_train(command: str, ray_variables: dict[str, str], desk:
     if "ALE/" in command:
         pytest.importorskip("ale_py")
         command += " --set config.train_batch_size=40 --set config.num_envs_per_worker=1"
+    if "go_env.py" in command:
+        opponent = "gnugo" if shutil.which("gnugo", path=f"{os.environ['PATH']}:/usr/games") else "random"
+        command = command.replace("train_batch_size=2000", "train_batch_size=20").replace("gnugo", opponent)
+        command += " --set config.num_envs_per_worker=1"
     command = re.sub(r"--num-workers \d+|--num-cpus \d+", lambda flag: shrunk(flag[0]), command)
     command = re.sub(r"--stop \S+", "", command)
     words = shlex.split(command.replace("--ray-address auto", f"--ray-address {ray_variables['RAY_ADDRESS']}"))

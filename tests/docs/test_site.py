@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SHOAL = str(Path(sys.executable).with_name("shoal"))
 NAMED = re.compile(r"`([\w/]+\.py)`: `([\w.]+)`")
-PAGES = [(DOCS / page).read_text() for page in ("ppo_trpo_dqn.md", "tour.md")]
+PAGES = [(DOCS / page).read_text() for page in ("ppo_trpo_dqn.md", "appo.md", "tour.md")]
 PLACES = sorted({found for page in PAGES for found in NAMED.findall(page)})
 
 

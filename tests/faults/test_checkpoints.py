@@ -190,7 +190,7 @@ def with_manifest(path: Path, **changes: object) -> None:
         ({"format": "1"}, "damaged"),
         ({"files": []}, "damaged"),
         ({"summary": None}, "damaged"),
-        ({"files": {}}, "is not what was saved"),
+        ({"files": {}}, "does not tell the size of"),
     ],
 )
 def test_a_well_signed_but_wrong_manifest_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -193,3 +194,37 @@ def test_weights_that_explode_do_not_crash_training(env: str) -> None:
         results = [trainer.train() for _ in range(3)]
     assert all(r["timesteps_this_iter"] == 256 for r in results)
     assert results[-1]["learner"]["refused_minibatches"] > 0
+
+
+class Climber(gymnasium.Env[Any, Any]):
+    """Leaves its space at its fifth step, and is then where nobody has said that it would be."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.height = 0.0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.height += 0.25
+        return np.array([0, self.height], np.float32), 1.0, self.height >= 2, False, {}
+
+
+def test_observations_outside_of_their_space_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"num_envs_per_worker": 2, "train_batch_size": 64, "num_sgd_iter": 1, "sgd_minibatch_size": 32}
+    with shoal.PPO(env=Climber, config=settings) as trainer:
+        for _ in range(3):
+            trainer.train()
+    told = [record.getMessage() for record in caplog.records if "its space is" in record.getMessage()]
+    assert told == [
+        "observation[1] was 1.75, and its space is from -1 to 1; training uses it as it is: widen the space, or scale "
+        "the observation"
+    ]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
+def test_rounding_is_not_outside_of_a_space(env: str) -> None:
+    with shoal.PPO(env=env, config={"num_envs_per_worker": 2}) as trainer:
+        assert trainer.workers.sample(300).notes == ()

@@ -25,5 +25,5 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A key of its own for every test, and nothing of anybody's in the home folder."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path  # type: ignore[return-value]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import shoal
 from shoal.cli.main import main
 from shoal.config.algorithms import RLLIB, rllib_algorithms
-from shoal.errors import CheckpointError, ConfigError, EnvError, WorkerError
+from shoal.errors import ConfigError, EnvError, NotTrusted, WorkerError
 from shoal.runs.trainer import TRAINERS
 
 HERE = Path(__file__).parent
@@ -74,12 +74,13 @@ def test_a_run_has_our_results_folder_evaluation_and_resume(home: Path, monkeypa
     assert policy.compute_single_action([0.0, 0.0, 0.0, 0.0], explore=False) in (0, 1)
     assert "parameters" in CliRunner().invoke(main, ["model", str(folder)]).output or policy.model.summary()
 
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "another"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "another"))
     refused = CliRunner().invoke(main, words, prog_name="shoal")
-    assert refused.exit_code == 1
-    assert "this account did not write it" in refused.output
-    with pytest.raises(CheckpointError, match="--trust"):
+    assert refused.exit_code == 2
+    assert "you did not write it" in refused.output
+    with pytest.raises(NotTrusted, match="--trust"):
         shoal.Policy.load(folder)
+    assert shoal.Policy.load(folder, trust=True).compute_single_action([0.0] * 4, explore=False) in (0, 1)
 
 
 def test_spaces_that_rllib_refuses_are_flattened_and_learned() -> None:
@@ -182,7 +183,7 @@ def test_trials_of_a_sweep(home: Path) -> None:
 def test_a_signal_saves_the_run(home: Path) -> None:
     settings = ["--set", "rllib_config.min_time_s_per_iteration=0.5", "--num-workers", "1"]
     words = ["train", "CartPole-v1", "--run", "rllib:impala", *settings, "--results-dir", str(home / "runs")]
-    variables = {**os.environ, "RAY_ADDRESS": "", "XDG_CONFIG_HOME": str(home / "config")}
+    variables = {**os.environ, "RAY_ADDRESS": "", "XDG_STATE_HOME": str(home / "state")}
     command = [sys.executable, "-m", "shoal", *words, "--stop", "training_iteration=1000"]
     process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None

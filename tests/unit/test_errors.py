@@ -74,4 +74,11 @@ def test_each_survives_the_way_to_another_process(name: str) -> None:
 
 def test_who_must_type_something_else_ends_with_2() -> None:
     ending = {name for name, kind in OWN.items() if getattr(kind, "exit_code", None) == 2}
-    assert ending == {"ConfigError", "ModuleMissing", "AttributeMissing", "MissingMetric", "EnvStartError"}
+    assert ending == {
+        "ConfigError",
+        "ModuleMissing",
+        "AttributeMissing",
+        "MissingMetric",
+        "NotTrusted",
+        "EnvStartError",
+    }

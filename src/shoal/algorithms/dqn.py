@@ -14,7 +14,7 @@ import numpy as np
 from shoal.algorithms.off_policy import OffPolicyLearner, UpdateStatistics
 from shoal.algorithms.optimizer import Optimizer
 from shoal.config.dqn import DQNConfig
-from shoal.data.replay import DrawnTransitions
+from shoal.data.replay import DrawnTransitions, Transitions
 from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.models.exploration import EpsilonGreedy
@@ -125,6 +125,22 @@ class DQNLearner(OffPolicyLearner):
             grad_gnorm=grad_gnorm,
         )
         return errors
+
+    def errors_of(self, transitions: Transitions) -> Array:
+        """See `OffPolicyLearner`."""
+        c, network, rows = self.config, self.policy.network, np.arange(len(transitions.returns))
+        inputs, next_inputs = self.policy.encoder(transitions.obs), self.policy.encoder(transitions.next_obs)
+        next_q = self._target_q(next_inputs)
+        best = next_q.argmax(axis=1)
+        if c.double_q:
+            best = network.act(next_inputs).argmax(axis=1)
+        returns = transitions.returns / np.float32(self.rewards.divisor)
+        targets = returns + transitions.discounts * next_q[rows, best]
+        outputs, values, _ = network.forward(inputs)
+        q = outputs[rows, transitions.actions]
+        if c.dueling:
+            q = q + values - self._mean(outputs)[0]
+        return np.asarray(np.abs(q - targets))
 
     def get_state(self) -> State:
         """Optimiser, target network, counters and replay; of replay, views that one more iteration leaves alone."""

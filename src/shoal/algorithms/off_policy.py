@@ -6,10 +6,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
 
+from shoal.algorithms.held_out import MOST, HeldOut
 from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.off_policy import OffPolicyConfig
 from shoal.data.batch import Batch, SampleSummary, Step
@@ -17,6 +19,7 @@ from shoal.data.replay import (
     DrawnTransitions,
     Priorities,
     Replay,
+    Transitions,
     bytes_per_transition,
     stored_action_size,
     transitions_of,
@@ -35,6 +38,8 @@ log = logging.getLogger("shoal")
 
 DRAWN_UPDATES = 16  # the most minibatches that are drawn at once
 DRAWN_BYTES = 32 << 20
+LOOK_EVERY_S = 0.02  # at workers, so that whoever has finished soon begins again
+UPDATES_PER_LOOK = 16  # at what is held out
 
 
 class UpdateStatistics:
@@ -67,6 +72,16 @@ IN_REWARDS = {"mean_q", "mean_td_error"}
 """Names of statistics that are in the unit of rewards."""
 
 
+@dataclass
+class IterationProgress:
+    """How far an iteration has come."""
+
+    timesteps: int  # of the run
+    samples: list[SampleSummary] = field(default_factory=list)
+    totals: UpdateStatistics = field(default_factory=UpdateStatistics)
+    learn_time_s: float = 0.0
+
+
 class OffPolicyLearner:
     """A learner that owns replay, and learns from it between short fragments of experience."""
 
@@ -79,9 +94,17 @@ class OffPolicyLearner:
         self.replay = replay_for(config, policy)
         self.timesteps_limit: float | None = None  # environment steps in all, at which an iteration ends early
         self.owed = 0.0  # transitions that are still to be learned from, of those that `training_intensity` asks for
+        self.held_out = HeldOut() if config.training_intensity == "auto" else None
+        self.updates = 0  # here so far, which is the version of the weights
+        self._at_a_time = 1  # updates before workers are looked at again
+        self._is_overfitted, self._next_look = False, 0
 
     def update(self, drawn: DrawnTransitions, lr: float, totals: UpdateStatistics) -> Array:
         """An update for each `train_batch_size` of the transitions; returns the values' errors, by magnitude or not."""
+        raise NotImplementedError
+
+    def errors_of(self, transitions: Transitions) -> Array:
+        """The magnitudes `[B]` of the values' errors on transitions that are not learned from here."""
         raise NotImplementedError
 
     def learn(self, updates: int, timesteps: int, totals: UpdateStatistics) -> None:
@@ -92,6 +115,7 @@ class OffPolicyLearner:
             drawn = self.replay.draw(count, c.train_batch_size)
             errors = self.update(drawn, lr, totals)
             self.replay.learned(drawn.places, errors)
+        self.updates += updates
 
     def explore(self, timesteps: int) -> None:
         """Set how the next fragment is explored."""
@@ -105,58 +129,132 @@ class OffPolicyLearner:
         raise NotImplementedError
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
-        """Rounds of: sample a fragment, remember it, learn from replay."""
+        """Sample and learn: in turns, or with `sample_async` side by side."""
         c = self.config
-        samples: list[SampleSummary] = []
-        learn_time = 0.0
-        totals = UpdateStatistics()
-        timesteps = timesteps_total
+        done = IterationProgress(timesteps_total)
         with self.guarded():
-            for _ in range(c.rounds_per_iteration):
-                self.explore(timesteps)
-                sample = workers.sample(c.fragment_length)
-                start = perf_counter()
-                new = self._remember(sample.batch)
-                timesteps += new
-                if timesteps >= c.learning_starts and len(self.replay):
-                    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
-                        self.learn(self._updates_for(new), timesteps, totals)
-                samples.append(sample.summary)
-                learn_time += perf_counter() - start
-                if self.timesteps_limit is not None and timesteps >= self.timesteps_limit:
-                    break
-            check_usable(*samples)
+            if c.fills_the_wait:
+                self._learn_beside(workers, done)
+            else:
+                self._learn_in_turns(workers, done)
+            check_usable(*done.samples)
+        totals = done.totals
         stats = {
             "num_updates": float(totals.updates),
             **totals.means(self.rewards.divisor),
-            "cur_lr": scheduled(c.lr, c.lr_schedule, timesteps),
+            "cur_lr": scheduled(c.lr, c.lr_schedule, done.timesteps),
             "reward_scale": self.rewards.divisor,
             "replay_size": float(len(self.replay)),
+            "training_intensity": totals.updates * c.train_batch_size / max(done.timesteps - timesteps_total, 1),
             **self.statistics(),
         }
-        return Step.from_samples(samples, stats, learn_time)
+        if self.held_out is not None and self.held_out.ratio is not None:
+            stats["overfit_ratio"] = self.held_out.ratio
+        return Step.from_samples(done.samples, stats, done.learn_time_s)
 
     def get_state(self) -> State:
         """Rewards, counters and replay; of replay, views that one more iteration leaves alone."""
-        return State.of(owed=self.owed, rewards=self.rewards.get_state(), replay=self.replay.get_state())
+        parts = {"rewards": self.rewards.get_state(), "replay": self.replay.get_state()}
+        if self.held_out is not None:
+            parts["held_out"] = self.held_out.get_state()
+        return State.of(owed=self.owed, **parts)
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""
         self.owed = float(state.values["owed"])
+        self.updates += 1  # it only grows, so that nobody takes these weights for those of before
+        self._is_overfitted, self._next_look = False, 0
+        if self.held_out is not None and "held_out" in state.values:
+            self.held_out.set_state(state.part("held_out"))
         self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
         self.replay.set_state(state.part("replay"))
+
+    def _learn_in_turns(self, workers: Workers, done: IterationProgress) -> None:
+        """Rounds of: sample a fragment, remember it, learn from replay."""
+        for _ in range(self.config.rounds_per_iteration):
+            self.explore(done.timesteps)
+            sample = workers.sample(self.config.fragment_length)
+            start = perf_counter()
+            new = self._remember(sample.batch)
+            done.timesteps += new
+            if self._has_begun(done.timesteps):
+                with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+                    self.learn(self._updates_for(new), done.timesteps, done.totals)
+            done.samples.append(sample.summary)
+            done.learn_time_s += perf_counter() - start
+            if self._is_at_limit(done.timesteps):
+                break
+
+    def _learn_beside(self, workers: Workers, done: IterationProgress) -> None:
+        """Remember what each worker has when it is finished, and learn while they go on; wait if nothing is due."""
+        c = self.config
+        wanted = done.timesteps + c.timesteps_per_iteration
+        most_owed = c.least_intensity * c.fragment_length * c.num_envs + c.train_batch_size
+        while done.timesteps < wanted and not self._is_at_limit(done.timesteps):
+            self.explore(done.timesteps)
+            if self.owed <= most_owed:  # else learning is what takes time, and is not left behind
+                workers.begin_fragments(c.fragment_length, self.updates)
+            start = perf_counter()
+            due = 0
+            if self._has_begun(done.timesteps):
+                due = min(self._updates_due(), self._at_a_time)
+            done.learn_time_s += perf_counter() - start
+            finished = workers.finished_fragments(wait=not due)
+            start = perf_counter()
+            if finished and self._is_overfitted:
+                self._next_look = self.updates  # what is new may be learned from
+            for sample in finished:
+                done.timesteps += self._remember(sample.batch)
+                if self._has_begun(done.timesteps):
+                    self.owed += sample.num_steps * c.least_intensity
+                done.samples.append(replace(sample.summary, staleness=self.updates - sample.weights_version))
+            if due:
+                self._learn_a_little(due, done)
+            done.learn_time_s += perf_counter() - start
+
+    def _learn_a_little(self, updates: int, done: IterationProgress) -> None:
+        """So many updates, and how many shall be made the next time, so that workers are looked at often enough."""
+        start = perf_counter()
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            self.learn(updates, done.timesteps, done.totals)
+        self.owed = max(self.owed - updates * self.config.train_batch_size, 0.0)
+        each = (perf_counter() - start) / updates
+        self._at_a_time = max(1, min(DRAWN_UPDATES, int(LOOK_EVERY_S / each)))
+
+    def _updates_due(self) -> int:
+        """How many updates may be made now without waiting for more experience.
+
+        With `training_intensity: auto` there are more than those that are owed, as long as they do not overfit.
+        """
+        owed = int(self.owed / self.config.train_batch_size)
+        if owed or self.held_out is None or not self.held_out.can_tell:
+            return owed
+        if self.updates >= self._next_look:
+            self._is_overfitted = self.held_out.is_overfitted(self.replay, self.errors_of)
+            self._next_look = self.updates + UPDATES_PER_LOOK
+        return 0 if self._is_overfitted else UPDATES_PER_LOOK
+
+    def _has_begun(self, timesteps: int) -> bool:
+        """Whether there is enough to learn from."""
+        return timesteps >= self.config.learning_starts and len(self.replay) > 0
+
+    def _is_at_limit(self, timesteps: int) -> bool:
+        return self.timesteps_limit is not None and timesteps >= self.timesteps_limit
 
     def _remember(self, batch: Batch) -> int:
         """Put a fragment into replay, and let the filter see it; returns the number of its transitions."""
         c = self.config
-        new = transitions_of(batch, self.rewards.unscaled(batch), c.gamma, c.n_step)
+        new = transitions_of(batch, self.rewards.remembered(batch, c.num_envs), c.gamma, c.n_step)
+        count = len(new.actions)
+        if self.held_out is not None:
+            new = self.held_out.split(new)
         self.replay.add(new)
         self.policy.learn_filter(batch)
-        return len(new.actions)
+        return count
 
     def _updates_for(self, transitions: int) -> int:
         """The number of updates that are due after so many new transitions; what is left over is owed."""
-        self.owed += transitions * self.config.training_intensity
+        self.owed += transitions * self.config.least_intensity
         updates = int(self.owed / self.config.train_batch_size)
         self.owed -= updates * self.config.train_batch_size
         return updates
@@ -175,6 +273,8 @@ def replay_for(config: OffPolicyConfig, policy: Policy) -> Replay:
     """An empty replay, if the memory for it is there."""
     asked, spec, actions = config.replay_buffer_config, policy.obs_spec, policy.action_spec
     slack = config.steps_per_iteration * config.num_envs
+    if config.fills_the_wait:  # whatever is finished when an iteration is long enough, and what was held out
+        slack += config.fragment_length * config.num_envs + MOST
     size = stored_action_size(actions.size, actions.dtype)
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay, size)
     needed, there = (asked.capacity + slack) * each, available_memory()

@@ -56,8 +56,7 @@ class PPOLearner:
         policy, group = self.policy, self.group
         now = self._coefficients(timesteps_total)
         inputs = batch_inputs(policy, batch)
-        values, advantages = values_and_advantages(policy, batch, self.rewards.scaled(batch), inputs, self.config)
-        steps = BatchSteps.from_batch(batch, advantages, values)
+        values, steps = self.estimates(batch, inputs)
         stats: dict[str, float] = {}
         epochs = self.minibatches.epochs(batch.valid, group, batch.columns, inputs.starts)
         with self.optimizer.guarded(lambda: is_sound(policy, inputs, group)):
@@ -84,6 +83,15 @@ class PPOLearner:
         self._adapt_kl_coeff(stats["kl"])
         policy.learn_filter(batch, group.sum)
         return stats
+
+    def estimates(self, batch: Batch, inputs: BatchInputs) -> tuple[Array, BatchSteps]:
+        """Values `[T, N]`, and what the objective asks of each step."""
+        rewards = self.rewards.scaled(batch)
+        values, advantages = values_and_advantages(self.policy, batch, rewards, inputs, self.config)
+        return values, BatchSteps.from_batch(batch, advantages, advantages + values)
+
+    def after_minibatch(self) -> None:
+        """What a learner does between two minibatches; here nothing."""
 
     def get_state(self) -> State:
         """Optimiser, the rewards' scale, KL coefficient and the count of passes, from which minibatches follow."""
@@ -112,6 +120,7 @@ class PPOLearner:
             norm = self.optimizer.step(network.vjp(tape, d_outputs, d_values), now.lr)
             if totals is not None and norm is not None:
                 totals.add(terms, size, norm / self.group.size)
+            self.after_minibatch()
 
     def _objective(self, outputs: Array, values: Array, steps: BatchSteps, now: Coefficients) -> Terms:
         """The terms of the objective for one minibatch, each `[B]`."""
@@ -190,16 +199,17 @@ class BatchSteps(NamedTuple):
     dist_inputs: Array | None  # [B, K], of the policy that sampled, for the KL penalty alone
     advantages: Array  # [B]
     targets: Array  # [B], of the values
+    weights: Array | None = None  # [B], of the surrogates; None: all alike
 
     @classmethod
-    def from_batch(cls, batch: Batch, advantages: Array, values: Array) -> BatchSteps:
+    def from_batch(cls, batch: Batch, advantages: Array, targets: Array) -> BatchSteps:
         """Every step of a `[T, N]` batch."""
         return cls(
             actions=batch.actions.reshape(-1, batch.actions.shape[2]),
             log_probs=batch.log_probs.reshape(-1),
             dist_inputs=batch.dist_inputs.reshape(-1, batch.dist_inputs.shape[2]),
             advantages=advantages.reshape(-1),
-            targets=(advantages + values).reshape(-1),
+            targets=targets.reshape(-1),
         )
 
     def ordered(self, epoch: Epoch, group: Group, with_dist_inputs: bool) -> BatchSteps:
@@ -208,11 +218,14 @@ class BatchSteps(NamedTuple):
         dist_inputs = None
         if with_dist_inputs and self.dist_inputs is not None:
             dist_inputs = self.dist_inputs.take(rows, axis=0)
+        advantages = epoch.normalized(self.advantages.take(rows), group)
+        if self.weights is not None:  # they are positive, so the smaller of two surrogates stays the smaller
+            advantages *= self.weights.take(rows)
         return BatchSteps(
             actions=self.actions.take(rows, axis=0),
             log_probs=self.log_probs.take(rows),
             dist_inputs=dist_inputs,
-            advantages=epoch.normalized(self.advantages.take(rows), group),
+            advantages=advantages,
             targets=self.targets.take(rows),
         )
 

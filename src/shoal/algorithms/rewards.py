@@ -42,6 +42,20 @@ class LearnedRewards:
             self.scale.update(batch, rewards, self.group.sum)
         return rewards
 
+    def remembered(self, fragment: Batch, num_envs: int) -> Array:
+        """As `unscaled`, for a fragment of some of `num_envs` environments: whoever was first to finish one."""
+        rewards = clipped_rewards(fragment.rewards, self.clip)
+        if self.scale is not None:
+            self.scale.update_part(fragment, rewards, num_envs)
+        return rewards
+
+    def divided(self, batch: Batch) -> Array:
+        """The rewards `[T, N]` of a batch to learn from, whose fragments the scale has seen."""
+        rewards = clipped_rewards(batch.rewards, self.clip)
+        if self.scale is None:
+            return rewards
+        return rewards / np.float32(self.divisor)
+
     def get_state(self) -> State:
         """What the scale has seen; empty without one."""
         return State() if self.scale is None else self.scale.get_state()

@@ -22,7 +22,7 @@ from shoal.algorithms.off_policy import OffPolicyLearner, UpdateStatistics
 from shoal.algorithms.optimizer import Adam, Optimizer, guarded
 from shoal.config.algorithms import name_of
 from shoal.config.sac import SACConfig
-from shoal.data.replay import DrawnTransitions
+from shoal.data.replay import DrawnTransitions, Transitions
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator, number
 from shoal.errors import ConfigError
@@ -96,6 +96,19 @@ class SACLearner(OffPolicyLearner):
             self._step_temperature(now, lr)
             self._move_targets()
         return errors
+
+    def errors_of(self, transitions: Transitions) -> Array:
+        """See `OffPolicyLearner`; without the chance of the next actions."""
+        inputs, next_inputs = self.policy.encoder(transitions.obs), self.policy.encoder(transitions.next_obs)
+        numbers, combinations = self.actions.taken(transitions.actions)
+        following = self._next_values(next_inputs, np.zeros_like(numbers), np.exp(self.log_alphas))
+        returns = transitions.returns / np.float32(self.rewards.divisor)
+        targets = returns + transitions.discounts * following
+        taken = critic_inputs(self.policy, inputs, numbers)
+        magnitudes: Array = np.zeros_like(targets)
+        for critic in self.critics:
+            magnitudes += np.abs(critic.act(taken)[np.arange(len(targets)), combinations] - targets)
+        return magnitudes / np.float32(len(self.critics))
 
     def get_state(self) -> State:
         """Critics, targets, temperature, optimisers, chance and replay; of replay, views."""

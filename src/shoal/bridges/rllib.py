@@ -53,8 +53,8 @@ from shoal.runs.checkpoints import Checkpoint, read_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, check_environment
 from shoal.runs.resuming import experiment_of
+from shoal.runs.seals import check_seal, seal_of
 from shoal.runs.trainer import Trainer
-from shoal.runs.trust import check_own, seal_of
 from shoal.runs.videos import check_pictures
 from shoal.sampling.worker import Worker
 
@@ -86,11 +86,11 @@ def check_installed(run: str) -> None:
         raise ConfigError(f"run: the installed Ray {ray.__version__} has no {run}; it has {there}")
 
 
-def policy_of(checkpoint: Checkpoint) -> ModulePolicy:
+def policy_of(checkpoint: Checkpoint, trust: bool = False) -> ModulePolicy:
     """The policy of a checkpoint, for `shoal evaluate` and `shoal.Policy.load`."""
     experiment, _ = experiment_of(checkpoint.experiment_tree)
     check_installed(experiment.run)
-    check_own(checkpoint.state, checkpoint.path)
+    check_seal(checkpoint.state, checkpoint.path, trust)
     config = experiment.config
     obs_space, action_space = map(space_from, checkpoint.state.values["spaces"])
     form = PlainForm(obs_space, action_space, config)
@@ -304,7 +304,7 @@ class RLlibTrainer(Trainer):
             raise CheckpointError(f"the checkpoint is of {values['algorithm']}, but this is {self.algorithm}")
         if values["spaces"] != self._spaces:
             raise CheckpointError("the checkpoint's environment has other observations or actions than this one")
-        check_own(state, "the checkpoint")
+        check_seal(state, "the checkpoint")
         with _unpacked(state.files) as folder, _causes_shown("RLlib cannot restore its checkpoint"):
             self._algo.restore_from_path(folder / FOLDER)
         self._steps_seen = int(values["rllib"]["steps"])

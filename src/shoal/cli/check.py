@@ -10,7 +10,7 @@ import click
 
 from shoal.cli.completion import environments
 from shoal.cli.findings import counted, tell, verdict_counts
-from shoal.cli.options import Command, call_timeout_option, protocol_option, set_option, wrap_option
+from shoal.cli.options import Command, call_timeout_option, protocol_option, set_option, trust_option, wrap_option
 
 
 @click.command(cls=Command)
@@ -38,6 +38,7 @@ from shoal.cli.options import Command, call_timeout_option, protocol_option, set
 )
 @call_timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, for programs.")
+@trust_option
 def check(
     env: str | None,
     file: Path | None,
@@ -49,6 +50,7 @@ def check(
     budget: float,
     timeout: float,
     as_json: bool,
+    trust: bool,
 ) -> None:
     """Check ENV (or the environments of a YAML FILE) as training will use it, and say what to do about each finding.
 
@@ -63,7 +65,7 @@ def check(
     env, file = argument_or_file(env, file)
     if env is None and file is None:
         raise click.UsageError("There is no environment to check; type e.g. `shoal check CartPole-v1`, or `-f FILE`.")
-    experiments, user_code = experiments_to_try(env, file, protocol, wraps, sets, "shoal check")
+    experiments, user_code = experiments_to_try(env, file, protocol, wraps, sets, "shoal check", trust=trust)
     found: list[dict[str, str]] = []
     for experiment in experiments:
         config = experiment.config

@@ -11,10 +11,10 @@ import click
 
 from shoal.cli.completion import runs
 from shoal.cli.findings import counted, tell, verdict_counts
-from shoal.cli.options import Command, where_option
+from shoal.cli.options import Command, trust_option, where_option
 from shoal.cli.paths import short_path
 from shoal.data.findings import Finding
-from shoal.errors import CheckpointError, EnvError, ShoalError
+from shoal.errors import CheckpointError, EnvError, NotTrusted, ShoalError
 
 if TYPE_CHECKING:
     from shoal.data.played import Played
@@ -40,8 +40,16 @@ PLAY_REMEDY = "`shoal check` tries the environment; --no-play only reads the run
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, for programs.")
 @where_option()
+@trust_option
 def diagnose(
-    path: str, no_play: bool, episodes: int, max_steps: int, budget: float, as_json: bool, results_dir: str | None
+    path: str,
+    no_play: bool,
+    episodes: int,
+    max_steps: int,
+    budget: float,
+    as_json: bool,
+    results_dir: str | None,
+    trust: bool,
 ) -> None:
     """Find out why a run does not learn: what is suspicious, the numbers that show it, and what to --set.
 
@@ -58,10 +66,10 @@ def diagnose(
     facts = facts_of(folder)
     own: list[Finding] = []
     checkpoint = _checkpoint(place, own)
-    weights = {} if checkpoint is None else _weights(checkpoint, own)
+    weights = {} if checkpoint is None else _weights(checkpoint, own, trust)
     played = None
     if checkpoint is not None and not no_play:
-        played = _played(checkpoint, own, episodes, max_steps, budget)
+        played = _played(checkpoint, own, episodes, max_steps, budget, trust)
     facts = replace(facts, weights=weights)
     found = diagnosis(facts, played, own)
     if as_json:
@@ -85,24 +93,26 @@ def _checkpoint(place: Path, own: list[Finding]) -> Checkpoint | None:
         return None
 
 
-def _weights(checkpoint: Checkpoint, own: list[Finding]) -> dict[str, Any]:
+def _weights(checkpoint: Checkpoint, own: list[Finding], trust: bool) -> dict[str, Any]:
     """The parameters by name; a network of the user's own may not be there any more."""
     from shoal.runs.loaded_policy import policy_of
 
     try:
-        return dict(policy_of(checkpoint).get_weights())
+        return dict(policy_of(checkpoint, trust=trust).get_weights())
     except ShoalError as error:
         own.append(Finding("checkpoint", "note", f"its weights cannot be read: {error}"))
         return {}
 
 
 def _played(
-    checkpoint: Checkpoint, own: list[Finding], episodes: int, max_steps: int, budget_s: float
+    checkpoint: Checkpoint, own: list[Finding], episodes: int, max_steps: int, budget_s: float, trust: bool
 ) -> Played | None:
     from shoal.runs.probing import probe
 
     try:
-        return probe(checkpoint, episodes, max_steps, budget_s)
+        return probe(checkpoint, episodes, max_steps, budget_s, trust)
+    except NotTrusted:
+        raise
     except ShoalError as error:
         sentence = str(error).splitlines()[0]
         text = f"the policy could not be played: {sentence}"

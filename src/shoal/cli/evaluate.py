@@ -23,6 +23,7 @@ from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
     from shoal.cli.output import GuardedStream
+    from shoal.config.experiment import Experiment
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.cases import Cases
     from shoal.envs.making import EnvMaker
@@ -59,9 +60,13 @@ FILE = click.Path(path_type=Path)
     shell_complete=algorithms,
     help="Fail unless the checkpoint has this algorithm.",
 )
-@click.option("--env", shell_complete=environments, help="Fail unless the checkpoint has this environment.")
+@click.option(
+    "--env",
+    shell_complete=environments,
+    help="Fail unless the checkpoint has this environment; allows a stranger's to run it from here.",
+)
 @where_option()
-@trust_option()
+@trust_option
 def evaluate(
     path: str,
     best: bool,
@@ -77,6 +82,7 @@ def evaluate(
     run_name: str | None,
     env: str | None,
     results_dir: str | None,
+    trust: bool,
 ) -> None:
     """Run a trained agent without learning, with the algorithm, environment and settings of its checkpoint.
 
@@ -93,26 +99,31 @@ def evaluate(
     from shoal.cli.output import guard_streams
     from shoal.cli.run_names import found_run
     from shoal.config.experiment import algorithm_name
-    from shoal.envs.making import maker_of
+    from shoal.envs.making import maker_of, spaces_of
     from shoal.envs.recording import RecordingOptions
+    from shoal.runs.checkpoints import understood
     from shoal.runs.evaluation import start_cases, start_evaluation
     from shoal.runs.folders import env_text
     from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
-    from shoal.runs.resuming import experiment_of
+    from shoal.runs.resuming import experiment_to_run
+    from shoal.sampling.evaluation_episodes import check_same_form
 
     streams = guard_streams()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
-    experiment, user_code = experiment_of(checkpoint.experiment_tree)
+    experiment, user_code = experiment_to_run(checkpoint.experiment_tree, checkpoint.path, trust, env is not None)
     _check_same("--run", algorithm_name(run_name), experiment.run)
-    _check_same("--env", env, env_text(experiment.config.env))
+    experiment = _with_env(experiment, env)
     file = _read(cases, experiment.config)
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     recording = RecordingOptions(trajectories is not None, None if video is None else video.absolute(), shown)
     maker = maker_of(experiment.config, user_code)
-    policy = policy_of(checkpoint, maker)
+    policy = policy_of(checkpoint, maker, trust)
+    if experiment.config.learns_offline:
+        check_same_form(policy, *spaces_of(maker, experiment.config.env_config, experiment.config.env_ranks))
     with ExitStack() as closing:
         setup = _setup(experiment.config, maker, policy, num_workers, closing)
-        setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
+        with understood(checkpoint.path):
+            setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
         chosen: dict[str, Any] = {"explore": explore or None, "seed": seed, "recording": recording}
         if file is None:
             evaluation = start_evaluation(setup, episodes=episodes, steps=steps, **chosen)
@@ -205,6 +216,19 @@ def table(summary: dict[str, dict[str, Any]]) -> str:
         "  ".join(["", f"{line[0]:<{first}}", *(f"{cell:>{width}}" for cell, width in zip(line[1:], others))])
         for line in lines
     )
+
+
+def _with_env(experiment: Experiment, env: str | None) -> Experiment:
+    """The experiment, which must have the environment that is given; one of recorded steps alone gets it."""
+    from shoal.config.experiment import with_settings
+    from shoal.runs.folders import env_text
+
+    if experiment.config.env is not None:
+        _check_same("--env", env, env_text(experiment.config.env))
+        return experiment
+    if env is None:
+        raise ConfigError("env: the agent has learned from recorded steps alone; add --env, e.g. --env CartPole-v1")
+    return with_settings(experiment, {"env": env})
 
 
 def _check_same(flag: str, asked: str | None, stored: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from shoal.cli.completion import runs
-from shoal.cli.options import Command, where_option
+from shoal.cli.options import Command, trust_option, where_option
 from shoal.cli.paths import short_path
 
 
@@ -48,7 +48,8 @@ def incidents(path: str, last: int, as_json: bool, results_dir: str | None) -> N
 @click.option("--pdb", "debug", is_flag=True, help="Stop in the debugger where the environment fails.")
 @click.option("--render", is_flag=True, help="Show the episode in a window.")
 @where_option()
-def replay(path: str, number: int, debug: bool, render: bool, results_dir: str | None) -> None:
+@trust_option
+def replay(path: str, number: int, debug: bool, render: bool, results_dir: str | None, trust: bool) -> None:
     """Run the episode of incident N of a run again: the same seed, task, drawn values and actions.
 
     It runs in a process of its own under the run's own deadlines; with --pdb or --render, in this one. The exit code is
@@ -62,7 +63,7 @@ def replay(path: str, number: int, debug: bool, render: bool, results_dir: str |
     click.echo(f"incident {number}: {_place(entry)}: {entry['cause']}")
     if entry.get("scratch"):
         click.echo(f"What it had written to its scratch_dir is kept in {entry['scratch']}.")
-    again = EpisodeReplay(folder, entry)
+    again = EpisodeReplay(folder, entry, trust)
     found = again.run_here(render, _debug if debug else None) if debug or render else again.run()
     incident = found.incident
     if incident is None:

@@ -47,11 +47,18 @@ class View(Protocol):
 
 @contextmanager
 def open_view(
-    title: str, folder: Path, stop: Mapping[str, float], quiet: bool, log_level: str, activity: Callable[[], Activity]
+    title: str,
+    folder: Path,
+    stop: Mapping[str, float],
+    quiet: bool,
+    log_level: str,
+    activity: Callable[[], Activity],
+    began: float | None = None,
 ) -> Iterator[View]:
     """The view that suits where the output goes; meanwhile it also shows shoal's own messages.
 
-    `activity` tells, to any thread, what the run does at the moment.
+    `activity` tells, to any thread, what the run does at the moment; `began` is when it began, in seconds since 1970,
+    if that is not now.
     """
     if quiet:
         with messages(QuietView(), log_level) as view:
@@ -60,7 +67,7 @@ def open_view(
         from rich.console import Console
         from rich.live import Live
 
-        live_view = LiveView(Console(), title, folder, stop, activity)
+        live_view = LiveView(Console(), title, folder, stop, activity, began)
         with (
             Live(
                 get_renderable=live_view.render,
@@ -172,9 +179,12 @@ def plain_line(history: History) -> str:
     """`iter   12  steps  24576  return  187.3  len 187.3  23k steps/s  eta 5 s`."""
     last, progress = history.last, history.progress()
     reward, length = column_text(last.get("episode_reward_mean")), column_text(last.get("episode_len_mean"))
+    reached = f"return {reward:>7}  len {length:>5}"
+    if (epochs := last.get("learner/num_epochs")) is not None:  # nothing is played
+        reached = f"loss {last.get('learner/policy_loss', 0.0):9.4g}  epochs {epochs:5.1f}"
     line = (
         f"iter {last.get('training_iteration', 0):4d}  steps {last.get('timesteps_total', 0):7d}"
-        f"  return {reward:>7}  len {length:>5}  {rate_text(last.get('timesteps_per_s', 0.0))} steps/s"
+        f"  {reached}  {rate_text(last.get('timesteps_per_s', 0.0))} steps/s"
     )
     if "task" in last:
         line += f"  task {number_text(last['task'])}"
@@ -191,7 +201,13 @@ class LiveView:
     """A few lines on the terminal that are drawn again as results come."""
 
     def __init__(
-        self, console: Console, title: str, folder: Path, stop: Mapping[str, float], activity: Callable[[], Activity]
+        self,
+        console: Console,
+        title: str,
+        folder: Path,
+        stop: Mapping[str, float],
+        activity: Callable[[], Activity],
+        began: float | None = None,
     ) -> None:
         self.console = console
         self.redraw: Callable[[], None] | None = None
@@ -200,7 +216,7 @@ class LiveView:
         self._history = History(stop)
         self._activity = activity
         self._phase = ""
-        self._began = time.monotonic()
+        self._began = time.monotonic() - (0.0 if began is None else max(time.time() - began, 0.0))
         self._drawn = -math.inf
 
     def begin(self, phase: str) -> None:

@@ -86,17 +86,11 @@ def where_option() -> Callable[[T], T]:
     return click.option("--results-dir", metavar="FOLDER", help=FOLDER)
 
 
-def trust_option() -> Callable[[T], T]:
-    """`--trust`, for commands that may read a checkpoint with pickles in it."""
-
-    def trusted(_: click.Context, __: click.Parameter, is_set: bool) -> None:
-        if is_set:
-            from shoal.runs.trust import trust_all
-
-            trust_all()
-
-    words = "Read also a checkpoint with pickled data of somebody else's."
-    return click.option("--trust", is_flag=True, expose_value=False, callback=trusted, help=words)
+def trust_option(command: T) -> T:
+    """`--trust`, for commands that may run code which a run names."""
+    return click.option("--trust", is_flag=True, help="Run the code that it names, although it is not your own run.")(
+        command
+    )
 
 
 class Command(click.Command):

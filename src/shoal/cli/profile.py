@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import algorithms, environments
-from shoal.cli.options import Command, call_timeout_option, protocol_option, set_option, where_option, wrap_option
+from shoal.cli.options import (
+    Command,
+    call_timeout_option,
+    protocol_option,
+    set_option,
+    trust_option,
+    where_option,
+    wrap_option,
+)
 
 if TYPE_CHECKING:
     from shoal.config.settings import AlgorithmConfig
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @where_option()
+@trust_option
 def profile(
     env: str | None,
     file: Path | None,
@@ -65,6 +74,7 @@ def profile(
     with_workers: bool,
     as_json: bool,
     results_dir: str | None,
+    trust: bool,
 ) -> None:
     """Measure ENV, its policy and its learner for some seconds, and predict steps/s for any number of workers.
 
@@ -87,17 +97,17 @@ def profile(
     run = None if env is None or protocol is not None else _run_of(env, results_dir, not as_json)
     if run is not None:
         from shoal.reports.run_facts import facts_of
-        from shoal.runs.resuming import experiment_of, stored_tree
+        from shoal.runs.resuming import experiment_to_run, stored_tree
 
         facts = facts_of(run)
-        experiment, user_code = experiment_of(stored_tree(run) or {})
+        experiment, user_code = experiment_to_run(stored_tree(run) or {}, run, trust)
         costs = measuring.costs(experiment.config, user_code.with_working_folder())
         if as_json:
             click.echo(json.dumps(comparison_tree(facts, costs, hosts), indent=1))
         else:
             show_comparison(facts, costs, hosts)
         return
-    experiments, user_code = experiments_to_try(env, file, protocol, wraps, sets, "shoal profile", run_name)
+    experiments, user_code = experiments_to_try(env, file, protocol, wraps, sets, "shoal profile", run_name, trust)
     trees = []
     for experiment in experiments:
         costs = measuring.costs(experiment.config, user_code)
@@ -121,9 +131,12 @@ class _Measuring:
     def costs(self, config: AlgorithmConfig, user_code: UserCode) -> Costs:
         """The costs of a configuration, with a line that says that they are being measured."""
         from shoal.envs.making import env_maker
+        from shoal.errors import ConfigError
         from shoal.runs.folders import env_text
         from shoal.runs.profiling import measured_costs
 
+        if config.learns_offline:
+            raise ConfigError("run: there is no sampling to measure where recorded steps are learned from")
         maker = env_maker(config.env, user_code, config.wrappers)
         if self._tells:
             click.echo(f"Measuring {env_text(config.env)} for about {self._budget.seconds:g} s", err=True)

@@ -72,6 +72,8 @@ def _tell_end(run: Run) -> None:
     if not run.folder.is_dir():
         return
     click.echo(f"  run       {short_path(run.folder)}")
+    if run.leaves_report and (run.folder / "report.html").is_file():
+        click.echo(f"  report    {short_path(run.folder / 'report.html')}")
     if run.last_checkpoint is None or not run.last_checkpoint.is_dir():
         why = "no iteration was finished"
         if run.last_result:
@@ -85,7 +87,8 @@ def _tell_end(run: Run) -> None:
     score = run.experiment.checkpoint_score_attr
     if score is not None and (best := best_checkpoint(run.folder, score)) is not None:
         click.echo(f"  best      {best.name} by {score}")
-    click.echo(f"  evaluate  shoal evaluate {folder}")
+    env = " --env ENV" if run.experiment.config.env is None else ""
+    click.echo(f"  evaluate  shoal evaluate {folder}{env}")
     click.echo(f"  continue  {_further(run) if run.outcome.kind == 'stopped' else f'shoal resume {folder}'}")
     if run.last_result:
         is_there = importlib.util.find_spec("tensorboard") is not None
@@ -98,6 +101,9 @@ def _reached(run: Run) -> str:
     from shoal.data.number_text import number_text
 
     mean = run.last_result.get("episode_reward_mean")
+    if run.experiment.config.learns_offline:
+        found = run.last_result.get("evaluation/episode_reward_mean")
+        return "none, because nothing was evaluated" if found is None else f"evaluation {number_text(found)}"
     if mean is None:
         return "none, because no episode has ended"
     words = f"{number_text(mean)} (episode_reward_mean)"

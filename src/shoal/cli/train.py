@@ -111,6 +111,7 @@ class TrainCommand(Command):
 )
 @click.option("--new", is_flag=True, help="Start a new run even if there is one to continue.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved config and stop.")
+@trust_option
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
 @click.option("--ray-address", metavar="HOST:PORT|auto", help="Address of a running Ray cluster for the workers.")
 def train(
@@ -135,6 +136,7 @@ def train(
     checkpoint_at_end: bool | None,
     new: bool,
     dry_run: bool,
+    trust: bool,
     quiet: bool,
     ray_address: str | None,
 ) -> None:
@@ -146,10 +148,7 @@ def train(
     env, file = argument_or_file(env, file)
     env = _environment(env, env_option)
     own_preset = asked_preset(preset, env or file, "shoal train")
-    if env is None and file is None:
-        raise click.UsageError(
-            "There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`."
-        )
+    _check_given(env, file, run_name)
     from shoal.config.wrappers import parse_wrap
 
     flags: dict[str, Any] = {
@@ -169,7 +168,7 @@ def train(
     }
     overrides = _overrides(flags, sets)
     num_cpus = None if num_cpus is None else max(num_cpus, 1)  # 0 as in `simple_trainer.py --num-cpus 0`: this process
-    experiments = [_with_workers(experiment, num_cpus) for experiment in experiments_of(file, overrides)]
+    experiments = [_with_workers(experiment, num_cpus) for experiment in experiments_of(file, overrides, trust)]
     experiments = [_with_trial(experiment) for experiment in experiments]
     for experiment in experiments:
         _check_resources(experiment, num_cpus, ray_address)
@@ -213,6 +212,20 @@ def _environment(argument: str | None, option: str | None) -> str | None:
     return argument or option
 
 
+def _check_given(env: str | None, file: Path | None, run_name: str | None) -> None:
+    """Refuse to train without an environment; only algorithms need none for which all that they learn from is there."""
+    if env is not None or file is not None:
+        return
+    if run_name is not None:
+        from shoal.config.algorithms import ALGORITHMS
+        from shoal.config.experiment import algorithm_name
+
+        name = algorithm_name(run_name)
+        if name in ALGORITHMS and ALGORITHMS[name].learns_offline:
+            return
+    raise click.UsageError("There is no environment to train on; type e.g. `shoal train CartPole-v1`, or `-f FILE`.")
+
+
 def _num_workers(given: int | str | None, local_mode: bool) -> int | str | None:
     if not local_mode:
         return given
@@ -235,9 +248,11 @@ def _overrides(flags: Mapping[str, Any], sets: Sequence[str]) -> list[tuple[str,
 @stop_option("Stop criteria that replace those of the run; repeatable.")
 @set_option("Change a key that may change during a run, e.g. config.lr=1e-4; repeatable.")
 @where_option()
+@trust_option
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
-@trust_option()
-def resume(run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, quiet: bool) -> None:
+def resume(
+    run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, trust: bool, quiet: bool
+) -> None:
     """Continue RUN (a folder, or the NAME of an experiment: its newest run) from its newest good checkpoint.
 
     The NAME of a sweep stands for its best trial. --set changes settings that may change during a run.
@@ -250,7 +265,7 @@ def resume(run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: 
     from shoal.cli.run_view import follow
     from shoal.runs.run import Run
 
-    follow(Run.resume(found_run(run, results_dir, is_trained=False), dict(overrides)), quiet)
+    follow(Run.resume(found_run(run, results_dir, is_trained=False), dict(overrides), trust), quiet)
 
 
 def argument_or_file(argument: str | None, file: Path | None) -> tuple[str | None, Path | None]:
@@ -297,20 +312,30 @@ def limits(texts: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def experiments_of(file: Path | None, overrides: list[tuple[str, Any]]) -> list[Experiment]:
+def experiments_of(file: Path | None, overrides: list[tuple[str, Any]], trust: bool = False) -> list[Experiment]:
     """The experiments of a file, or the one that the overrides describe by themselves."""
     from shoal.config.experiment import experiment_from, experiments_from_file
 
     if file is None:
         from shoal.runs.folders import env_label
 
-        env = dict(overrides)["env"]
+        env = dict(overrides).get("env")
         return [experiment_from({"name": env_label(env)}, overrides)]
+    check_file(file, trust)
     experiments = experiments_from_file(file, overrides)
     names = [experiment.name for experiment in experiments]
     if len(set(names)) < len(names):
         raise click.UsageError(f"--name gives all {len(names)} experiments of {file} the same name; leave it out.")
     return experiments
+
+
+def check_file(file: Path, trust: bool) -> None:
+    """Refuse the file of a stranger's run or sweep: it, and what lies beside it, could name and hold any code."""
+    from shoal.runs.folders import EXPERIMENT_FILE, SWEEP_FILE
+    from shoal.runs.trust import check_own_file
+
+    check_own_file(file, EXPERIMENT_FILE, None, trust)
+    check_own_file(file, SWEEP_FILE, file.absolute().parent, trust)
 
 
 def experiments_to_try(
@@ -321,6 +346,7 @@ def experiments_to_try(
     sets: Sequence[str],
     command: str,
     run_name: str | None = None,
+    trust: bool = False,
 ) -> tuple[list[Experiment], UserCode]:
     """The experiments of a command that tries environments and trains nothing, and where their code is."""
     from shoal.config.wrappers import parse_wrap
@@ -332,7 +358,7 @@ def experiments_to_try(
         "config.wrappers": [parse_wrap(text) for text in wraps] or None,
     }
     user_code = UserCode.at(*([file.parent] if file else []), ".")
-    return experiments_of(file, _overrides(flags, sets)), user_code
+    return experiments_of(file, _overrides(flags, sets), trust), user_code
 
 
 def _with_workers(experiment: Experiment, num_cpus: int | None) -> Experiment:

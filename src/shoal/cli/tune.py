@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.options import Command, asked_preset, preset_option, set_option, stop_option
-from shoal.cli.train import argument_or_file, limits
+from shoal.cli.options import Command, asked_preset, preset_option, set_option, stop_option, trust_option
+from shoal.cli.train import argument_or_file, check_file, limits
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ NUM_EXAMPLES = 3
 @click.option("--new", is_flag=True, help="Start a new sweep even if there is one to continue.")
 @click.option("--resume", "resumed", metavar="NAME|FOLDER", help="Continue a sweep, without its file.")
 @click.option("--dry-run", is_flag=True, help="Print what would be tried, and stop.")
+@trust_option
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
 @click.option("--ray-address", metavar="HOST:PORT|auto", help="Address of a running Ray cluster for the trials.")
 @click.option("--num-cpus", type=click.IntRange(1), help="Total number of cores to use.")
@@ -70,6 +71,7 @@ def tune(
     new: bool,
     resumed: str | None,
     dry_run: bool,
+    trust: bool,
     quiet: bool,
     ray_address: str | None,
     num_cpus: int | None,
@@ -107,12 +109,13 @@ def tune(
         _use(ray_address)
         from shoal.tune.sweep_run import SweepRun
 
-        follow(SweepRun.resume(resumed, results_dir, num_cpus), quiet)
+        follow(SweepRun.resume(resumed, results_dir, num_cpus, trust), quiet)
         return
     if file is None:
         raise click.UsageError("There is no sweep to run; type `shoal tune -f FILE`, or `shoal tune --resume NAME`.")
     from shoal.config.sweep import sweeps_from_file
 
+    check_file(file, trust)
     sweeps = sweeps_from_file(file, overrides)
     if len({sweep.name for sweep in sweeps}) < len(sweeps):
         raise click.UsageError(f"--name gives all {len(sweeps)} sweeps of {file} the same name; leave it out.")
@@ -128,7 +131,7 @@ def tune(
     from shoal.tune.sweep_run import SweepRun
 
     for sweep in sweeps:
-        follow(SweepRun.open(sweep, new, user_code, num_cpus=num_cpus), quiet)
+        follow(SweepRun.open(sweep, new, user_code, num_cpus=num_cpus, trust=trust), quiet)
 
 
 def follow(run: SweepRun, quiet: bool) -> None:

@@ -23,6 +23,7 @@ class Algorithm(BaseModel):
     policy: ClassVar[str] = ""  # where a policy of its own kind is read from a checkpoint, as module:function
     acts_by_value: ClassVar[bool] = False  # it takes the best of discrete actions; else it samples by probability
     learns_from_replay: ClassVar[bool] = False  # it learns from remembered transitions; else from each batch once
+    learns_offline: ClassVar[bool] = False  # it learns from recorded steps (`input`), and samples nothing
     takes_memory: ClassVar[bool] = False  # its learner may be given sequences, for models with memory
     shares_batches: ClassVar[bool] = False  # several learners may learn as one: it has `update(batch, timesteps_total)`
     results: ClassVar[Mapping[str, str]] = {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BUILT_IN: dict[str, str] = {
     "PPO": "shoal.config.ppo:PPOConfig",
+    "APPO": "shoal.config.appo:APPOConfig",
     "TRPO": "shoal.config.trpo:TRPOConfig",
     "DQN": "shoal.config.dqn:DQNConfig",
     "SAC": "shoal.config.sac:SACConfig",
@@ -25,6 +26,8 @@ BUILT_IN: dict[str, str] = {
     "ARS": "shoal.config.evolution:ARSConfig",
     "CEM": "shoal.config.evolution:CEMConfig",
     "CMAES": "shoal.config.evolution:CMAESConfig",
+    "BC": "shoal.config.offline:BCConfig",
+    "MARWIL": "shoal.config.offline:MARWILConfig",
 }
 """Every algorithm of shoal's own, with the place of its configuration class."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from shoal.config.fields import Flag, Fraction, FragmentLength, Positive, Size, refused_exploration
 from shoal.config.model import Activation, ModelConfig
-from shoal.config.off_policy import OffPolicyConfig
+from shoal.config.off_policy import OffPolicyConfig, TrainingIntensity
 from shoal.config.schedules import Schedule, levels
 from shoal.config.sections import ExplorationConfig
 
@@ -70,8 +70,10 @@ class DQNConfig(OffPolicyConfig):
     """Number of transitions that one update learns from."""
     rollout_fragment_length: FragmentLength = "auto"
     """Steps of each environment between updates; auto: 4, with n_step above 1 four times that (classic RLlib: 4)."""
-    training_intensity: Positive = 8.0
-    """Transitions learned from per environment step: 8 is one update of 32 every 4 steps; null: the default."""
+    training_intensity: TrainingIntensity = 8.0
+    """Transitions learned from per environment step: 8 is one update of 32 every 4 steps; null: the default.
+
+    auto, with sample_async: at least these, and as many as fit while workers sample until they overfit."""
     target_network_update_freq: Size = 500
     """Number of environment steps between copies of the network into the target network."""
     n_step: Size = 3

@@ -74,6 +74,8 @@ class Experiment(BaseModel):
 
     Weights, observation filter and reward scale are taken; optimiser, counters and episodes are not. Other settings
     may differ."""
+    report: Flag = True
+    """Whether a run leaves report.html at its end: curves, times, incidents and configuration on one page."""
     config: InstanceOf[AlgorithmConfig]
     """The algorithm's own keys."""
 
@@ -207,7 +209,7 @@ def _of_whom(problem: str, kind: type[AlgorithmConfig]) -> str:
     owners = [name for name, other in ALGORITHMS.items() if f"config.{key}" in key_paths(other)]
     if not owners or f"config.{key}" in key_paths(kind):
         return problem
-    whose = f"is a key of {' and '.join(owners)}, not of {name_of(kind)}"
+    whose = f"is a key of {', '.join(owners[:-1])}{' and ' * (len(owners) > 1)}{owners[-1]}, not of {name_of(kind)}"
     return f"config.{key}: {whose}; leave it out, or set run: {owners[0]}"
 
 
@@ -223,7 +225,7 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     problems += apply_overrides(body, overrides)
     problems += fold_preset(body)
     keys = body.pop("config")
-    if isinstance(keys, dict) and keys.get("env") is None:
+    if isinstance(keys, dict) and keys.get("env") is None and not _learns_offline(body.get("run")):
         problems.append("env: is missing; write env: with an id such as CartPole-v1, module:Class or file.py:Class")
     try:
         config = algorithm_config(body.get("run", "PPO"), keys)
@@ -231,7 +233,7 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
         problems += error.problems
         # A stand-in, so that the other keys are checked too; it has all that a stop name may be refused for.
         run = str(body.get("run", "PPO"))
-        kind = algorithm_class(run) if run in ALGORITHMS else AlgorithmConfig
+        kind = algorithm_class(run) if run in ALGORITHMS and not _learns_offline(run) else AlgorithmConfig
         config = kind.model_validate({"evaluation_interval": 1, "curriculum": {"stages": [{"task": 1}]}})
     problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
     try:
@@ -241,6 +243,11 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
     if problems:
         raise ConfigError(unique(problems))
     return experiment
+
+
+def _learns_offline(run: Any) -> bool:
+    """Whether an algorithm needs no environment, for all that it learns from is recorded."""
+    return isinstance(run, str) and run in ALGORITHMS and ALGORITHMS[run].learns_offline
 
 
 _JOB_KEYS = ("walltime", "nodes", "partition", "account")  # on top of a file for `shoal submit`

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.config.vocabulary import EXPERIMENT_KEYS, FOREIGN, nearest
 
-_TRAINERS = "there are shoal.PPO, shoal.TRPO, shoal.DQN and shoal.SAC"
+_TRAINERS = "there are shoal.PPO, shoal.APPO, shoal.TRPO, shoal.DQN and shoal.SAC"
 _CONFIG = "a configuration is a dictionary: shoal.PPO(env='CartPole-v1', config={'lr': 1e-3})"
 _RAY = "shoal starts Ray by itself, or joins the one that your program has joined by ray.init"
 
@@ -227,4 +227,4 @@ def _of_class(name: str) -> str | None:
     return _CONFIG if name.endswith("Config") else None
 
 
-_ALGORITHMS = ("A2C", "A3C", "APPO", "ARS", "BC", "CQL", "DDPG", "ES", "IMPALA", "MARWIL", "PG", "TD3")
+_ALGORITHMS = ("A2C", "A3C", "ARS", "BC", "CQL", "DDPG", "ES", "IMPALA", "MARWIL", "PG", "TD3")

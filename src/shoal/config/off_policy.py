@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, WithJsonSchema
 
 from shoal.config.algorithms import name_of
-from shoal.config.fields import STRICT, Count, Flag, Fraction, NonNegative, Positive, Size
+from shoal.config.fields import STRICT, Count, Flag, Fraction, NonNegative, Positive, Size, number
 from shoal.config.sections import OptimizerConfig
 from shoal.config.settings import AlgorithmConfig
+
+
+def _intensity(value: Any) -> float | Literal["auto"]:
+    """A number, or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    if isinstance(value, str):
+        raise ValueError("must be a number, or auto")
+    found = number(value)
+    if found <= 0:
+        raise ValueError("must be more than 0")
+    return found
+
+
+TrainingIntensity = Annotated[
+    float | Literal["auto"],
+    BeforeValidator(_intensity),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "auto"}]}),
+]
 
 
 class QOptimizerConfig(OptimizerConfig):
@@ -46,6 +66,8 @@ class OffPolicyConfig(AlgorithmConfig):
         "mean_td_error": "mean magnitude of the values' errors (DQN, SAC)",
         "num_updates": "number of updates in this iteration (DQN, SAC)",
         "replay_size": "number of transitions in replay (DQN, SAC)",
+        "training_intensity": "transitions learned from per environment step of this iteration (DQN, SAC)",
+        "overfit_ratio": "error of values on transitions held out over that on learned ones (training_intensity: auto)",
     }
     batch_key = "timesteps_per_iteration"
     mutable = (*AlgorithmConfig.mutable, "training_intensity")
@@ -54,8 +76,8 @@ class OffPolicyConfig(AlgorithmConfig):
     """Minimum number of environment steps per iteration, over all environments; whole fragments are sampled.
 
     An iteration is shorter where stop.timesteps_total ends the run: it ends with the fragment that reaches it."""
-    training_intensity: Positive = 8.0
-    """Transitions learned from per environment step; null: the default."""
+    training_intensity: TrainingIntensity = 8.0
+    """Transitions learned from per environment step; null: the default; auto: as many as fit while workers sample."""
     learning_starts: Count = 1000
     """Number of environment steps before the first update."""
     n_step: Size = 1
@@ -66,6 +88,18 @@ class OffPolicyConfig(AlgorithmConfig):
     """The optimiser's own settings."""
 
     @property
+    def fills_the_wait(self) -> bool:
+        """Whether the learner learns while workers sample, and takes what each of them has when it is finished."""
+        return self.sample_async and self.worker_count > 0
+
+    @property
+    def least_intensity(self) -> float:
+        """`training_intensity`, or what `auto` does at least."""
+        if self.training_intensity == "auto":
+            return float(type(self).model_fields["training_intensity"].default)
+        return self.training_intensity
+
+    @property
     def rounds_per_iteration(self) -> int:
         """How often an iteration samples one fragment and learns."""
         return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_envs))
@@ -74,6 +108,15 @@ class OffPolicyConfig(AlgorithmConfig):
     def steps_per_iteration(self) -> int:
         """Steps per environment in one iteration."""
         return self.rounds_per_iteration * self.fragment_length
+
+    def timing_notes(self) -> list[str]:
+        """See `AlgorithmConfig`."""
+        if not self.fills_the_wait:
+            return []
+        return [
+            "sample_async: what is in replay at an update depends on time, so a run can be neither repeated nor "
+            "resumed exactly"
+        ]
 
     def conflicts(self) -> list[str]:
         """Keys that are right by themselves but not together."""
@@ -86,6 +129,11 @@ class OffPolicyConfig(AlgorithmConfig):
         if self.batch_mode != "truncate_episodes":
             name = name_of(type(self))
             found.append(f"config.batch_mode: {name} learns from single transitions; leave it at truncate_episodes")
+        if self.training_intensity == "auto" and not self.fills_the_wait:
+            found.append(
+                "config.training_intensity: auto learns while workers sample; set sample_async: true and num_workers "
+                "above 0, or a number"
+            )
         replay = self.replay_buffer_config
         if not replay.prioritized_replay and "prioritized_replay" not in replay.model_fields_set:
             found += [

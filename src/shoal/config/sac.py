@@ -21,7 +21,7 @@ from shoal.config.fields import (
     refused_exploration,
 )
 from shoal.config.model import Activation, ModelConfig
-from shoal.config.off_policy import OffPolicyConfig, ReplayConfig
+from shoal.config.off_policy import OffPolicyConfig, ReplayConfig, TrainingIntensity
 from shoal.config.sections import ExplorationConfig
 
 HIGH_RATIO = 8
@@ -117,8 +117,10 @@ class SACConfig(OffPolicyConfig):
     """Number of transitions that one update learns from."""
     rollout_fragment_length: FragmentLength = "auto"
     """Steps of each environment between updates; auto: 1, with n_step above 1 four times that."""
-    training_intensity: Positive = 256.0
-    """Transitions learned from per environment step: 256 is one update of 256 for every step; null: the default."""
+    training_intensity: TrainingIntensity = 256.0
+    """Transitions learned from per environment step: 256 is one update of 256 for every step; null: the default.
+
+    auto, with sample_async: at least these, and as many as fit while workers sample until they overfit."""
     learning_starts: Count = 1000
     """Number of environment steps before the first update (classic RLlib: 1500)."""
     n_step: Size = 1
@@ -171,6 +173,12 @@ class SACConfig(OffPolicyConfig):
         if self.rollout_fragment_length == "auto":
             return 1 if self.n_step == 1 else 4 * self.n_step
         return self.rollout_fragment_length
+
+    @property
+    def least_intensity(self) -> float:
+        """See `OffPolicyConfig`; many updates are also at least so many."""
+        many = self.training_intensity == "auto" and self.high_update_ratio
+        return super().least_intensity * (HIGH_RATIO if many else 1)
 
     @property
     def critic_model(self) -> SACModelConfig:

@@ -32,6 +32,7 @@ from shoal.config.fields import (
     RewardClipping,
     Seed,
     Size,
+    Text,
     WorkerCount,
 )
 from shoal.config.model import ModelConfig
@@ -159,7 +160,9 @@ class AlgorithmConfig(Algorithm):
     num_gpus: NonNegative = 0
     """Number of GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
     sample_async: Flag = False
-    """Whether workers sample the next batch while the learner learns from this one, with weights one update old."""
+    """Whether workers sample the next batch while the learner learns from this one, with weights one update old.
+
+    DQN and SAC take the fragment of each worker when it is finished, and learn meanwhile up to training_intensity."""
     ignore_worker_failures: Flag = False
     """Whether training continues with the remaining workers when one is lost and not recreated."""
     recreate_failed_workers: Flag = True
@@ -181,6 +184,10 @@ class AlgorithmConfig(Algorithm):
     """Whether a batch may end inside an episode, or waits until every episode in it is complete."""
     train_batch_size: Size = 2048
     """Number of steps that one training iteration learns from, over all environments (classic RLlib's PPO: 4000)."""
+    output: Text | None = None
+    """Where sampled steps are kept as episodes: a folder for Parquet files, or minari:DATASET; null: nowhere.
+
+    docs/offline.md has their columns. BC and MARWIL learn from them (input)."""
     clip_rewards: RewardClipping = None
     """How rewards are clipped for learning: null: not at all, true: to their sign, a number: to this magnitude."""
     normalize_rewards: Flag = True
@@ -352,6 +359,7 @@ class AlgorithmConfig(Algorithm):
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
         found += self._isolation_conflicts()
+        found += self._output_conflicts()
         found += self.licence_conflicts()
         if self.evaluation_parallel_to_training:
             found += [
@@ -359,6 +367,14 @@ class AlgorithmConfig(Algorithm):
                 for key in self._missing_for_parallel_evaluation()
             ]
         return found
+
+    def timing_notes(self) -> list[str]:
+        """What is not promised of a run because it depends on time, in sentences."""
+        if not self.sample_async or not self.worker_count:
+            return []
+        return [
+            "sample_async: what workers have sampled ahead is not saved, so a resumed run does not repeat it exactly"
+        ]
 
     def written_conflicts(self) -> list[str]:
         """Numbers that do not go together as they are written; harmless where one of them follows from `auto`."""
@@ -374,7 +390,9 @@ class AlgorithmConfig(Algorithm):
         """What is asked of an algorithm that cannot do it."""
         found: list[str] = []
         if self.num_learners > 1 and not self.shares_batches:
-            found.append(f"config.num_learners: {name_of(type(self))} learns in one process; leave it at 1")
+            found.append(
+                f"config.num_learners: {name_of(type(self))} learns in one process; leave it at 1, or set run: PPO"
+            )
         if self.model.memory is not None and not self.takes_memory:
             found.append(
                 f"config.model.{self.model.memory}: {name_of(type(self))} learns from single transitions and has no "
@@ -385,7 +403,8 @@ class AlgorithmConfig(Algorithm):
     def _layout_conflicts(self) -> list[str]:
         """What is asked of workers and learners that are not there."""
         found: list[str] = []
-        if self.sample_async and self.num_workers == 0 and "num_workers" not in self.model_fields_set:
+        said = "sample_async" in self.model_fields_set and "num_workers" not in self.model_fields_set
+        if self.sample_async and self.num_workers == 0 and said:
             found.append("config.sample_async: there are no workers to sample meanwhile; set num_workers above 0")
         if self.num_learners > 1 and self.num_workers != "auto" and self.num_workers < self.num_learners:
             found.append(
@@ -448,6 +467,21 @@ class AlgorithmConfig(Algorithm):
             found.append(
                 "config.straggler_quorum: batch_mode: complete_episodes waits for every episode; leave one of them out"
             )
+        return found
+
+    def _output_conflicts(self) -> list[str]:
+        """What keeps steps from being written down as whole episodes."""
+        if self.output is None:
+            return []
+        found: list[str] = []
+        if self.num_learners > 1:
+            found.append(
+                "config.output: with several learners no process sees all steps; set num_learners: 1, or leave it out"
+            )
+        if self.straggler_quorum is not None:
+            found.append("config.output: straggler_quorum leaves steps to the next batch; leave one of them out")
+        if self.output.startswith("minari:") and not self.output.removeprefix("minari:"):
+            found.append("config.output: which dataset? Write minari:NAME, e.g. minari:cartpole/expert-v0")
         return found
 
     def licence_conflicts(self) -> list[str]:

@@ -22,6 +22,7 @@ EXPERIMENT_KEYS = (
     "preset",
     "results_dir",
     "restore",
+    "report",
     "config",
 )
 """The keys that stand beside `config` in an experiment, and `config` itself."""
@@ -116,6 +117,8 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "checkpoint": "restore",
         "checkpoint_path": "restore",
         "restore_path": "restore",
+        "restore_policy": "restore",
+        "warm_start": "restore",
         "max_episode_steps": "config.horizon",
         "max_steps": "config.horizon",
         "callback": "config.callbacks",

@@ -50,7 +50,7 @@ class Batch:
     dist_inputs: Array  # [T, N, K], the behaviour policy's network outputs; K is 0 where it has no log-probabilities
     final_obs: Parts  # each [F, ...]
     final_at: NDArray[np.int64]  # [F, 2], (t, n), in ascending order: one order for any number of workers
-    columns: NDArray[np.int64] | None = None  # [N], a learner's share: where its environments stand in the whole batch
+    columns: NDArray[np.int64] | None = None  # [N], which of all environments these are; None: all of them
     carried: RecurrentRecord | None = None  # of a policy with memory
     cut: NDArray[np.bool_] | None = None  # [N], whose last step is marked truncated only because it was late
     values: Array | None = None  # [T, N], of the policy that sampled, where they came with its outputs
@@ -192,6 +192,9 @@ class SampleSummary:
     policy_time_s: float
     communicate_time_s: float = 0.0  # waiting for workers that had already finished sampling
     staleness: int = 0  # updates between the weights that sampled and those that learn
+    wait_s: float = 0.0  # of the learner, until the first of what it asked for was finished
+    weights_version: int = 0  # that the learner gave to the weights which sampled (see `begin_fragments`)
+    notes: tuple[str, ...] = ()  # what the user should hear once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +202,7 @@ class Sample(SampleSummary):
     """What one call of `sample` gives."""
 
     batch: Batch
+    env_indices: Sequence[int] | None = None  # of the batch's columns, where a lost worker's are missing; None: all
 
     @property
     def summary(self) -> SampleSummary:
@@ -216,6 +220,8 @@ class Step:
     stats: dict[str, float]
     timers: dict[str, float]  # seconds by name
     staleness: int = 0  # updates between the weights that sampled and those that learned
+    wait_s: float = 0.0  # in which the learner had nothing to do
+    notes: tuple[str, ...] = ()  # what the user should hear once
 
     @classmethod
     def from_samples(cls, samples: Sequence[SampleSummary], stats: dict[str, float], learn_time_s: float) -> Step:
@@ -223,6 +229,8 @@ class Step:
         episodes: list[Episode] = []
         incidents: list[Incident] = []
         timesteps = staleness = 0
+        wait_s = 0.0
+        notes: tuple[str, ...] = ()
         timers = {"env": 0.0, "policy": 0.0, "communicate": 0.0, "learn": learn_time_s}
         for sample in samples:
             timesteps += sample.num_steps
@@ -232,4 +240,6 @@ class Step:
             timers["policy"] += sample.policy_time_s
             timers["communicate"] += sample.communicate_time_s
             staleness = max(staleness, sample.staleness)
-        return cls(timesteps, episodes, incidents, stats, timers, staleness)
+            wait_s += sample.wait_s
+            notes += sample.notes
+        return cls(timesteps, episodes, incidents, stats, timers, staleness, wait_s, notes)

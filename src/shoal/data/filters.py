@@ -53,6 +53,24 @@ class MeanStdFilter:
         self.count = whole
         self._refresh()
 
+    def fit(self, x: NDArray[Any], scaler: str) -> None:
+        """Learn from `[B, R]` rows once and for all, as the one of Ray Data's scalers does whose name is given."""
+        x = x.astype(np.float64)
+        lowest, highest = x.min(axis=0), x.max(axis=0)
+        if scaler == "StandardScaler":
+            self.set_scale(len(x), x.mean(axis=0), x.std(axis=0))
+        elif scaler == "MinMaxScaler":
+            self.set_scale(len(x), lowest, highest - lowest)
+        else:
+            assert scaler == "MaxAbsScaler"
+            self.set_scale(len(x), np.zeros_like(highest), np.maximum(np.abs(highest), np.abs(lowest)))
+
+    def set_scale(self, count: int, shift: Numbers, scale: Numbers) -> None:
+        """Subtract and divide by these numbers `[R]` from now on, as after `count` rows of this mean and deviation."""
+        self.count, self.mean = float(count), shift
+        self.m2 = np.square(scale) * max(count - 1, 1)
+        self._refresh()
+
     def get_state(self) -> State:
         """Count, mean and squared deviations."""
         return State.of(count=self.count, mean=self.mean.copy(), m2=self.m2.copy())

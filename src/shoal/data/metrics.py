@@ -35,6 +35,7 @@ class EpisodeWindow:
             "episodes_total": self.total,
             "episodes_this_iter": len(episodes),
             **episode_statistics(shown),
+            "episode_reward_per_call": reward_per_call(shown),
             "custom_metrics": custom_metrics(shown),
         }
 
@@ -63,6 +64,15 @@ def episode_statistics(episodes: Iterable[Episode]) -> dict[str, float | None]:
         "episode_reward_max": max(rewards, default=None),
         "episode_len_mean": _mean(lengths),
     }
+
+
+def reward_per_call(episodes: Iterable[Episode]) -> float | None:
+    """The sum of all returns over the simulator's calls for it: every step, and a reset for each episode."""
+    returns = calls = 0.0
+    for episode in episodes:
+        returns += episode.reward
+        calls += episode.length + 1
+    return returns / calls if calls else None
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

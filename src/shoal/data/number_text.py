@@ -44,6 +44,11 @@ def tick_text(value: float) -> str:
     return f"{value:.4g}".replace("e-0", "e-")
 
 
+def percent_text(share: float) -> str:
+    """`71 %`."""
+    return f"{100 * share:.0f} %"
+
+
 def duration_text(seconds: float) -> str:
     """`5 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     whole = math.ceil(min(seconds, 1e12))

@@ -67,6 +67,28 @@ def transitions_of(batch: Batch, rewards: Array, gamma: float, n_step: int) -> T
     )
 
 
+def transitions_at(transitions: Transitions, rows: Integers) -> Transitions:
+    """Those in these rows."""
+    return Transitions(
+        obs=tuple(part.take(rows, axis=0) for part in transitions.obs),
+        actions=transitions.actions.take(rows, axis=0),
+        returns=transitions.returns.take(rows),
+        next_obs=tuple(part.take(rows, axis=0) for part in transitions.next_obs),
+        discounts=transitions.discounts.take(rows),
+    )
+
+
+def joined_transitions(parts: Sequence[Transitions]) -> Transitions:
+    """All of them, one after another."""
+    return Transitions(
+        obs=tuple(np.concatenate(each) for each in zip(*[part.obs for part in parts], strict=True)),
+        actions=np.concatenate([part.actions for part in parts]),
+        returns=np.concatenate([part.returns for part in parts]),
+        next_obs=tuple(np.concatenate(each) for each in zip(*[part.next_obs for part in parts], strict=True)),
+        discounts=np.concatenate([part.discounts for part in parts]),
+    )
+
+
 class Replay:
     """The newest `capacity` transitions, in arrays of `capacity + slack` rows that are written in a circle.
 
@@ -129,6 +151,12 @@ class Replay:
             rare = rare.reshape(batches, size)
             weights = (rare / rare.max(axis=1, keepdims=True)).astype(np.float32).reshape(-1)
         return DrawnTransitions(self._at(places), places, weights)
+
+    def newest(self, span: int, count: int) -> Transitions:
+        """Up to `count` transitions, evenly from the last `span` that were added."""
+        span = min(span, len(self))
+        back = np.unique(np.linspace(1, span, min(count, span)).astype(np.int64))
+        return self._at((self.added - back) % self.rows)
 
     def learned(self, places: Integers, errors: Array) -> None:
         """Set priorities by how wrong the values of drawn transitions were; nothing to do where all are drawn alike."""

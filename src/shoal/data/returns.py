@@ -38,6 +38,41 @@ def gae(
     return advantages
 
 
+def vtrace(
+    rewards: Array,
+    values: Array,
+    next_values: Array,
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    ratios: Array,
+    gamma: float,
+    lambda_: float,
+    clip_rho: float,
+) -> tuple[Array, Array]:
+    """Targets of the values and advantages, each `[T, N]`, where another policy has sampled (Espeholt et al. 2018).
+
+    `ratios` are the probabilities of the actions by the policy that is judged over those by the one that sampled. With
+
+        delta_t = r_t + gamma V(s_t+1) - V(s_t),   rho_t = min(ratio_t, clip_rho),   c_t = lambda min(ratio_t, 1)
+        v_t - V(s_t) = rho_t delta_t + gamma c_t (v_t+1 - V(s_t+1))                  (equation 1, remark 2)
+        A_t = delta_t + gamma lambda (v_t+1 - V(s_t+1))
+
+    the advantages are those of `gae` where all ratios are 1. The weight rho_t of A_t is left to the objective.
+    """
+    deltas = rewards + np.float32(gamma) * next_values * ~terminated - values
+    decay = np.float32(gamma * lambda_) * ~(terminated | truncated)
+    rho = np.minimum(ratios, np.float32(clip_rho))
+    trace = decay * np.minimum(ratios, np.float32(1))
+    advantages = np.empty_like(deltas)
+    corrections = np.empty_like(deltas)
+    running = np.zeros(rewards.shape[1], np.float32)
+    for t in range(len(rewards) - 1, -1, -1):
+        advantages[t] = deltas[t] + decay[t] * running
+        running = rho[t] * deltas[t] + trace[t] * running
+        corrections[t] = running
+    return values + corrections, advantages
+
+
 def successor_values(values: Array, final_values: Array, final_at: NDArray[np.int64]) -> Array:
     """The value `[T, N]` of what follows each step: the next row, or the final observation where one is listed."""
     following = np.empty_like(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -51,7 +52,11 @@ class RewardScale:
 
         Where several learners share the batch, `total` gives the sum of an array over them.
         """
-        returns = self._returns(batch, rewards, total)[batch.valid]
+        self.learn(self._returns(batch, rewards, total)[batch.valid], total)
+
+    def learn(self, returns: NDArray[Any], total: Callable[[Numbers], Numbers] = lambda numbers: numbers) -> None:
+        """Learn from returns `[B]`, wherever they come from; `total` as in `update`."""
+        returns = returns.astype(np.float64, copy=False)
         count, whole_sum = total(np.array([len(returns), returns.sum()])).tolist()
         if not count:
             return
@@ -62,6 +67,19 @@ class RewardScale:
         self.mean += delta * (count / whole)
         self.m2 += m2 + delta * delta * (self.count * count / whole)
         self.count = whole
+
+    def update_part(self, batch: Batch, rewards: NDArray[Any], num_envs: int) -> None:
+        """Learn from a fragment of some of `num_envs` environments (`columns`); the others' sums stay as they are."""
+        if batch.columns is None:
+            self.update(batch, rewards)
+            return
+        whole = self.unfinished
+        if len(whole) != num_envs:
+            whole = np.zeros(num_envs)
+        self.unfinished = whole[batch.columns]
+        self.update(replace(batch, columns=None), rewards)
+        whole[batch.columns] = self.unfinished
+        self.unfinished = whole
 
     def get_state(self) -> State:
         """Count, mean, squared deviations, and the sums of unfinished episodes."""

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.envs.case_env import CaseEnv
     from shoal.envs.faults import FaultEnv
+    from shoal.envs.gtp import GtpEngine
     from shoal.envs.mpi import mpi_command, run_mpi
 
-__all__ = ["CaseEnv", "FaultEnv", "mpi_command", "run_mpi"]
+__all__ = ["CaseEnv", "FaultEnv", "GtpEngine", "mpi_command", "run_mpi"]
 
 MODULES = {
     "CaseEnv": "shoal.envs.case_env",
     "FaultEnv": "shoal.envs.faults",
+    "GtpEngine": "shoal.envs.gtp",
     "mpi_command": "shoal.envs.mpi",
     "run_mpi": "shoal.envs.mpi",
 }

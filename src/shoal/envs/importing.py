@@ -1,6 +1,7 @@
 """The user's own code, and what a text means in it: `my_module:MyEnv`, `my_module.MyEnv`, `path/to/my_env.py:MyEnv`.
 
-Naming a module runs its code: only a text that the user wrote (a command, a config file, a program) may come here.
+Naming a module runs its code: only a text that the user wrote (a command, a config file, a program), or that a run of
+the user's own has written down, may be loaded; `UserCode.is_trusted` is False where it is a stranger's.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from shoal.envs.env_errors import error_text, logger, notice_once
-from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing
+from shoal.envs.env_errors import error_text, logger, notice_once, pass_on_interrupts
+from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing, NotTrusted
 
 _imported_here: set[str] = set()
 
@@ -31,10 +32,12 @@ _imported_here: set[str] = set()
 class UserCode:
     """The user's own code: the folders that hold it, in the order of the search, and how a name in it is loaded.
 
-    Installed packages are found without it. It goes to other processes, which find the same code there.
+    Installed packages are found without it. It goes to other processes, which find the same code there. Code that is
+    not `is_trusted` is named by a stranger's run: none of it is loaded.
     """
 
     folders: tuple[str, ...] = ()
+    is_trusted: bool = True
 
     @classmethod
     def at(cls, *folders: str | Path) -> UserCode:
@@ -43,7 +46,12 @@ class UserCode:
 
     def with_working_folder(self) -> UserCode:
         """The same code, and after it what the working folder holds."""
-        return UserCode.at(*self.folders, ".")
+        return UserCode.at(*self.folders, ".") if self.is_trusted else self
+
+    def check_trusted(self, what: str) -> None:
+        """Refuse what would run a stranger's code: every way to it begins here."""
+        if not self.is_trusted:
+            raise NotTrusted(f"{what} is named by a run that is not yours; read it, and add --trust to let it run here")
 
     @contextmanager
     def importable(self) -> Iterator[None]:
@@ -62,6 +70,7 @@ class UserCode:
 
     def load_module(self, name: str) -> ModuleType:
         """Import a module by its dotted name."""
+        self.check_trusted(f"the module {name}")
         top = name.partition(".")[0]
         wanted = self._file_of(top)
         if top in _imported_here and wanted and not _same_file(sys.modules.get(top), wanted):
@@ -72,7 +81,8 @@ class UserCode:
         try:
             with self.importable():
                 module = importlib.import_module(name)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
                 raise ModuleMissing(f"no module {name!r} in {self} or the installed packages") from error
             raise EnvStartError(f"importing {name!r} failed: {error_text(error)}") from error
@@ -100,8 +110,9 @@ class UserCode:
         try:
             with UserCode.at(path.parent, *self.folders).importable():
                 spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             del sys.modules[name]
+            pass_on_interrupts(error)
             raise EnvStartError(f"importing {path} failed: {error_text(error)}") from error
         _tell_origin(module)
         return module
@@ -122,6 +133,7 @@ class UserCode:
 
     def load_named(self, key: str, text: str) -> Any:
         """The object behind `my_module.name`, `my_module:name`, `my_file.py:name`; `key` is where the text stands."""
+        self.check_trusted(f"{key} {text!r}")
         try:
             return self._named(text)
         except ConfigError as error:
@@ -129,6 +141,7 @@ class UserCode:
 
     def find_file(self, text: str) -> Path:
         """The file that a path means, looked for in the folders; where there are none, in the working folder."""
+        self.check_trusted(f"the file {text}")
         path = Path(text).expanduser()
         searched = self if self.folders else self.with_working_folder()
         # An absolute path swallows the folder before it.

@@ -143,8 +143,15 @@ def env_maker(
 
 
 def maker_of(config: AlgorithmConfig, user_code: UserCode = INSTALLED) -> EnvMaker:
-    """What makes the environments of a configuration."""
+    """What makes the environments of a configuration; one that learns from recorded steps may have none."""
+    if config.env is None and config.learns_offline:
+        return EnvMaker("recorded", "", _no_environment, user_code)
     return env_maker(config.env, user_code, config.wrappers, config.preprocessor_pref)
+
+
+def _no_environment(ctx: EnvContext) -> Any:  # noqa: ARG001
+    """Refuse to make the environment of a policy that was learned without one."""
+    raise ConfigError("env: is missing: this policy was learned from recorded steps alone; name one to run it on")
 
 
 def preprocessing_notes(maker: EnvMaker, env_config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -158,6 +165,7 @@ def _maker_of(env: object, user_code: UserCode) -> EnvMaker:
     if isinstance(env, str):
         return _maker_from_text(env, user_code)
     if isinstance(env, Mapping):
+        user_code.check_trusted(f"the program {program_name(env)}")
         folder = user_code.folders[0] if user_code.folders else os.getcwd()
         program = FmuMaker(dict(env), folder) if "fmu" in env else ProgramMaker(dict(env), folder)
         return EnvMaker(_folder_name(program_name(env)), json.dumps(program.config), program, user_code)

@@ -68,6 +68,13 @@ class MaskSpec:
         stuck = int(np.logical_or.reduceat(row, self.starts).argmin())
         return f"{MASK} allows no value of choice {stuck}: all its flags are 0"
 
+    def ruled_out(self, rows: NDArray[np.bool_], actions: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which actions `[B, A]` are not allowed by the masks `[B, size]` that they were chosen under."""
+        found = np.zeros(len(rows), bool)
+        for (column, _), start in zip(self.choices, self.starts.tolist(), strict=True):
+            found |= ~rows[np.arange(len(rows)), start + actions[:, column].astype(np.int64)]
+        return found
+
     def first_allowed(self, row: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
         """The first value that a row allows, for each masked column of an action."""
         for (column, count), start in zip(self.choices, self.starts.tolist(), strict=True):

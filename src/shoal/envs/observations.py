@@ -30,6 +30,9 @@ from shoal.errors import ConfigError
 AVAIL = "avail_actions"
 LARGEST_EXACT_INTEGER = 2**23  # of twice this, single precision still knows every integer
 
+NUMBERS = "biuf"  # the kinds of NumPy's types that are numbers
+ROUNDING = 1e-5  # by which an observation may be outside of its space, for each 1 of the bound
+
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 Kind = Literal["vector", "image", "items", "avail", "mask"]
@@ -164,6 +167,8 @@ class ObsSpec:
             array = np.asarray(value)
             if array.shape != leaf.shape:
                 raise ValueError(f"{leaf.name} has shape {array.shape}, its space says {leaf.shape}")
+            if array.dtype.kind not in NUMBERS:
+                raise ValueError(f"{leaf.name} is {_array_text(array)} of type {array.dtype}, and not numbers")
             with np.errstate(over="ignore"):  # what is too large for single precision is refused below
                 if leaf.columns is None:
                     rows[leaf.part][index] = array
@@ -197,6 +202,23 @@ class ObsSpec:
             if stuck.any():
                 row = int(stuck.argmax())
                 return row, self.mask.trouble(rows[-1][row])
+        return None
+
+    def outside(self, rows: Parts) -> str | None:
+        """Which number of observations `[..., *shape]` is not in its space, in words; None if all are."""
+        for leaf in self.leaves:
+            space = leaf.space
+            if not isinstance(space, spaces.Box) or leaf.kind not in ("vector", "image") or space.dtype == np.uint8:
+                continue
+            part = rows[leaf.part] if leaf.columns is None else rows[leaf.part][..., leaf.columns]
+            numbers = part.reshape(-1, prod(leaf.shape))
+            if not numbers.size:
+                continue
+            for bound, most, sign in ((space.low, numbers.min(axis=0), -1), (space.high, numbers.max(axis=0), 1)):
+                limits = bound.reshape(-1).astype(np.float64)
+                beyond = sign * (most - limits) > ROUNDING * np.maximum(1, np.abs(limits))
+                if beyond.any():
+                    return _outside_text(leaf, space, int(beyond.argmax()), most)
         return None
 
     def get(self, parts: Parts, index: tuple[int, ...] | int) -> Any:
@@ -239,7 +261,9 @@ def _put_numbers(leaf: ObsLeaf, size: int) -> PutRows:
             if max(map(len, observations)) != size:
                 raise ValueError("observations of wrong sizes")
         else:
-            rows[0][:, 0] = observations
+            numbers = np.array(observations)
+            _check_numbers(numbers)
+            rows[0][:, 0] = numbers
         if shift is not None:
             np.subtract(rows[0], shift, out=rows[0])
 
@@ -259,17 +283,32 @@ def _put_leaves(leaves: Sequence[ObsLeaf]) -> PutRows:
                     leaf.items.put(value, room[index], leaf.name)
             elif leaf.columns is None:
                 for index, value in enumerate(values):
-                    if np.shape(value) != leaf.shape:
+                    image = np.asarray(value)
+                    if image.shape != leaf.shape:
                         raise ValueError("observations of wrong shapes")
-                    room[index] = value
+                    _check_numbers(image)
+                    room[index] = image
             else:
                 array = np.array(values)
                 if array.shape != (count, *leaf.shape):
                     raise ValueError("observations of wrong shapes")
+                _check_numbers(array)
                 if array.size:
                     room[:, leaf.columns] = leaf.stored(array.reshape(count, -1))
 
     return put
+
+
+def _outside_text(leaf: ObsLeaf, space: spaces.Box, at: int, numbers: NDArray[Any]) -> str:
+    where = ", ".join(str(index) for index in np.unravel_index(at, leaf.shape))
+    place = f"{leaf.name}[{where}]" if leaf.shape else leaf.name
+    return f"{place} was {numbers[at]:g}, and its space is from {space.low.flat[at]:g} to {space.high.flat[at]:g}"
+
+
+def _check_numbers(array: NDArray[Any]) -> None:
+    """Refuse text, which NumPy would read as numbers, and objects; `put` tells which it is."""
+    if array.dtype.kind not in NUMBERS:
+        raise ValueError("observations that are not numbers")
 
 
 @dataclass(frozen=True)

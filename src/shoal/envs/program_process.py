@@ -32,13 +32,15 @@ from shoal.machine.processes import end_with_parent
 ENDING_S = 2.0  # between being told to end and being killed
 PRINTED_BYTES = 4000  # of what the program printed last
 ADDRESS, TOKEN = "SHOAL_ADDRESS", "SHOAL_TOKEN"
+FAREWELL = written({"close": True})
 
 
 class Link:
-    """A stream of messages to a program, with what it prints beside."""
+    """A stream of lines to a program and back, with what it prints beside; a message is one line."""
 
-    def __init__(self, reading: int, writing: int, printing: Sequence[int] = ()) -> None:
+    def __init__(self, reading: int, writing: int, printing: Sequence[int] = (), life: int | None = None) -> None:
         self._writing = writing
+        self._life = life  # becomes readable when the program ends: what it has started may hold its streams open
         self._buffer = bytearray()
         self._lines: deque[bytes] = deque()
         self._printed = bytearray()
@@ -47,6 +49,8 @@ class Link:
         for file in (reading, *printing):
             os.set_blocking(file, False)
             self._selector.register(file, selectors.EVENT_READ)
+        if life is not None:
+            self._selector.register(life, selectors.EVENT_READ)
 
     @property
     def printed(self) -> str:
@@ -56,28 +60,42 @@ class Link:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message; an OSError means that nobody is there."""
-        data = memoryview(written(message))
-        while data:
-            data = data[os.write(self._writing, data) :]
+        self.write(written(message))
+
+    def write(self, data: bytes) -> None:
+        """Send whole lines; an OSError means that nobody is there."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._writing, rest) :]
 
     def receive(self, deadline: float | None) -> dict[str, Any] | None:
         """The next message; None if the program has ended the stream. A TimeoutError if it is not there in time."""
+        while (line := self.line(deadline)) is not None:
+            if line.strip():
+                return read(line)
+        return None
+
+    def line(self, deadline: float | None) -> bytes | None:
+        """The next line without its end, also an empty one; None and TimeoutError as for `receive`."""
         while not self._lines:
             wait = None if deadline is None else deadline - monotonic()
             if wait is not None and wait <= 0:
                 raise TimeoutError
-            for key, _ in self._selector.select(wait):
-                if key.fd == self._reading:
-                    if not self._read():
-                        return None
-                else:
-                    self._empty(key.fd)
-        return read(self._lines.popleft())
+            ready = {key.fd for key, _ in self._selector.select(wait)}
+            for file in ready - {self._reading, self._life}:
+                self._empty(file)
+            # What it has said before its end is there before its end is.
+            if self._reading in ready:
+                if not self._read():
+                    return None
+            elif self._life in ready:
+                return None
+        return self._lines.popleft()
 
     def empty(self) -> None:
         """Take what the program has printed until now."""
         for key, _ in self._selector.select(0):
-            if key.fd != self._reading:
+            if key.fd not in (self._reading, self._life):
                 self._empty(key.fd)
 
     def close(self) -> None:
@@ -95,7 +113,7 @@ class Link:
             self._buffer += data
             if b"\n" in data:
                 *lines, rest = self._buffer.split(b"\n")
-                self._lines.extend(bytes(line) for line in lines if line.strip())
+                self._lines.extend(bytes(line) for line in lines)
                 self._buffer = bytearray(rest)
             elif len(self._buffer) > MOST_BYTES:
                 raise EnvError(f"the program sent a line of more than {MOST_BYTES >> 20} MB")
@@ -120,7 +138,9 @@ class ProgramProcess:
         connection: str,
         start_timeout_s: float,
         ctx: EnvContext | None = None,
+        farewell: bytes = FAREWELL,
     ) -> None:
+        self._farewell = farewell
         self._private: str | None = None
         self._socket: socket.socket | None = None
         listener, own = self._listener(connection)
@@ -146,9 +166,10 @@ class ProgramProcess:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         out, err = self.process.stdout.fileno(), self.process.stderr.fileno()
+        self._life = _life(self.process.pid)
         if listener is None:
             assert self.process.stdin is not None
-            self.link = Link(out, self.process.stdin.fileno(), [err])
+            self.link = Link(out, self.process.stdin.fileno(), [err], self._life)
             return
         try:
             self._socket = _called(listener, monotonic() + start_timeout_s, self.process)
@@ -162,7 +183,7 @@ class ProgramProcess:
         finally:
             listener.close()
         file = self._socket.fileno()
-        self.link = Link(file, file, [out, err])
+        self.link = Link(file, file, [out, err], self._life)
         os.set_blocking(file, True)  # for writing; reading waits in the selector
         self.token = own[TOKEN]
 
@@ -187,7 +208,7 @@ class ProgramProcess:
     def close(self) -> None:
         """End the program and whatever it has started; never raises."""
         with contextlib.suppress(OSError, ValueError):
-            self.link.send({"close": True})
+            self.link.write(self._farewell)
         for stream in (self.process.stdin, self._socket):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -203,6 +224,9 @@ class ProgramProcess:
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
+        life, self._life = self._life, None
+        if life is not None:
+            os.close(life)
         self._remove()
 
     def kill(self) -> None:
@@ -268,6 +292,13 @@ class Caller:
         self.link.close()
         self._socket.close()
         self._listener.close()
+
+
+def _life(pid: int) -> int | None:
+    """A file that becomes readable when the process ends; None where the kernel has none (before Linux 5.3)."""
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
 
 
 def check_token(given: Any, wanted: str | None) -> None:

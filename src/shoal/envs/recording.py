@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from shoal.envs.cases import Case
 from shoal.envs.context import EnvContext
-from shoal.envs.env_errors import error_text
+from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, EnvMaker
 from shoal.envs.video import DEFAULT_FPS, Video, make_filmable, picture
@@ -91,7 +91,8 @@ class EpisodeRecorder:
     def _filming(self, path: Path) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             self.video_problem = f"the video {path} was not made: {error_text(error)}"
             self.close()
 

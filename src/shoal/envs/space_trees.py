@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 
 from shoal.envs.repeated import Repeated
 from shoal.envs.spaces import Space
+
+MOST_NUMBERS = 1 << 25
+"""That a Box may have: its bounds are arrays of its shape, and take some hundred MB."""
 
 
 def space_tree(space: Space) -> dict[str, Any] | None:
@@ -49,6 +53,8 @@ def space_from(tree: dict[str, Any]) -> Space:
         return spaces.Tuple([space_from(child) for child in tree["spaces"]])
     if kind == "Box":
         dtype, shape = np.dtype(tree["dtype"]), tuple(tree["shape"])
+        if math.prod(shape) > MOST_NUMBERS:
+            raise ValueError(f"a Box of {list(shape)} has more than {MOST_NUMBERS} numbers")
         low, high = (_array(tree[name], shape, dtype) for name in ("low", "high"))
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
@@ -80,6 +86,6 @@ def _array(numbers: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
     for number in numbers:
         plain.append(float(number) if isinstance(number, str) else number)
     row = np.array(plain, dtype)
-    if row.size == np.prod(shape, dtype=int):
-        return row.reshape(shape)
-    return np.full(shape, row[0], dtype)
+    if row.size == 1:
+        return np.full(shape, row[0], dtype)
+    return row.reshape(shape)

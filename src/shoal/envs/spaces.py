@@ -24,6 +24,7 @@ SMALLEST_IMAGE_SIDE = 8
 SMALLEST_FIELD_SIDE = 16
 MOST_INTEGER_CHOICES = 256
 MOST_CHOICES = 1_000_000
+LARGEST_SQUASHED = 1 - 1e-6  # of a number that has passed a tanh, where the one before it is asked for
 
 
 def leaves_of(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
@@ -127,6 +128,36 @@ class ActionSpec:
             return columns[0]
         paths = [leaf.path for leaf in self.leaves]
         return [nest(self.space, dict(zip(paths, values, strict=True))) for values in zip(*columns, strict=True)]
+
+    def decoded(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
+        """What `decode` gives, leaf by leaf: the numbers `[N, size]` of each, in the environment's units."""
+        leaves = zip(self.leaves, self._decoders, strict=True)
+        return [np.asarray(decode(rows[:, leaf.columns])).reshape(len(rows), leaf.size) for leaf, decode in leaves]
+
+    def encoded(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Rows `[N, A]` that `decode` turns into the numbers `[N, size]` of each leaf; a ValueError says what is none.
+
+        A squashed number on its bound, which only an infinite one would become, is one just inside.
+        """
+        rows = np.zeros((len(columns[0]), self.size), self.dtype)
+        for leaf, given in zip(self.leaves, columns, strict=True):
+            numbers = np.asarray(given, np.float64)
+            bad = ~np.isfinite(numbers)
+            if leaf.kind == "categorical":
+                numbers = numbers - leaf.first
+                bad |= (numbers < 0) | (numbers >= np.array(leaf.choices)) | (numbers % 1 != 0)
+            elif leaf.kind == "bernoulli":
+                bad |= (numbers != 0) & (numbers != 1)
+            else:
+                scale, middle = _scaling(leaf, self._normalize)
+                numbers = (numbers - middle) / np.where(scale, scale, 1)
+                inside = np.arctanh(np.clip(numbers, -LARGEST_SQUASHED, LARGEST_SQUASHED))
+                numbers = np.where(leaf.squashed, inside, numbers)
+            if bad.any():
+                row = int(bad.any(axis=1).argmax())
+                raise ValueError(f"row {row}: the action {given[row].tolist()} is none of {leaf.space}")
+            rows[:, leaf.columns] = numbers
+        return rows
 
     def encode(self, actions: Sequence[Any]) -> NDArray[Any]:
         """The numbers `[N, A]` of environment actions; a ValueError says which is none.

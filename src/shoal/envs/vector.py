@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from time import time
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
 from shoal.envs.env_errors import error_text, notice_once, pass_on_interrupts
 from shoal.envs.env_states import offers_state, restore_state, state_of
-from shoal.envs.observations import ObsSpec
+from shoal.envs.observations import NUMBERS, ObsSpec
 from shoal.envs.pace import Pace
 from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.spaces import ActionSpec
@@ -35,7 +36,7 @@ T = TypeVar("T")
 MOST_FAILURES_IN_A_ROW = 10
 STEPS_BETWEEN_SEEDS = 100
 STEPS_BETWEEN_ATARI_SEEDS = 5000  # a seed makes the emulator load its game anew, which takes as long as 500 steps
-LARGEST_REWARD = float(np.finfo(np.float32).max)
+LARGEST_REWARD = 1e15  # beyond it, a square of a sum of rewards has no place in single precision
 LARGEST_METRIC = 1e38  # Python's integers may be larger than any float
 
 
@@ -268,16 +269,20 @@ class PythonVector:
         """Write what all rows gave at once; False if any of it is unfit."""
         observations, rewards, terminated, truncated, _ = self._columns
         try:
-            with np.errstate(over="ignore"):  # what is too large for single precision is refused below
+            with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused below
                 self._obs_spec.put_all(observations, steps.obs)
-                numbers = np.array(rewards, np.float32)
+                numbers = np.array(rewards)
+                steps.rewards[:] = numbers
+                squares = np.dot(steps.rewards, steps.rewards)
+            if not (_are_flags(terminated) and _are_flags(truncated)):
+                return False
             steps.terminated[:] = terminated
             steps.truncated[:] = truncated
         except Exception:
             return False
-        if numbers.ndim != 1 or not np.isfinite(numbers.sum()):
+        # NaN, infinity and anything above the largest reward are not at most its square.
+        if numbers.ndim != 1 or numbers.dtype.kind not in NUMBERS or not squares <= LARGEST_REWARD**2:
             return False
-        steps.rewards[:] = numbers
         return self._obs_spec.problem(steps.obs, steps.terminated, steps.truncated) is None
 
     def _write_one_by_one(self, steps: Steps, decoded: Sequence[Any]) -> None:
@@ -287,7 +292,8 @@ class PythonVector:
             if row not in steps.failed:
                 try:
                     steps.rewards[row] = _number(rewards[row])
-                    steps.terminated[row], steps.truncated[row] = bool(terminated[row]), bool(truncated[row])
+                    steps.terminated[row] = _flag("terminated", terminated[row])
+                    steps.truncated[row] = _flag("truncated", truncated[row])
                     ended = bool(steps.terminated[row] or steps.truncated[row])
                     self._obs_spec.put(observations[row], steps.obs, row, ended)
                 except Exception as error:
@@ -388,7 +394,8 @@ class PythonVector:
             return None
         try:
             state = state_of(env)
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             notice_once(f"get_state() of the environment failed, so its actions are replayed: {error_text(error)}")
             return None
         if state is None:
@@ -444,7 +451,8 @@ class PythonVector:
             self._lengths[row] += 1
             self._rewards[row] += np.float32(_number(reward))
             self._show_step(row, action, last, float(reward), info)
-            if terminated or truncated or self._lengths[row] >= self._limits[row]:
+            ended = _flag("terminated", terminated) or _flag("truncated", truncated)
+            if ended or self._lengths[row] >= self._limits[row]:
                 self._lengths[row], self._rewards[row] = 0, 0.0
                 last = self._reset(row, False, task)
         self._obs_spec.put(last, obs, row)
@@ -504,7 +512,8 @@ class PythonVector:
         self._lengths[row] = 0
         try:
             self._build(row, self._seedings[row] + 1)
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             self._fail(row, error, None)
 
 
@@ -529,12 +538,31 @@ def _number(reward: Any) -> float:
     """The reward as a float; arrays, None and what is not finite are refused."""
     if np.ndim(reward):
         raise ValueError(f"reward is an array of shape {np.shape(reward)}, but must be one number")
-    if reward is None:
-        raise ValueError("reward is None, but must be one number")
+    if reward is None or isinstance(reward, str | bytes):
+        raise ValueError(f"reward is {reward!r}, but must be one number")
     number = float(reward)
-    if not abs(number) <= LARGEST_REWARD:
+    if not isfinite(number):
         raise ValueError(f"reward is {number}, but must be a finite number")
+    if abs(number) > LARGEST_REWARD:
+        raise ValueError(f"reward is {number:g}, and {LARGEST_REWARD:g} is the largest; give rewards in another unit")
     return number
+
+
+def _are_flags(values: list[Any]) -> bool:
+    """Whether each is True or False, or a number that says the same; almost always, all are False."""
+    unset = values.count(False)
+    return unset == len(values) or unset + values.count(True) == len(values)
+
+
+def _flag(name: str, value: Any) -> bool:
+    """Whether an episode ended: True or False, or 0 or 1; anything else says nothing."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    if isinstance(value, int | float | np.number) and value in (0, 1):
+        return bool(value)
+    raise ValueError(f"{name} is {value!r}, but must be True or False")
 
 
 def plain_numbers(info: Mapping[str, Any]) -> dict[str, float]:

@@ -15,8 +15,9 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
-from shoal.envs.env_errors import error_text
+from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.making import AnyEnv, Env, EnvMaker
 from shoal.errors import ConfigError, EnvStartError
 
@@ -84,8 +85,9 @@ def make_filmable(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] | No
     except ConfigError:
         env.close()
         raise
-    except Exception as error:
-        env.close()
+    except BaseException as error:
+        close_quietly(env)
+        pass_on_interrupts(error)
         raise EnvStartError(
             f"env {maker.name}: it cannot be recorded, because its render() failed: {error_text(error)}"
         ) from error

@@ -7,6 +7,7 @@ kept. Policy and value net have the same hidden sizes, so their layers are stack
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,11 +16,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import ConfigError
+from shoal.machine.memory import available_memory, bytes_text
 from shoal.models.network import Inputs
 
 Array = NDArray[np.float32]
 
 MOST_USED_ROWS = 0.8  # share of rows with a gradient, above which picking them out costs more than it saves
+
+LARGE = 1 << 24  # parameters from which on the memory that is free is looked at
+LEARNING_BYTES = 16  # for each parameter: itself, its gradient, Adam's two averages
+
+
+def check_size(num_params: int) -> None:
+    """Refuse a network that this machine's memory cannot hold, before it is tried."""
+    if num_params < LARGE:
+        return
+    needed, free = num_params * LEARNING_BYTES, available_memory()
+    if needed > free:
+        raise ConfigError(
+            f"config.model.fcnet_hiddens: a network of {num_params:,} parameters takes {bytes_text(needed)} of memory "
+            f"with its gradient and its optimiser, and {bytes_text(free)} are free; use narrower layers"
+        )
 
 
 @dataclass(frozen=True)
@@ -181,7 +199,8 @@ class MLP:
         self._shapes["value.bias"] = (1,)
         if len(free):
             self._shapes["log_std"] = (len(free),)
-        total = sum(int(np.prod(shape)) for shape in self._shapes.values())
+        total = sum(math.prod(shape) for shape in self._shapes.values())
+        check_size(total)
         self.params = np.zeros(total, np.float32)
         self._gradient = np.zeros(total, np.float32)
         self._p = self._views(self.params)

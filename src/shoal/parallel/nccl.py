@@ -1,4 +1,4 @@
-"""All-reduce between learners on GPUs: NCCL."""
+"""All-reduce by torch.distributed: NCCL between learners on GPUs, and whatever joins the processes of Ray Train."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ class TorchGroup:
         """The result in the caller's own array, so that its views stay true."""
         x[...] = tensor.cpu().numpy()
         return x
+
+
+class JoinedGroup(TorchGroup):
+    """The group that this process belongs to already, because Ray Train has brought it together."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 def use_interface_of(host: str) -> None:

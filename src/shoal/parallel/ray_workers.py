@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
+import numpy as np
+
 from shoal.config.changing import unchecked
 from shoal.config.layout import cpus_per_worker
 from shoal.config.settings import AlgorithmConfig
@@ -52,11 +54,24 @@ class RemoteFragment:
     batch: Any  # a reference
 
 
+@dataclass(frozen=True)
+class AskedFragment:
+    """A fragment that a worker was asked for, and may not have made yet."""
+
+    slot: WorkerSlot
+    generation: int  # of the slot's actor when it was asked
+    batch: Any  # a reference
+    version: int = 0  # of the weights, where the learner counts them
+
+
+Asked = dict[Any, AskedFragment]  # by the reference to what the worker tells of it
+
+
 @dataclass
 class PendingFragments:
-    """Fragments that were asked for, and have not come yet."""
+    """Fragments that were asked for together, and have not come yet."""
 
-    references: dict[Any, tuple[WorkerSlot, int, Any]] = field(default_factory=dict)  # summary: slot, generation, batch
+    asked: Asked = field(default_factory=dict)
     staleness: int = 0
 
 
@@ -75,6 +90,8 @@ class RayWorkers:
         self._slots: list[WorkerSlot] = []
         self.num_remote_worker_restarts = 0
         self._ahead: PendingFragments | None = None
+        self._begun: Asked = {}  # each worker's own, by `begin_fragments`
+        self._sent: tuple[int, Any] | None = None  # version and state of the policy for those
         self.steps_sampled = 0
         try:
             self._slots = [self._new_slot(index) for index in range(1, config.worker_count + 1)]
@@ -104,7 +121,12 @@ class RayWorkers:
             log.warning("a part of the batch was lost with its node; it is sampled again")
             return self.sample(steps)
         spent = summary.communicate_time_s + perf_counter() - start
-        return Sample(**{**vars(summary), "communicate_time_s": spent}, batch=concatenate(batches))
+        width, indices = self._config.envs_per_worker, None
+        if len(fragments) < self._config.worker_count:
+            firsts = [(fragment.slot.index - 1) * width for fragment in fragments]
+            indices = [first + row for first in firsts for row in range(width)]
+        told = {**vars(summary), "communicate_time_s": spent}
+        return Sample(**told, batch=concatenate(batches), env_indices=indices)
 
     def sample_apart(self, steps: int) -> tuple[list[RemoteFragment], SampleSummary]:
         """As `sample`, but every worker's batch stays where it was made."""
@@ -121,7 +143,46 @@ class RayWorkers:
         # A sample that was asked for long ago may have been waited for while it was made, or not at all.
         busy = max(f.summary.env_time_s + f.summary.policy_time_s for f in fragments)
         spent = perf_counter() - start - min(waited, busy)
-        return fragments, self._joined(fragments, asked.staleness, spent)
+        return fragments, replace(self._joined(fragments, asked.staleness, spent), wait_s=waited)
+
+    @property
+    def oldest_pending_version(self) -> int | None:
+        """See `Workers`."""
+        return min((asked.version for asked in self._begun.values()), default=None)
+
+    def begin_fragments(self, steps: int, version: int) -> None:
+        """See `Workers`."""
+        if self._sent is None:
+            self.get_state()  # now, while nobody samples: later it would wait for those that do
+        self._admit_started()
+        busy = {asked.slot.index for asked in self._begun.values() if asked.generation == asked.slot.generation}
+        resting = [slot for slot in self._slots if slot.starting is None and slot.index not in busy]
+        if not resting:
+            return
+        if self._sent is None or self._sent[0] != version:
+            self._sent = version, self._policy_to_send()
+        for slot in resting:
+            told, asked = self._ask(slot, steps, self._sent[1], version)
+            self._begun[told] = asked
+
+    def finished_fragments(self, wait: bool = True) -> list[Sample]:
+        """See `Workers`."""
+        start = perf_counter()
+        waited = 0.0
+        samples: list[Sample] = []
+        while self._begun and not samples:
+            ready = self._finished(self._begun, None if wait else 0)
+            waited = perf_counter() - start
+            for told in ready:
+                fragment = self._received(told, self._begun.pop(told))
+                if fragment is not None:
+                    samples += self._fetched(fragment)
+            if not wait:
+                break
+        if samples:
+            spent = perf_counter() - start - waited
+            samples[0] = replace(samples[0], wait_s=waited, communicate_time_s=spent)
+        return samples
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """See `Workers`."""
@@ -146,7 +207,7 @@ class RayWorkers:
     def set_state(self, states: list[State]) -> int:
         """See `Workers`."""
         check_count(states, len(self._slots))
-        self._ahead = None
+        self._ahead, self._begun, self._sent = None, {}, None
         for slot, state in zip(self._slots, states, strict=True):
             slot.state = state
         pairs = zip(self._slots, states, strict=True)
@@ -180,37 +241,70 @@ class RayWorkers:
     def _ask_for_fragments(self, steps: int) -> PendingFragments:
         """Ask all workers that are up for a fragment with the present weights; wait for one if none is."""
         self._admit_started()
-        weights: Any = self.policy.get_state()
-        if len(self._slots) * sum(array.nbytes for array in weights.arrays.values()) > MOST_SENT_BYTES:
-            weights = self._ray.put(weights)
-        asked = PendingFragments()
+        weights = self._policy_to_send()
+        pending = PendingFragments()
         for slot in self._slots:
             if slot.starting is None:
-                told, batch = slot.actor.sample.options(num_returns=2).remote(steps, weights, self.task)
-                asked.references[told] = slot, slot.generation, batch
-        return asked
+                told, asked = self._ask(slot, steps, weights)
+                pending.asked[told] = asked
+        return pending
 
-    def _collect(self, asked: PendingFragments) -> list[RemoteFragment]:
+    def _policy_to_send(self) -> Any:
+        """The policy's state as it is now, or a reference to it where that saves sending it many times."""
+        state = self.policy.get_state()
+        if len(self._slots) * sum(array.nbytes for array in state.arrays.values()) > MOST_SENT_BYTES:
+            return self._ray.put(state)
+        return state
+
+    def _ask(self, slot: WorkerSlot, steps: int, policy_state: Any, version: int = 0) -> tuple[Any, AskedFragment]:
+        """Ask one worker for a fragment."""
+        told, batch = slot.actor.sample.options(num_returns=2).remote(steps, policy_state, self.task)
+        return told, AskedFragment(slot, slot.generation, batch, version)
+
+    def _collect(self, pending: PendingFragments) -> list[RemoteFragment]:
         """What comes back; those that die meanwhile are replaced, and nobody waits for them."""
         fragments = []
-        pending = dict(asked.references)
-        while pending:
-            ready, _ = self._ray.wait(list(pending), num_returns=1)
-            more, _ = self._ray.wait(list(pending), num_returns=len(pending), timeout=0)
-            for told in dict.fromkeys([*ready, *more]):
-                slot, generation, batch = pending.pop(told)
-                if slot.generation != generation:
-                    continue
-                try:
-                    answered, summary, state = self._answer(told, slot)
-                except WorkerError as lost:
-                    self._replace_or_drop(slot, lost)
-                    continue
-                assert answered == generation
-                slot.state, slot.deaths_in_a_row = state, 0
-                self.steps_sampled += summary.num_steps
-                fragments.append(RemoteFragment(slot, summary, batch))
+        asked = dict(pending.asked)
+        while asked:
+            for told in self._finished(asked):
+                fragment = self._received(told, asked.pop(told))
+                if fragment is not None:
+                    fragments.append(fragment)
         return fragments
+
+    def _finished(self, asked: Asked, timeout_s: float | None = None) -> list[Any]:
+        """Which of the fragments are there; waits for the first of them, for so long at most."""
+        ready, _ = self._ray.wait(list(asked), num_returns=1, timeout=timeout_s)
+        more, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        return list(dict.fromkeys([*ready, *more]))
+
+    def _received(self, told: Any, asked: AskedFragment) -> RemoteFragment | None:
+        """A finished fragment; None where its worker has died, which is replaced."""
+        slot = asked.slot
+        if slot.generation != asked.generation:
+            return None
+        try:
+            answered, summary, state = self._answer(told, slot)
+        except WorkerError as lost:
+            self._replace_or_drop(slot, lost)
+            return None
+        assert answered == asked.generation
+        slot.state, slot.deaths_in_a_row = state, 0
+        self.steps_sampled += summary.num_steps
+        return RemoteFragment(slot, replace(summary, weights_version=asked.version), asked.batch)
+
+    def _fetched(self, fragment: RemoteFragment) -> list[Sample]:
+        """One worker's fragment as a sample of its own; none where it was lost with its node."""
+        try:
+            batch = self._ray.get(fragment.batch)
+        except self._ray.exceptions.RayError:
+            log.warning("a fragment was lost with its node")
+            return []
+        width = self._config.envs_per_worker
+        columns = np.arange((fragment.slot.index - 1) * width, fragment.slot.index * width)
+        summary = self._joined([fragment], 0, 0.0)
+        version = fragment.summary.weights_version
+        return [Sample(**{**vars(summary), "weights_version": version}, batch=replace(batch, columns=columns))]
 
     def _replace_or_drop(self, slot: WorkerSlot, cause: WorkerError) -> None:
         """Put a new worker in the place of a lost one, or go on without, or give up."""
@@ -277,6 +371,7 @@ class RayWorkers:
             policy_time_s=sum(s.policy_time_s for s in summaries) / len(self._slots),
             communicate_time_s=communicate_time_s,
             staleness=staleness,
+            notes=tuple(note for s in summaries for note in s.notes),
         )
 
     def _ask_all(self, method: str, *arguments: Any) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 
+from shoal.config.offline import OfflineConfig
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs.importing import UserCode
 from shoal.envs.making import EnvMaker
@@ -21,7 +22,15 @@ progress = logging.getLogger("shoal.progress")
 
 
 def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
-    """One worker in this process (`num_workers: 0`), or Ray actors; their `stop` ends them."""
+    """One worker in this process (`num_workers: 0`), or Ray actors; their `stop` ends them.
+
+    Where an algorithm learns from recorded steps, these stand in their place.
+    """
+    if isinstance(config, OfflineConfig):
+        from shoal.parallel.offline_workers import OfflineWorkers
+
+        progress.info("reading which recorded steps there are")
+        return OfflineWorkers(config, maker)
     if config.worker_count == 0:
         check_network(config, is_private=False)
         check_ranks_here(config)
@@ -43,6 +52,10 @@ def start_learner(
 ) -> Learner:
     """One learner in this process, or `num_learners` Ray actors that act as one and end when `closing` does."""
     first = make(config, workers.policy, Alone())
+    if isinstance(config, OfflineConfig) and config.worker_count:
+        from shoal.parallel.ray_train import start_ray_train
+
+        return start_ray_train(config, workers, user_code, make, first, closing)
     if config.num_learners == 1:
         return first
     from shoal.parallel.ray_learners import RayLearners
@@ -62,12 +75,14 @@ def start_evaluators(
     """Evaluation in this process (`evaluation_num_workers: 0`), or Ray actors that end when `closing` does."""
     if not config.evaluation_num_workers:
         return LocalEvaluators()
+    from shoal.parallel.offline_workers import OfflineWorkers
     from shoal.parallel.ray_evaluators import RayEvaluators
     from shoal.parallel.ray_session import connect
     from shoal.parallel.ray_workers import RayWorkers
 
-    if isinstance(workers, RayWorkers):
-        session = workers.session
+    running = workers.session if isinstance(workers, RayWorkers | OfflineWorkers) else None
+    if running is not None:
+        session = running
     else:
         session = connect(config)
         closing.callback(session.stop)

@@ -42,6 +42,25 @@ class Workers(Protocol):
         the call before.
         """
 
+    @property
+    def oldest_pending_version(self) -> int | None:
+        """The version of the oldest weights that a fragment is being sampled with; None: none is."""
+
+    def begin_fragments(self, steps: int, version: int) -> None:
+        """Let every worker that rests begin a fragment of `steps` steps of each of its environments.
+
+        `version` is the learner's number for the policy as it is now; it grows with the updates. What begins later with
+        the same version begins with the same weights, also where the learner is in the middle of the next update.
+        """
+
+    def finished_fragments(self, wait: bool = True) -> list[Sample]:
+        """The fragments that have been finished since the last call, one sample each, in no promised order.
+
+        Waits for the first unless `wait` is False. Each batch has its environments' places among all in `columns` and
+        the `weights_version` that it began with. In this process nothing is sampled beside the learner: a fragment that
+        has begun is sampled when it is waited for, by the present weights.
+        """
+
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """The result of `fn(worker)` for every worker, run where the worker is."""
 

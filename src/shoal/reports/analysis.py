@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
@@ -98,6 +99,11 @@ class Analysis:
             )
         self.sweep: Sweep = read_sweep(self.folder)
         self.records: list[TrialRecord] = read_trials(self.folder)
+
+    def _repr_html_(self) -> str:
+        """The sweep in a notebook, by who shows it: they read what is analysed here."""
+        shown: str = import_module("shoal.reports.notebook").analysis_html(self)
+        return shown
 
     @cached_property
     def trials(self) -> list[Trial]:

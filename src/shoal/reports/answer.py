@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shoal.config.problems import printable
 from shoal.config.result_names import COUNTERS
-from shoal.data.number_text import number_text
+from shoal.data.number_text import number_text, percent_text
 from shoal.reports.analysis import Analysis, tree_of
+from shoal.reports.code_folders import entering_code
 from shoal.reports.importance import Importance
 from shoal.reports.labels import counted, settings_text, short_names, value_text
 from shoal.reports.records import TrialRecord, read_about
@@ -23,7 +22,6 @@ from shoal.runs.folders import EXPERIMENT_FILE
 
 MOST_ROWS = 10
 BAR = 20
-_CODE = re.compile(r"[\w./~-]{1,200}(:[\w.]+)?")
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def _twice(limit: Any) -> Any:
 
 def _commands(analysis: Analysis, best: TrialRecord, experiment: Mapping[str, Any]) -> list[tuple[str, str]]:
     run = shlex.quote(str(analysis.folder / best.folder))
-    place = _folder_of_code(analysis, experiment)
+    place = entering_code(read_about(analysis.folder)["search_path"], experiment)
     train = f"{place}shoal train -f {shlex.quote(str(analysis.folder / 'best.yml'))}"
     further = " ".join(
         f"--stop {name}={limit:g}" if limit < 1e6 else f"--stop {name}={int(limit)}"
@@ -136,34 +134,6 @@ def _commands(analysis: Analysis, best: TrialRecord, experiment: Mapping[str, An
         ("continue it", f"shoal resume {run} {further}".strip()),
         ("evaluate", f"shoal evaluate {run}"),
     ]
-
-
-def _folder_of_code(analysis: Analysis, experiment: Mapping[str, Any]) -> str:
-    """`cd FOLDER && ` if the experiment names code of the user's own that is found in a folder of the search path."""
-    names = [text.partition(":")[0] for text in _texts(experiment) if _CODE.fullmatch(text)]
-    for folder in map(Path, read_about(analysis.folder)["search_path"]):
-        if any(_is_in(folder, name) for name in names):
-            return f"cd {shlex.quote(str(folder))} && "
-    return ""
-
-
-def _is_in(folder: Path, name: str) -> bool:
-    """Whether `module`, `package.module.Class` or `file.py` is a file of the folder."""
-    parts = name.split(".")
-    ways = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
-    files = [name, *(f"{way}{end}" for way in ways for end in (".py", "/__init__.py"))]
-    return any(file.endswith(".py") and (folder / file).is_file() for file in files)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _texts(item)
 
 
 def answer_lines(answer: Answer, width: int = 80) -> list[str]:
@@ -180,15 +150,12 @@ def answer_lines(answer: Answer, width: int = 80) -> list[str]:
         lines += ["", "Importance: how much of the differences between trials each setting explains"]
         shown = [one for one in (*found.settings, *found.pairs) if one.share >= 0.005 or len(one.paths) == 1]
         longest = max(len(answer.name_of(one)) for one in shown)
-        lines += [f"  {answer.name_of(one):<{longest}}  {percent(one.share):>5}  {_bar(one)}".rstrip() for one in shown]
+        lines += [
+            f"  {answer.name_of(one):<{longest}}  {percent_text(one.share):>5}  {_bar(one)}".rstrip() for one in shown
+        ]
     if found.note:
         lines += ["", f"Importance: {found.note}." if not found.settings else f"  {found.note}"]
     return lines
-
-
-def percent(share: float) -> str:
-    """`48 %`."""
-    return f"{round(100 * share)} %"
 
 
 def _bar(one: Importance) -> str:

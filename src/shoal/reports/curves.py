@@ -6,13 +6,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from shoal.config.sweep import Mode
 from shoal.data.results import number_in
-from shoal.reports.records import TrialRecord
+
+if TYPE_CHECKING:
+    from shoal.config.sweep import Mode
+    from shoal.reports.records import TrialRecord
 
 Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.config.problems import printable
-from shoal.config.sweep import Setting, Sweep, mutated
-from shoal.reports.records import TrialRecord
+
+if TYPE_CHECKING:
+    from shoal.config.sweep import Setting, Sweep
+    from shoal.reports.records import TrialRecord
 
 LOG_KINDS = ("loguniform", "qloguniform", "lograndint")
 LIST_KINDS = ("grid_search", "choice")
@@ -44,12 +46,16 @@ def counted(count: int, noun: str, verbs: tuple[str, str] | None = None) -> str:
 
 
 def same_key(value: Any) -> str:
-    """Equal for equal values, lists and mappings included."""
+    """Equal for equal values, lists and mappings included; 1 and 1.0 are equal."""
+    if isinstance(value, float) and value.is_integer():
+        return repr(int(value))
     return repr(value) if isinstance(value, (int, float, str)) else json.dumps(value, sort_keys=True, default=str)
 
 
 def all_settings(sweep: Sweep) -> tuple[Setting, ...]:
     """The settings of the search, and those that only a population changes on the way."""
+    from shoal.config.sweep import mutated  # here, so that a run's report needs nothing of sweeps
+
     known = {setting.path for setting in sweep.settings}
     return (*sweep.settings, *(setting for setting in mutated(sweep) if setting.path not in known))
 

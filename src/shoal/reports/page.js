@@ -36,4 +36,40 @@
       }).forEach(function (row) { body.appendChild(row); });
     });
   });
+  document.querySelectorAll("input.filter").forEach(function (field) {
+    var rows = Array.from(field.parentNode.querySelectorAll("tbody tr"));
+    field.addEventListener("input", function () {
+      var words = field.value.toLowerCase().split(/\s+/);
+      rows.forEach(function (row) {
+        var text = row.textContent.toLowerCase();
+        row.hidden = !words.every(function (word) { return text.includes(word); });
+      });
+    });
+  });
+  function save(text, kind, name) {
+    var link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: kind }));
+    link.download = name;
+    link.click();
+    setTimeout(function () { URL.revokeObjectURL(link.href); }, 1000);
+  }
+  var LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "paint-order"];
+  function saveSvg(drawing, name) {
+    var copy = drawing.cloneNode(true), own = drawing.querySelectorAll("*"), copied = copy.querySelectorAll("*");
+    own.forEach(function (element, place) {
+      var style = getComputedStyle(element);
+      LOOKS.forEach(function (look) { copied[place].style.setProperty(look, style.getPropertyValue(look)); });
+    });
+    copy.style.background = getComputedStyle(document.body).backgroundColor;
+    save(new XMLSerializer().serializeToString(copy), "image/svg+xml", name + ".svg");
+  }
+  document.querySelectorAll(".chart").forEach(function (home, place) {
+    var button = document.createElement("button");
+    button.type = "button";
+    button.className = "tool";
+    button.textContent = "Save SVG";
+    button.addEventListener("click", function () { saveSvg(home.querySelector("svg"), "figure-" + (place + 1)); });
+    home.after(button);
+  });
+  window.shoal = { save: save, saveSvg: saveSvg };
 })();

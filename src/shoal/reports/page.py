@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib.resources import files
 
-from shoal.data.number_text import number_text
-from shoal.reports.answer import Answer, interval_text, percent
+from shoal.data.number_text import number_text, percent_text
+from shoal.reports.answer import Answer, interval_text
 from shoal.reports.charts import (
     ChartEntry,
     chart_entries,
@@ -18,6 +17,7 @@ from shoal.reports.charts import (
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.labels import value_text
 from shoal.reports.lineage import lineage, settings_over_time
+from shoal.reports.page_shell import cell, filtered_table, html_page
 from shoal.reports.records import TrialRecord
 from shoal.reports.tables import axis_text, reached_text
 
@@ -28,23 +28,8 @@ def page(answer: Answer) -> str:
     """The whole page; it is well-formed XML too."""
     sweep = answer.analysis.sweep
     entries = chart_entries(answer)
-    code = files("shoal.reports")
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", escaped(f"{sweep.name}: sweep")),
-        tag("style", code.joinpath("page.css").read_text(encoding="utf-8")),
-    )
-    body = tag(
-        "body",
-        tag("h1", escaped(sweep.name)),
-        *_about(answer),
-        tag("main", *_sections(answer, entries)),
-        tag("div", "", id="note", hidden="hidden", aria_live="polite"),
-        tag("script", code.joinpath("page.js").read_text(encoding="utf-8")),
-    )
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+    body = [tag("h1", escaped(sweep.name)), *_about(answer), tag("main", *_sections(answer, entries))]
+    return html_page(f"{sweep.name}: sweep", *body)
 
 
 def _about(answer: Answer) -> list[str]:
@@ -132,7 +117,7 @@ def _importance(answer: Answer) -> list[str]:
                 "tr",
                 tag("td", escaped(answer.name_of(one))),
                 tag("td", tag("div", " ", style=f"width:{100 * one.share:.1f}%"), class_="bar"),
-                tag("td", percent(one.share) + (", no more than chance" if one.by_chance else "")),
+                tag("td", percent_text(one.share) + (", no more than chance" if one.by_chance else "")),
                 class_="chance" if one.by_chance else None,
             )
             for one in (*found.settings, *found.pairs)
@@ -148,16 +133,16 @@ def _configurations(answer: Answer) -> str:
     rows = []
     for rank, group in enumerate(answer.groups, start=1):
         cells = [
-            _cell(str(rank)),
-            _cell(answer.called(group).partition(" ")[2], group.trials[0].index),
-            _cell(number_text(group.mean), group.mean),
-            _cell(interval_text(group)),
-            _cell(number_text(group.iqm), group.iqm),
-            _cell(str(len(group.scores))),
+            cell(str(rank)),
+            cell(answer.called(group).partition(" ")[2], group.trials[0].index),
+            cell(number_text(group.mean), group.mean),
+            cell(interval_text(group)),
+            cell(number_text(group.iqm), group.iqm),
+            cell(str(len(group.scores))),
             *_setting_cells(answer, group.trials[0]),
         ]
         rows.append(tag("tr", *cells, data_t=group.index, class_="first" if rank == 1 else None))
-    return _table(head, rows)
+    return filtered_table(head, rows)
 
 
 def _trials(answer: Answer) -> str:
@@ -180,29 +165,19 @@ def _trials(answer: Answer) -> str:
         score = scores.get(record.index, record.last_result.get(analysis.sweep.metric))
         steps = record.last_result.get(analysis.axis)
         cells = [
-            _cell(str(ranks.get(record.index, "-"))),
+            cell(str(ranks.get(record.index, "-"))),
             tag("td", tag("a", f"{record.index}", href=f"{record.folder}/") if record.folder else str(record.index)),
-            _cell(record.status),
-            _cell(number_text(score), score),
-            _cell(reached_text(record, analysis.axis), steps),
-            *([_cell("-" if record.seed is None else str(record.seed))] if answer.seeds else []),
+            cell(record.status),
+            cell(number_text(score), score),
+            cell(reached_text(record, analysis.axis), steps),
+            *([cell("-" if record.seed is None else str(record.seed))] if answer.seeds else []),
             *_setting_cells(answer, record),
             *([tag("td", escaped(reasons.get(record.index, "")[:LONGEST_REASON]), class_="soft")] if told else []),
         ]
         rows.append(tag("tr", *cells, data_t=record.group, class_="first" if ranks.get(record.index) == 1 else None))
-    return _table([*head, *(["how it ended"] if told else [])], rows)
+    return filtered_table([*head, *(["how it ended"] if told else [])], rows, "Filter trials" if len(rows) > 8 else "")
 
 
 def _setting_cells(answer: Answer, record: TrialRecord) -> list[str]:
     values = [record.settings.get(path) for path in answer.paths]
-    return [_cell(value_text(value), value if isinstance(value, (int, float)) else None) for value in values]
-
-
-def _cell(text: str, value: float | None = None) -> str:
-    return tag("td", escaped(text), data_v=None if value is None else repr(value))
-
-
-def _table(head: Sequence[str], rows: Sequence[str]) -> str:
-    titles = [tag("th", tag("button", escaped(name), type="button"), scope="col") for name in head]
-    inner = tag("thead", tag("tr", *titles)) + tag("tbody", *rows)
-    return tag("div", tag("table", inner, class_="wide"), class_="scroll", tabindex="0")
+    return [cell(value_text(value), value if isinstance(value, (int, float)) else None) for value in values]

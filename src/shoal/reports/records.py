@@ -25,15 +25,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.config.sweep import Sweep
 from shoal.data.results import numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
+from shoal.runs.bounded_files import bounded_bytes, bounded_json
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
 from shoal.runs.outcomes import OUTCOME_FILE as OUTCOME_FILE
+from shoal.runs.trust import FILE_LIMIT, marked
 from shoal.version import __version__
 
 if TYPE_CHECKING:
+    from shoal.config.sweep import Sweep
     from shoal.envs.importing import UserCode
 
 TRIALS_FILE = "trials.json"
@@ -102,6 +104,7 @@ def write_sweep(folder: Path, sweep: Sweep, user_code: UserCode, function: str |
 
     tree = plain_json(sweep_tree(sweep))
     about = {"shoal": __version__, "search_path": list(user_code.folders), "function": function, "sweep": tree}
+    about = marked(about, folder)  # whose trials Ray Tune keeps as pickles, so it is the user's own at its place only
     replace_file(folder / "sweep.yaml", dump_yaml({sweep.name: tree}).encode())
     replace_file(folder / SWEEP_FILE, json.dumps(about, indent=1).encode())
 
@@ -109,9 +112,9 @@ def write_sweep(folder: Path, sweep: Sweep, user_code: UserCode, function: str |
 def read_about(folder: Path) -> dict[str, Any]:
     """All that `write_sweep` has written, as it stands in the file."""
     try:
-        about = json.loads((folder / SWEEP_FILE).read_bytes())
+        about = bounded_json(bounded_bytes(folder / SWEEP_FILE, FILE_LIMIT), SWEEP_FILE)
         return {**about, "sweep": dict(about["sweep"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (CheckpointError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{folder / SWEEP_FILE} cannot be read: {error}; is this the folder of a sweep?"
         ) from None

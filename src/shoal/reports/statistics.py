@@ -6,13 +6,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.config.sweep import Mode
 from shoal.data.metrics import mean_interval
 from shoal.reports.labels import counted
-from shoal.reports.records import TrialRecord
+
+if TYPE_CHECKING:
+    from shoal.config.sweep import Mode
+    from shoal.reports.records import TrialRecord
 
 MOST_SPLITS = 20_000
 SURE = 0.05

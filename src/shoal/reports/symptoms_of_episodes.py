@@ -39,7 +39,7 @@ def are_rewards_scaled(config: AlgorithmConfig) -> bool:
 
 def endless(facts: RunFacts) -> Iterator[Finding]:
     """No episode has ended."""
-    if facts.episodes or facts.steps < ENDLESS_STEPS * facts.config.num_envs:
+    if facts.config.learns_offline or facts.episodes or facts.steps < ENDLESS_STEPS * facts.config.num_envs:
         return
     each = facts.steps // facts.config.num_envs
     text = f"no episode has ended in {facts.steps:,} steps, {each:,} of each environment: there is no return to improve"

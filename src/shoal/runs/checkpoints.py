@@ -5,7 +5,7 @@ manifest holds the size and SHA-256 of the others and of itself, because safeten
 made in a temporary folder beside its place, synced, and renamed. There is no pickle, so reading one runs no code.
 
 A run of RLlib's algorithms has RLlib's own checkpoint in it too, the folder `rllib/`, under the same manifest. Those
-files are pickles: here they are only compared with their hashes, and who opens them asks `runs/trust.py` first.
+files are pickles: here they are only compared with their hashes, and who opens them asks `runs/seals.py` first.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import logging
 import os
 import re
 import shutil
-import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,9 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from shoal.data.state import State
-from shoal.errors import CheckpointError
+from shoal.errors import CheckpointError, ShoalError
 from shoal.runs.atomic_files import remove_folder, remove_tree, sync_folder, write_file
+from shoal.runs.bounded_files import bounded_bytes, bounded_json, check_count
 from shoal.version import __version__
 
 logger = logging.getLogger("shoal.checkpoints")
@@ -228,18 +228,16 @@ def _read_folder(folder: Path) -> Checkpoint:
         what = "is missing" if odd[0] in limits else "does not belong there"
         raise CheckpointError(f"checkpoint {folder} is refused: {odd[0]} {what}.")
     contents: dict[str, bytes] = {}
-    for name, limit in limits.items():
-        contents[name] = _bounded(place / name, limit)
-        if _proof(contents[name]) != files.get(name):
-            raise CheckpointError(f"checkpoint {folder} is refused: {name} is not what was saved (SHA-256 differs).")
-    try:
-        values = json.loads(contents["state.json"])
-        tree = json.loads(contents["experiment.json"])
-        arrays = {name: _owned(array) for name, array in load(contents["arrays.safetensors"]).items()}
-    except Exception as error:  # safetensors raises its own type, which has no parent but Exception
-        raise CheckpointError(f"checkpoint {folder} is refused: it cannot be parsed ({error}).") from error
-    if not isinstance(values, dict) or not isinstance(tree, dict):
-        raise CheckpointError(f"checkpoint {folder} is refused: state.json and experiment.json must hold mappings.")
+    with _refused(folder):
+        for name, limit in limits.items():
+            contents[name] = bounded_bytes(place / name, limit, files[name]["bytes"])
+            if _proof(contents[name]) != files[name]:
+                raise CheckpointError(f"{name} is not what was saved (SHA-256 differs)")
+        values = bounded_json(contents["state.json"], "state.json")
+        tree = bounded_json(contents["experiment.json"], "experiment.json")
+        if not isinstance(values, dict) or not isinstance(tree, dict):
+            raise CheckpointError("state.json and experiment.json must hold mappings")
+        arrays = _arrays(contents.pop("arrays.safetensors"))
     foreign = {name: content for name, content in contents.items() if name not in LIMITS}
     return Checkpoint(State(values, arrays, foreign), tree, manifest["summary"], folder)
 
@@ -265,9 +263,52 @@ def _is_foreign(name: Any) -> bool:
     return len(parts) > 1 and parts[0] == FOREIGN_FOLDER and not {"", ".", ".."} & {*parts}
 
 
+def _arrays(content: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays; a network or an optimiser that is not finite can do nothing but spread that."""
+    try:
+        arrays = {name: _owned(array) for name, array in load(content).items()}
+    except Exception as error:  # safetensors raises its own type, which has no parent but Exception
+        raise CheckpointError(f"it cannot be parsed ({error})") from error
+    for name, array in arrays.items():
+        learned = name.startswith(("policy/", "learner/")) and not name.startswith("learner/replay.")
+        if learned and np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
+            raise CheckpointError(f"{name} holds numbers that are not finite")
+    return arrays
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Turn what a checkpoint's contents do to whoever takes them over into a sentence.
+
+    Every byte may be what was saved, and still not be what shoal saves.
+    """
+    try:
+        yield
+    except ShoalError:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError) as error:
+        raise CheckpointError(f"{_not_ours(path)}: {type(error).__name__}: {error}.") from error
+    except (RecursionError, MemoryError) as error:
+        raise CheckpointError(f"{_not_ours(path)}: it is too deep or too large.") from error
+
+
+def _not_ours(path: Path) -> str:
+    return f"checkpoint {path} is refused: it is whole, but not what shoal saves"
+
+
+@contextmanager
+def _refused(folder: Path) -> Iterator[None]:
+    """Name the checkpoint in what is wrong with its files."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {folder} is refused: {error}.") from error
+
+
 def _checked_manifest(path: Path) -> dict[str, Any]:
     """The manifest, if it is byte for byte what we would write and of a format we know."""
-    content = _bounded(path, MANIFEST_LIMIT)
+    with _refused(path.parent):
+        content = bounded_bytes(path, MANIFEST_LIMIT)
     try:
         manifest = json.loads(content)
         version = manifest["format"]
@@ -279,28 +320,24 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
         manifest.pop("sha256")
         if content != _manifest_bytes(manifest) or version != FORMAT:
             raise ValueError("its own SHA-256 differs")
-        if not isinstance(manifest["files"], dict) or not isinstance(manifest["summary"], dict):
-            raise ValueError("files and summary must be mappings")
+        _check_parts(manifest["files"], manifest["summary"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} is damaged ({error}).") from error
     return dict(manifest)
 
 
-def _bounded(path: Path, limit: int) -> bytes:
-    """The bytes of a regular file that is no larger than `limit`."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} is not a regular file.")
-            if status.st_size > limit:
-                raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} has more than {limit} bytes.")
-            return file.read()
-    except FileNotFoundError as error:
-        raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} is missing.") from error
-    except OSError as error:
-        reason = f"{path.name} cannot be read ({error.strerror})"
-        raise CheckpointError(f"checkpoint {path.parent} is refused: {reason}.") from error
+def _check_parts(files: Any, summary: Any) -> None:
+    """Raise ValueError for a manifest whose parts are not what we write, though its hash is right."""
+    if not isinstance(files, dict) or not isinstance(summary, dict):
+        raise ValueError("files and summary must be mappings")
+    for name in (*LIMITS, *files):
+        proof = files.get(name)
+        if not isinstance(proof, dict) or type(proof.get("bytes")) is not int:
+            raise ValueError(f"it does not tell the size of {name}")
+    if odd := [name for name, value in summary.items() if not isinstance(value, int | float)]:
+        raise ValueError(f"summary.{odd[0]} must be a number")
+    if type(summary.get("training_iteration")) is not int:
+        raise ValueError("summary has no training_iteration")
 
 
 def _proof(content: bytes) -> dict[str, Any]:
@@ -309,7 +346,9 @@ def _proof(content: bytes) -> dict[str, Any]:
 
 def _json_bytes(values: Any, name: str) -> bytes:
     try:
-        return json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
+        content = json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
+        check_count(content, name)
+        return content
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             f"{name} cannot be saved: {error} (finite numbers, text, lists, mappings can)."

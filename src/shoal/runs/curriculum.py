@@ -145,7 +145,8 @@ class Curriculum:
             task = self._function(result, self._probe.env, self._probe.context)
         except ShoalError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            pass_on_interrupts(error)
             raise CallbackError(f"env_task_fn {name} failed: {error_text(error)}") from error
         try:
             task = task_value(task)

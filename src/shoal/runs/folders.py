@@ -51,13 +51,17 @@ def results_folder(results_dir: str, name: str) -> Path:
 
 
 def env_text(env: Any) -> str:
-    """An environment as a title names it: as the user typed it, a program by its name."""
+    """An environment as a title names it: as the user typed it, a program by its name; none has the recorded steps."""
+    if env is None:
+        return "recorded steps"
     return program_name(env) if isinstance(env, Mapping) else str(env)
 
 
 def env_label(env: Any) -> str:
     """A short name for an environment that is safe in a file name."""
-    if isinstance(env, Mapping):
+    if env is None:
+        text = "recorded"
+    elif isinstance(env, Mapping):
         text = program_name(env)
     else:
         text = env if isinstance(env, str) else str(getattr(env, "__name__", type(env).__name__))

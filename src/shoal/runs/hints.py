@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.config.algorithms import BUILT_IN
+from shoal.config.algorithms import ALGORITHMS, BUILT_IN
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.number_text import number_text
 
@@ -44,6 +44,8 @@ class Hints:
 
     def _endless(self, result: Mapping[str, Any]) -> str | None:
         steps = int(result.get("timesteps_total", 0))
+        if self._config.learns_offline:  # nothing is played
+            return None
         if self._is_endless_told or result.get("episodes_total", 1) or steps < ENDLESS_STEPS * self._num_envs:
             return None
         self._is_endless_told = True
@@ -71,7 +73,8 @@ class Hints:
         if self._has_varied or steps < STUCK_STEPS or episodes < STUCK_EPISODES:
             return None
         self._is_stuck_told = True
-        others = ", ".join(f"--run {name}" for name in BUILT_IN if name != self._algorithm)
+        playing = [name for name in BUILT_IN if not ALGORITHMS[name].learns_offline]
+        others = ", ".join(f"--run {name}" for name in playing if name != self._algorithm)
         return (
             f"all {episodes:,} episodes so far have had the same return, {number_text(low)}: unless that is the best "
             f"there is, the agent has seen nothing yet to learn from; explore more ({self._config.more_exploration}), "

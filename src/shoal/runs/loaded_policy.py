@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.config.algorithms import load
 from shoal.config.foreign_names import missing_method
+from shoal.config.settings import AlgorithmConfig
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.space_trees import space_from
+from shoal.envs.spaces import Space
 from shoal.errors import CheckpointError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
+from shoal.parallel.capacity import check_network
 from shoal.parallel.ray_workers import without_gpu
-from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint
+from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint, understood
 from shoal.runs.folders import DEFAULT_RESULTS, find_named, find_run
 from shoal.runs.resuming import experiment_of, stored_tree
 
@@ -34,36 +37,50 @@ class LoadedPolicy(Policy):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     @classmethod
-    def load(cls, path: str | Path, best: bool = False) -> Policy:
+    def load(cls, path: str | Path, best: bool = False, trust: bool = False) -> Policy:
         """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
+        Nothing that the checkpoint names is imported, but a model of one's own; a stranger's needs `trust`.
         """
-        return policy_of(find_checkpoint(path, best))
+        return policy_of(find_checkpoint(path, best), trust=trust)
 
 
-def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None) -> Policy:
-    """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces."""
-    experiment, user_code = experiment_of(checkpoint.experiment_tree)
+def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None, trust: bool = False) -> Policy:
+    """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces.
+
+    A model of the user's own is found where the maker finds its environments.
+    """
+    experiment, user_code = experiment_of(checkpoint.experiment_tree, trust)
     if experiment.config.policy:
-        read: Callable[[Checkpoint], Policy] = load(experiment.config.policy)
-        return read(checkpoint)
+        read: Callable[[Checkpoint, bool], Policy] = load(experiment.config.policy)
+        with understood(checkpoint.path):
+            return read(checkpoint, trust)
+    if maker is not None:
+        user_code = maker.user_code
+    config = without_gpu(experiment.config)
+    check_network(config, is_private=False)
+    with understood(checkpoint.path):
+        observations, actions = _spaces(checkpoint, experiment.config, maker)
+        loaded = build_policy(observations, actions, config, user_code, kind=LoadedPolicy)
+        assert isinstance(loaded, LoadedPolicy)
+        loaded.set_state(checkpoint.state.part("policy"))
+    return loaded
+
+
+def _spaces(checkpoint: Checkpoint, config: AlgorithmConfig, maker: EnvMaker | None) -> tuple[Space, Space]:
+    """The spaces of the environment that the policy was trained on."""
     trees = checkpoint.state.values.get("spaces") or [None]
     if None not in trees:
         observations, actions = map(space_from, trees)
-    elif maker is not None:
-        config = experiment.config
-        drawn = first_draw(config, maker.user_code)
-        observations, actions = spaces_of(maker, {**config.env_config, **drawn.env_config}, config.env_ranks)
-    else:
+        return observations, actions
+    if maker is None:
         raise CheckpointError(
             f"{checkpoint.path} does not record the spaces of its environment; "
             "make a trainer with that environment, and restore the checkpoint into it."
         )
-    loaded = build_policy(observations, actions, without_gpu(experiment.config), user_code, kind=LoadedPolicy)
-    assert isinstance(loaded, LoadedPolicy)
-    loaded.set_state(checkpoint.state.part("policy"))
-    return loaded
+    drawn = first_draw(config, maker.user_code)
+    return spaces_of(maker, {**config.env_config, **drawn.env_config}, config.env_ranks)
 
 
 def find_checkpoint(path: str | Path, best: bool = False, results_dir: str = DEFAULT_RESULTS) -> Checkpoint:

@@ -27,7 +27,7 @@ from shoal.models.policy import Policy
 from shoal.parallel.ray_workers import without_gpu
 from shoal.runs.checkpoints import Checkpoint
 from shoal.runs.loaded_policy import policy_of
-from shoal.runs.resuming import experiment_of
+from shoal.runs.resuming import experiment_to_run
 from shoal.sampling.worker import Worker
 
 CHUNK = 10  # steps between two looks at the clock
@@ -36,12 +36,12 @@ TRIES = 3  # with other actions, before they are said to change nothing
 TRIALS = 3 + 1 + TRIES  # episodes that are played to see what seeds and actions decide
 
 
-def probe(checkpoint: Checkpoint, episodes: int, max_steps: int, budget_s: float) -> Played:
+def probe(checkpoint: Checkpoint, episodes: int, max_steps: int, budget_s: float, trust: bool = False) -> Played:
     """Play with chance, as in training, until so many episodes have ended, or steps were taken, or time is up.
 
     The environments are those with the first indices of training, at its task, with seeds of their own.
     """
-    experiment, user_code = experiment_of(checkpoint.experiment_tree)
+    experiment, user_code = experiment_to_run(checkpoint.experiment_tree, checkpoint.path, trust)
     config = experiment.config
     if config.policy:
         raise ConfigError("what its play would show is known of shoal's own networks only; `shoal evaluate` plays it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -88,9 +88,11 @@ class RecordedWorkers:
     """As much of a set of workers as an algorithm samples with, over recorded steps."""
 
     num_healthy_workers = num_remote_worker_restarts = 0
+    oldest_pending_version: int | None = None  # nothing is sampled beside the learner
 
     def __init__(self, config: AlgorithmConfig, recording: Recording) -> None:
         self.config, self.policy, self.task = config, recording.policy, None
+        self._begun: tuple[int, int] | None = None
         self._sampler = Sampler(self.policy, RecordedVector(recording, config.num_envs), config.seed)
 
     @property
@@ -101,3 +103,14 @@ class RecordedWorkers:
     def sample(self, steps: int) -> Sample:
         """See `Workers`; episodes may be cut."""
         return self._sampler.sample(steps, self.config.explore)
+
+    def begin_fragments(self, steps: int, version: int) -> None:
+        """See `Workers`."""
+        self._begun = steps, version
+
+    def finished_fragments(self, wait: bool = True) -> list[Sample]:
+        """See `Workers`."""
+        if self._begun is None or not wait:
+            return []
+        (steps, version), self._begun = self._begun, None
+        return [replace(self.sample(steps), weights_version=version)]

@@ -28,7 +28,7 @@ from shoal.envs.scratch import scratch_folder
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import PythonVector, Steps, Vector
 from shoal.errors import CheckpointError, ConfigError, EnvError
-from shoal.runs.resuming import experiment_of, stored_tree
+from shoal.runs.resuming import experiment_to_run, stored_tree
 
 DEFAULT_TIMEOUT_S = 60.0  # of a step or reset, where the run had no deadline: a replay must end
 
@@ -49,11 +49,11 @@ class Replayed:
 class EpisodeReplay:
     """The episode of one incident of a run, ready to run."""
 
-    def __init__(self, folder: Path, entry: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, entry: Mapping[str, Any], trust: bool = False) -> None:
         tree = stored_tree(folder)
         if tree is None:
             raise CheckpointError(f"{folder}: its experiment cannot be read, so its environment cannot be made")
-        experiment, user_code = experiment_of(tree)
+        experiment, user_code = experiment_to_run(tree, folder, trust)
         self.entry = entry
         self.config: AlgorithmConfig = experiment.config
         if entry["actions"] is None and entry["steps_since_seed"]:

@@ -11,12 +11,15 @@ from typing import Any
 
 from shoal.config.changing import changed
 from shoal.config.experiment import Experiment, apply_overrides, as_tree, experiment_from
+from shoal.config.problems import got
 from shoal.envs.importing import UserCode
-from shoal.errors import ConfigError
-from shoal.runs.checkpoints import checkpoints_of, newest_good, newest_summary
+from shoal.errors import CheckpointError, ConfigError
+from shoal.runs.bounded_files import bounded_bytes, bounded_json
+from shoal.runs.checkpoints import LIMITS, checkpoints_of, newest_good, newest_summary
 from shoal.runs.folders import EXPERIMENT_FILE, runs_of
 from shoal.runs.lease import holder
 from shoal.runs.stopping import stop_reason
+from shoal.runs.trust import MARK, code_to_run, is_own, marked
 
 FREE_KEYS = (
     "name",
@@ -28,6 +31,8 @@ FREE_KEYS = (
     "preset",  # its settings are in config
     "results_dir",
     "search_path",
+    MARK,
+    "report",
     "config.log_level",
     "config.record_env",
     "config.render_env",
@@ -37,7 +42,7 @@ FREE_SWEEP_KEYS = ("max_concurrent_trials", *(key for key in FREE_KEYS if key !=
 """What may differ between a sweep and the command that continues it; its trials are compared where they stop."""
 
 CHANGEABLE = (
-    *(key for key in FREE_KEYS if key not in ("name", "preset", "results_dir", "search_path")),
+    *(key for key in FREE_KEYS if key not in ("name", "preset", "results_dir", "search_path", MARK)),
     "config.lr_schedule",
     "config.entropy_coeff_schedule",
     "config.clip_param_schedule",
@@ -118,30 +123,55 @@ def _is_in(checkpoint: str, source: Path) -> bool:
     return source in (Path(checkpoint), *Path(checkpoint).parents)
 
 
-def experiment_of(tree: Mapping[str, Any]) -> tuple[Experiment, UserCode]:
-    """The experiment that a run or a checkpoint wrote down, and the user's code that it needs."""
-    user_code = UserCode(tuple(str(folder) for folder in tree.get("search_path", ())))
+def experiment_of(tree: Mapping[str, Any], trust: bool = False) -> tuple[Experiment, UserCode]:
+    """The experiment that a run or a checkpoint wrote down, and the user's code that it needs.
+
+    Code that a stranger's run names cannot be loaded, unless the user says `trust`.
+    """
+    user_code = UserCode((), is_trusted=False)
+    if trust or is_own(tree):
+        user_code = UserCode(_search_path(tree))
     # The settings of a preset are in the config already; this version may have others, or none of that name.
-    said = {key: value for key, value in tree.items() if key not in ("search_path", "preset")}
+    said = {key: value for key, value in tree.items() if key not in ("search_path", "preset", MARK)}
     # Whoever wrote none of this key saw Atari games as they are.
     if isinstance(said.get("config"), Mapping):
         said["config"] = {"preprocessor_pref": None, **said["config"]}
     return changed(experiment_from(said), preset=tree.get("preset")), user_code
 
 
+def experiment_to_run(
+    tree: Mapping[str, Any], where: Path, trust: bool = False, env_is_given: bool = False
+) -> tuple[Experiment, UserCode]:
+    """The experiment that a run wrote down and the code for its environments; a stranger's code is refused, and told.
+
+    `env_is_given` says that the user has named the environment too.
+    """
+    experiment, user_code = experiment_of(tree, trust)
+    return experiment, code_to_run(tree, experiment, user_code, where, env_is_given)
+
+
 def tree_of(experiment: Experiment, user_code: UserCode) -> dict[str, Any]:
     """What `experiment_of` reads back."""
-    return {**as_tree(experiment), "search_path": list(user_code.folders)}
+    return marked({**as_tree(experiment), "search_path": list(user_code.folders)})
 
 
 def stored_tree(folder: Path) -> dict[str, Any] | None:
     """The experiment that a run, or its newest checkpoint, wrote down; None if it cannot be read."""
     try:
-        tree = json.loads((folder / EXPERIMENT_FILE).read_bytes())
-    except (OSError, ValueError):
+        tree = bounded_json(bounded_bytes(folder / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE]), EXPERIMENT_FILE)
+    except CheckpointError:
         checkpoint = newest_good(folder)
         return checkpoint.experiment_tree if checkpoint is not None else None
     return tree if isinstance(tree, dict) else None
+
+
+def _search_path(tree: Mapping[str, Any]) -> tuple[str, ...]:
+    folders = tree.get("search_path", [])
+    if not isinstance(folders, list) or not all(isinstance(folder, str) for folder in folders):
+        raise CheckpointError(
+            f"search_path must be a list of folders {got(folders)}; the run was not written by shoal."
+        )
+    return tuple(folders)
 
 
 def _has_results(folder: Path) -> bool:
@@ -173,7 +203,7 @@ def with_changes(folder: Path, tree: Mapping[str, Any], changes: Mapping[str, An
     """The tree of a run that goes on with other values at dotted keys, and `key: old -> new` for each that differs."""
     if not changes:
         return dict(tree), []
-    body = {key: value for key, value in json.loads(json.dumps(tree)).items() if key != "search_path"}
+    body = {key: value for key, value in json.loads(json.dumps(tree)).items() if key not in ("search_path", MARK)}
     problems = apply_overrides(body, changes.items())
     if problems:
         raise ConfigError(problems)

@@ -8,6 +8,7 @@ import signal
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from shoal.config.experiment import Experiment, as_tree, experiment_from
 from shoal.config.foreign_names import run_keyword_problem
 from shoal.data.number_text import number_text
 from shoal.data.results import numbers
-from shoal.envs.env_errors import notice_once
+from shoal.envs.env_errors import error_text, notice_once
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import maker_of, preprocessing_notes
 from shoal.errors import (
@@ -35,6 +36,7 @@ from shoal.runs.checkpoints import (
     checkpoints_of,
     newest_summary,
     read_checkpoint,
+    understood,
 )
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
@@ -44,9 +46,11 @@ from shoal.runs.lease import check_free
 from shoal.runs.logs import log_to
 from shoal.runs.outcomes import Outcome, forget_outcome
 from shoal.runs.preset_notes import preset_note
+from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_recorded_paths
 from shoal.runs.reporters import Reporters
-from shoal.runs.resuming import choose, experiment_of, stored_tree, with_changes
+from shoal.runs.resuming import choose, experiment_of, experiment_to_run, stored_tree, with_changes
 from shoal.runs.run_folder import RunFolder, write_errors_named
+from shoal.runs.seals import trust_pickles
 from shoal.runs.stopping import default_stop, missing_metric, stop_reason
 from shoal.version import __version__
 
@@ -57,6 +61,10 @@ logger = logging.getLogger("shoal.runs")
 
 Result = dict[str, Any]
 
+REPORT_WRITER = "shoal.reports.run_report:leave_report"
+NOTEBOOK_VIEW = "shoal.reports.notebook:run_html"
+"""Who writes the page of a run, and who shows it, by name: reports read what runs leave, and runs need none of them."""
+
 
 class Run:
     """A run and its folder; `results()` trains it.
@@ -65,7 +73,7 @@ class Run:
     `last_checkpoint` the newest it has. `done` is the criterion that it has met already, if there is nothing to train.
     `notes` are sentences for the user, `overrides` what `resume` was asked to change. `outcome` is set when it ends.
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
-    this process and its iteration.
+    this process and its iteration. `leaves_report` says whether it leaves a page about itself.
     """
 
     def __init__(
@@ -87,6 +95,7 @@ class Run:
         self.activity = Activity()
         self.last_result: dict[str, int | float] = {}
         self.best_return: tuple[float, int] | None = None
+        self.leaves_report = experiment.report
         self._is_new = is_new
         self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
@@ -130,8 +139,11 @@ class Run:
         return cls(experiment, folder, user_code, None, notes, is_new=True)
 
     @classmethod
-    def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Run:
-        """The run at `path`; `overrides` are other values by dotted key (`stop`, `config.lr`), as far as it may."""
+    def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
+        """The run at `path`; `overrides` are other values by dotted key (`stop`, `config.lr`), as far as it may.
+
+        The code that a stranger's run names is refused without `trust`.
+        """
         folder = find_run(path)
         given, newest = checkpoint_folder(Path(path).expanduser().absolute()), next(iter(checkpoints_of(folder)), None)
         if given is not None and given != newest:
@@ -141,14 +153,22 @@ class Run:
         tree = stored_tree(folder)
         if tree is None:
             raise CheckpointError(f"{folder / EXPERIMENT_FILE} cannot be read; the run cannot continue without it.")
+        if trust:
+            trust_pickles()
+        _, user_code = experiment_to_run(tree, folder, trust)
         tree, changes = with_changes(folder, tree, overrides or {})
-        stored, user_code = experiment_of(tree)
+        stored, _ = experiment_of(tree)
         experiment, notes = _with_stop(stored)
         check_free(folder)
         done = stop_reason(newest_summary(folder) or {}, experiment.stop)
         if done is None:  # else nothing is changed
             notes = (*notes, *changes)
         return cls(experiment, folder, user_code, done, notes, overrides or {})
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook, as far as it has come."""
+        shown: str = _report(NOTEBOOK_VIEW, self.folder)
+        return shown
 
     def take_over(self, path: str | Path) -> None:
         """Begin with the policy, the optimiser and the task of another run's checkpoint.
@@ -178,6 +198,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._kept.held())
+                stack.callback(self._leave_report)  # after the outcome, of which it tells
                 stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
                     forget_outcome(self.folder)
@@ -225,6 +246,16 @@ class Run:
         if self.outcome is not None:
             self._kept.leave_word(self.outcome)
 
+    def _leave_report(self) -> None:
+        """Leave a page about the run; whatever is wrong with it, the run is none the worse."""
+        if self.outcome is None or not self.last_result or not self.leaves_report:
+            return
+        try:
+            _report(REPORT_WRITER, self.folder)
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            logger.warning("report.html cannot be written (%s); the run itself is complete.", reason)
+
     def _remove(self, stack: ExitStack) -> None:
         """Leave nothing of a run that never began."""
         stack.pop_all().close()
@@ -234,6 +265,7 @@ class Run:
         """The loop, and the save at its end."""
         hints = Hints(self.experiment.run, trainer.config.num_envs, trainer.config)
         trainer.stop_at(self.experiment.stop.get("timesteps_total"))
+        is_left = False
         try:
             while self.outcome is None:
                 result = self._iterate(trainer, interrupts)
@@ -248,27 +280,36 @@ class Run:
                     if reason := stop_reason(result, self.experiment.stop):
                         self.outcome = Outcome("stopped", reason)
                     with interrupts.away():
+                        is_left = True  # unless the program comes back for more
                         yield result
+                        is_left = False
                 self._note_signal(interrupts)
             logger.info("The run ends: %s.", self.outcome.sentence)
             if self.outcome.kind == "interrupted" or self.experiment.checkpoint_at_end:
                 self._kept.save()
-        except GeneratorExit:
+        except BaseException as error:
+            if not is_left or not isinstance(error, GeneratorExit):
+                self._fail(error)
+                if isinstance(error, Exception | KeyboardInterrupt | SystemExit):
+                    raise
+                # A loop takes GeneratorExit for its own end, and then the run would end as if all were well.
+                raise ShoalError(f"training failed: {error_text(error)}") from error
             self._note_signal(interrupts)
             self.outcome = self.outcome or Outcome("stopped", "the program left the loop")
             logger.info("The run ends: %s.", self.outcome.sentence)
             self._kept.save()
-        except BaseException as error:
-            words = f": {error}" if str(error) else ""
-            self.outcome = Outcome("failed", f"{type(error).__name__}{words}")
-            logger.info("The run fails: %s", self.outcome.sentence)  # who catches the error shows it
-            if not isinstance(error, CheckpointError):  # which has told what became of the last iteration
-                try:
-                    self._kept.save()
-                except ShoalError as another:
-                    if str(another) != str(error):
-                        logger.error("%s", another)
-            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Write down what ended the run, and save what there is; who catches the error shows it."""
+        words = f": {error}" if str(error) else ""
+        self.outcome = Outcome("failed", f"{type(error).__name__}{words}")
+        logger.info("The run fails: %s", self.outcome.sentence)
+        if not isinstance(error, CheckpointError):  # which has told what became of the last iteration
+            try:
+                self._kept.save()
+            except ShoalError as another:
+                if str(another) != str(error):
+                    logger.error("%s", another)
 
     def _iterate(self, trainer: Trainer, interrupts: Interrupts) -> Result | None:
         """One finished iteration; None if a signal cut it short, and then the one before is what will be saved."""
@@ -358,6 +399,12 @@ def run(config: Mapping[str, Any] | Experiment, *, new: bool = False, **unknown:
     return results
 
 
+def _report(writer: str, folder: Path) -> Any:
+    """Let a report that is named read a run's folder."""
+    module, _, name = writer.partition(":")
+    return getattr(import_module(module), name)(folder)
+
+
 def _close(reference: weakref.ref[Generator[Result, None, None]]) -> None:
     results = reference()
     if results is not None:
@@ -390,13 +437,17 @@ def make_trainer(
     try:
         if start is not None:
             progress.info("restoring %s", start.path.name)
-            trainer.set_state(start.state)
+            with understood(start.path):
+                trainer.set_state(start.state)
         elif experiment.restore is not None:
             from shoal.runs.warm_start import begin_with
 
             begin_with(trainer, experiment.restore)
+        if start is None and trainer.output is not None:
+            trainer.output.check_new()
         if taken_over is not None:
-            trainer.take_over(taken_over.state)
+            with understood(taken_over.path):
+                trainer.take_over(taken_over.state)
     except BaseException:
         trainer.stop()
         raise
@@ -409,6 +460,7 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
         from shoal.runs.warm_start import with_source
 
         experiment = with_source(experiment)
+    experiment = with_recorded_paths(experiment)
     config = experiment.config
     maker = maker_of(config, user_code.with_working_folder())
     if config.callbacks is not None:
@@ -436,9 +488,12 @@ def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
     """The experiment with a stop criterion if there can be one, and what to tell about it."""
     if experiment.stop:
         return experiment, ()
-    stop = default_stop(experiment.config.env)
+    config = experiment.config
+    if config.learns_offline:
+        return changed(experiment, stop=OFFLINE_STOP), (offline_stop_note(),)
+    stop = default_stop(config.env)
     if not stop:
         return experiment, ("No stop is given: the run continues until Ctrl-C, which saves it.",)
     limits = " or ".join(f"{name} reaches {number_text(limit)}" for name, limit in stop.items())
-    note = f"No stop is given: the run ends when {limits}, the reward threshold of {experiment.config.env}."
+    note = f"No stop is given: the run ends when {limits}, the reward threshold of {config.env}."
     return changed(experiment, stop=stop), (note,)

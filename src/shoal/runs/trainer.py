@@ -34,11 +34,13 @@ from shoal.models.policy import Policy
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
-from shoal.runs.checkpoints import write_checkpoint
+from shoal.runs.checkpoints import understood, write_checkpoint
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
+from shoal.runs.experience_output import ExperienceOutput, WritingWorkers
 from shoal.runs.folders import make_run_folder, results_folder
 from shoal.runs.learners import make_learner
+from shoal.runs.minari_output import start_output
 from shoal.runs.resuming import tree_of
 from shoal.runs.saved_states import read_state
 from shoal.runs.videos import check_pictures, video_in, videos_folder
@@ -106,8 +108,11 @@ class Trainer(metaclass=TrainerType):
         except BaseException:  # a signal may come here
             self.stop()
             raise
+        for note in config.timing_notes():
+            log.warning("%s", note)
         self._begin()
         policy = self.get_policy()
+        self.output = self._start_output()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
 
     def _begin(self) -> None:
@@ -117,6 +122,7 @@ class Trainer(metaclass=TrainerType):
         self.timesteps_total = 0
         self.time_total_s = 0.0
         self.env_failures_total = 0
+        self._has_noted = False  # that observations are outside of their space
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
 
@@ -154,14 +160,19 @@ class Trainer(metaclass=TrainerType):
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
             try:
-                step = self.learner.training_step(self.workers, self.timesteps_total)
+                step = self.learner.training_step(self._sampled, self.timesteps_total)
             except EnvError as error:
                 self._keep_incidents(error.incidents)
                 raise
+        if self.output is not None:
+            self.output.end_iteration()
         self._keep_incidents(step.incidents)
         self.iteration += 1
         self.timesteps_total += step.timesteps
         self._report(step.incidents)
+        if step.notes and not self._has_noted:
+            self._has_noted = True
+            log.warning("%s", step.notes[0])
         elapsed = perf_counter() - start
         self.time_total_s += elapsed
         result = {
@@ -169,6 +180,7 @@ class Trainer(metaclass=TrainerType):
             "timesteps_total": self.timesteps_total,
             "timesteps_this_iter": step.timesteps,
             **self._window.add(step.episodes, self.curriculum.counted(step.episodes)),
+            "simulator_calls_total": self.timesteps_total + self._window.total,
             "time_this_iter_s": elapsed,
             "time_total_s": self.time_total_s,
             "timesteps_per_s": step.timesteps / elapsed,
@@ -201,7 +213,8 @@ class Trainer(metaclass=TrainerType):
 
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint of the same algorithm, environment and model."""
-        self.set_state(self._read(path))
+        with understood(Path(path)):
+            self.set_state(self._read(path))
 
     def evaluate(
         self, checkpoint: str | Path | None = None, *, episodes: int | None = None, explore: bool | None = None
@@ -216,7 +229,8 @@ class Trainer(metaclass=TrainerType):
             return self._evaluated(*self._start_evaluation(self.iteration, episodes, explore).results())
         kept = self.get_policy().get_state()
         try:
-            self.get_policy().set_state(self._read_policy(checkpoint))
+            with understood(Path(checkpoint)):
+                self.get_policy().set_state(self._read_policy(checkpoint))
             return self._evaluated(*start_evaluation(self._setup, episodes=episodes, explore=explore).results())
         finally:
             self.get_policy().set_state(kept)
@@ -279,6 +293,7 @@ class Trainer(metaclass=TrainerType):
     def get_state(self) -> State:
         """Everything that the next iteration depends on."""
         workers = {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
+        output = {} if self.output is None else {"output": self.output.get_state()}
         return State.of(
             "/",
             algorithm=self.algorithm,
@@ -291,6 +306,7 @@ class Trainer(metaclass=TrainerType):
             curriculum=self.curriculum.get_state(),
             policy=self.get_policy().get_state(),
             learner=self.learner.get_state(),
+            **output,
             **workers,
         )
 
@@ -307,6 +323,10 @@ class Trainer(metaclass=TrainerType):
         self.env_failures_total = int(values["env_failures_total"])
         self._window.set_state(state.part("episodes"))
         self.curriculum.set_state(state.part("curriculum"))
+        if self.output is not None:
+            self.output.set_state(state.part("output") if "output" in values else None)
+        if self.config.learns_offline:  # nobody has environments
+            return
         workers = state.parts("worker")
         saved = [len(worker.values["history_lengths"]) for worker in workers]
         if saved != [self.config.envs_per_worker] * max(self.config.worker_count, 1):
@@ -387,7 +407,7 @@ class Trainer(metaclass=TrainerType):
             if tree.get("env") not in (None, env):
                 raise ConfigError(f"env: given twice, as {env!r} and in the config as {tree['env']!r}")
             tree["env"] = env
-        if tree.get("env") is None:
+        if tree.get("env") is None and not ALGORITHMS[self.algorithm].learns_offline:
             raise ConfigError(f"env: is missing; type shoal.{self.algorithm}(env='CartPole-v1')")
         body: dict[str, Any] = {"run": self.algorithm, "config": tree, "preset": preset}
         if problems := fold_preset(body):
@@ -398,6 +418,20 @@ class Trainer(metaclass=TrainerType):
     def _check_going(self) -> None:
         if self._is_stopped:  # without its workers it would wait for ever
             raise ShoalError("this trainer was stopped; make another, and restore a checkpoint into it")
+
+    def _start_output(self) -> ExperienceOutput | None:
+        """What writes sampled steps down, if anything does; it ends before the workers do."""
+        self._sampled: Any = self.workers
+        if self.config.output is None:
+            return None
+        try:
+            output = start_output(self.config.output, self.get_policy(), self.env_maker.source, self.algorithm)
+        except BaseException:
+            self.stop()
+            raise
+        self._closing.callback(output.close)
+        self._sampled = WritingWorkers(self.workers, output)
+        return output
 
     @property
     def _setup(self) -> EvaluationSetup:
@@ -466,12 +500,14 @@ class Trainer(metaclass=TrainerType):
             return {}
         sampling = step.timers["env"] + step.timers["policy"]  # of a worker, on average
         step.timers["idle"] = max(elapsed - sampling, 0.0)
+        step.timers["wait"] = step.wait_s
         busy = workers * sampling + learners * step.timers["learn"]
         return {
             "num_healthy_workers": self.workers.num_healthy_workers,
             "num_remote_worker_restarts": self.workers.num_remote_worker_restarts,
             "staleness": step.staleness,
-            "parallel_efficiency": busy / (elapsed * (workers + learners)),
+            # What was sampled before the iteration began may be counted in it.
+            "parallel_efficiency": min(busy / (elapsed * (workers + learners)), 1.0),
         }
 
     def _keep_incidents(self, incidents: Sequence[Incident]) -> None:

@@ -1,87 +1,172 @@
-"""Whether a checkpoint that holds pickles is one's own, because reading a pickle runs whatever code it names.
+"""Whose run it is, and so whether the code that it names may be imported.
 
-A seal over the pickles is in the checkpoint, made with a key that only this account has. Whoever has changed them, or
-made them elsewhere, cannot seal them; such a checkpoint is read only where the user says `--trust`.
+What shoal writes down of a run carries a mark: a proof by a secret that only this user has (`machine/own_key.py`). What
+has no such mark is a stranger's: it may name anything as its environment, `os:system` for one. Nothing of that is
+imported or started before the user has said so.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from shoal.data.state import State
-from shoal.errors import CheckpointError
+import gymnasium
+
+from shoal.config.experiment import Experiment
+from shoal.config.program_envs import program_name
+from shoal.config.wrappers import source_and_args
+from shoal.envs.env_errors import notice_once
+from shoal.envs.envpool_ids import PREFIX
+from shoal.envs.importing import UserCode
+from shoal.envs.registry import registered
+from shoal.errors import CheckpointError, NotTrusted
+from shoal.machine.own_key import key_file, own_key
 from shoal.machine.proofs import is_proof, proof
+from shoal.runs.bounded_files import bounded_bytes, bounded_json
 
-KEY_BYTES = 32
+MARK = "mark"
+"""The key under which what is written down carries its mark."""
+MOST_NAMED = 6
+FILE_LIMIT = 1 << 26
 
-log = logging.getLogger("shoal.checkpoints")
-
-_trusted: set[str] = set()  # what the user has said of this process
-
-
-def trust_all() -> None:
-    """Read every checkpoint from now on, whoever has made it (`--trust`)."""
-    _trusted.add("all")
+_PLAIN = re.compile(r"[\w+-]*")
 
 
-def seal_of(files: Mapping[str, bytes]) -> str:
-    """What proves that this account wrote the files; empty where it can keep no key, and then nothing is proven."""
+def marked(tree: Mapping[str, Any], place: Path | None = None) -> dict[str, Any]:
+    """The tree with the mark of this user; with `place`, it is theirs only there.
+
+    Without a home to keep the secret in, there is no mark.
+    """
+    key = own_key(make=True)
+    mark = None if key is None else proof(key, *_words(tree, place)).hex()
+    if mark is None:
+        notice_once(
+            f"{key_file()} can be neither read nor made, so that later commands will not know what is yours, "
+            "and will ask for --trust"
+        )
+    return {**_unmarked(tree), MARK: mark}
+
+
+def is_own(tree: Mapping[str, Any], place: Path | None = None) -> bool:
+    """Whether this user has written down the tree, as it is."""
+    mark, key = tree.get(MARK), own_key()
+    if not isinstance(mark, str) or key is None:
+        return False
     try:
-        return proof(_key(), _digest(files)).hex()
-    except OSError as error:
-        log.warning("no key can be kept in %s (%s): to read this checkpoint, type --trust", _place(), error.strerror)
-        return ""
+        return is_proof(bytes.fromhex(mark), key, *_words(tree, place))
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
-def check_own(state: State, place: str | Path) -> None:
-    """Refuse the state of a checkpoint with pickles that another account or machine has written, or changed."""
-    files, told = state.files, state.values.get("rllib", {}).get("seal", "")
-    if not files or "all" in _trusted:
+def code_to_run(
+    tree: Mapping[str, Any], experiment: Experiment, user_code: UserCode, where: Path, env_is_given: bool = False
+) -> UserCode:
+    """The user's code that a run's environment, models and hooks come from; a stranger's is refused, and told.
+
+    A stranger's run that names no code runs with installed packages alone. With `env_is_given` the user has named the
+    environment: it comes from the working folder.
+    """
+    if user_code.is_trusted:
+        return user_code
+    named = [words for key, words in code_named(experiment) if not (env_is_given and key == "env")]
+    if named:
+        raise NotTrusted(_refusal(where, named, tree))
+    return UserCode.at(".") if env_is_given else user_code
+
+
+def check_own_file(file: Path, folder_file: str, place: Path | None, trust: bool) -> None:
+    """Refuse the configuration file of a run or sweep that is a stranger's; `folder_file` tells what the folder is."""
+    told = file.absolute().parent / folder_file
+    if trust or not told.is_file():
         return
     try:
-        given = bytes.fromhex(told)
-        is_own = is_proof(given, _key(), _digest(files))
-    except (OSError, ValueError, TypeError):
-        is_own = False
-    if not is_own:
-        raise CheckpointError(
-            f"{place} is refused: it holds pickled data of RLlib, which can run any code when it is read, and "
-            "this account did not write it; if you know who did, add --trust (in Python shoal.runs.trust.trust_all())"
+        tree = bounded_json(bounded_bytes(told, FILE_LIMIT), told.name)
+    except CheckpointError:
+        tree = None
+    if not isinstance(tree, Mapping) or not is_own(tree, place):
+        raise NotTrusted(
+            f"{file} belongs to {told.parent}, which is not yours, and could name any code; read it, and add --trust"
         )
 
 
-def _digest(files: Mapping[str, bytes]) -> bytes:
-    total = hashlib.sha256()
-    for name in sorted(files):
-        content = hashlib.sha256(files[name]).digest()
-        total.update(f"{len(name.encode())}:{name}".encode() + content)
-    return total.digest()
+def code_named(experiment: Experiment) -> list[tuple[str, str]]:
+    """What an experiment would import, start or open besides installed environments: each key, and in words."""
+    config = experiment.config
+    found = list(_of_env(config.env))
+    for item in config.wrappers:
+        source, args = source_and_args(item)
+        if not _is_plain(source) or not _is_plain(args):
+            found.append(("wrappers", f"wrapper {source!r}"))
+    named = {
+        "callbacks": config.callbacks,
+        "env_task_fn": config.env_task_fn,
+        "model.custom_model": config.model.custom_model,
+        "model.custom_action_dist": config.model.custom_action_dist,
+    }
+    found += [(key, f"{key} {value!r}") for key, value in named.items() if value is not None and not _is_plain(value)]
+    # A package may take for a module or a file what is no plain word.
+    given = {
+        "env_config": config.env_config,
+        "evaluation_config": config.evaluation_config.env_config,
+        "randomize": config.randomize.model_dump(),
+        "record_env": config.record_env,
+        "rllib_config": getattr(config, "rllib_config", None),  # which may name classes, and files to read
+    }
+    found += [(key, f"{key} {_odd(value)!r}") for key, value in given.items() if not _is_plain(value)]
+    return found
 
 
-def _place() -> Path:
-    """Where this account keeps its key."""
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "shoal" / "seal.key"
+def _of_env(env: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(env, Mapping):
+        yield "env", f"the program {program_name(env)!r}"
+    elif isinstance(env, str):
+        text = env.strip()
+        is_known = registered(text) is not None or text in gymnasium.registry or text.startswith(PREFIX)
+        # A plain id is looked for in installed packages only.
+        if not is_known and (":" in text or "." in text):
+            yield "env", f"env {text!r}"
+    elif env is not None:
+        yield "env", f"env {env!r}"
 
 
-def _key() -> bytes:
-    """The key of this account, made when it is first needed; only its owner can read it."""
-    place = _place()
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not place.exists():
-        draft = place.with_name(f".{place.name}.{os.getpid()}")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(os.urandom(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(draft, place)  # who comes second takes the first one's
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    return place.read_bytes()
+def _is_plain(value: Any) -> bool:
+    return _odd(value) is None
+
+
+def _odd(value: Any) -> Any:
+    """What in a value is more than numbers and plain words; None if nothing is."""
+    if isinstance(value, str):
+        return None if _PLAIN.fullmatch(value) else value
+    if isinstance(value, Mapping):
+        return next((odd for item in (*value, *value.values()) if (odd := _odd(item)) is not None), None)
+    if isinstance(value, Sequence):
+        return next((odd for item in value if (odd := _odd(item)) is not None), None)
+    return None if value is None or isinstance(value, bool | int | float) else value
+
+
+def _refusal(where: Path, named: list[str], tree: Mapping[str, Any]) -> str:
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    folders = tree.get("search_path") or []
+    searched = f" (looked for in {', '.join(map(str, folders[:3]))})" if folders else ""
+    return (
+        f"{where} is not a run of yours, and would run {', '.join(named[:MOST_NAMED])}{more}{searched}; "
+        "read that code, and add --trust (in Python trust=True) if it may run here"
+    )
+
+
+def _unmarked(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in tree.items() if key != MARK}
+
+
+def _words(tree: Mapping[str, Any], place: Path | None) -> tuple[bytes, ...]:
+    """What the mark is of: the tree as JSON, however its file is laid out, and its place if that matters."""
+    where = "" if place is None else str(place.resolve())
+    return (
+        b"shoal own 1\n",
+        where.encode("utf-8", "surrogateescape"),
+        b"\n",
+        json.dumps(_unmarked(tree), sort_keys=True).encode(),
+    )

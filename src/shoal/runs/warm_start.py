@@ -18,7 +18,7 @@ from shoal.data.state import State
 from shoal.envs.catalogue import in_short
 from shoal.envs.space_trees import space_from
 from shoal.errors import ConfigError
-from shoal.runs.checkpoints import Checkpoint, read_checkpoint
+from shoal.runs.checkpoints import Checkpoint, read_checkpoint, understood
 from shoal.runs.folders import find_named, results_root
 from shoal.runs.loaded_policy import find_checkpoint, policy_of
 from shoal.runs.resuming import by_dotted_key, experiment_of
@@ -53,6 +53,11 @@ def place_of(text: str, results_dir: str) -> Path:
 def begin_with(trainer: Trainer, path: str) -> None:
     """Put weights, observation filter and reward scale of a checkpoint into a trainer that has not trained yet."""
     source = read_checkpoint(path)
+    with understood(source.path):
+        _take(trainer, source)
+
+
+def _take(trainer: Trainer, source: Checkpoint) -> None:
     _check_spaces(trainer, source)
     theirs = policy_of(source, trainer.env_maker)
     policy = trainer.get_policy()

@@ -7,7 +7,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.envs.env_errors import error_text
+from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.importing import UserCode
 from shoal.errors import CallbackError, ConfigError
 
@@ -75,7 +75,8 @@ def load_callbacks(source: str | type | None, user_code: UserCode) -> DefaultCal
     kind = callbacks_class(source, user_code)
     try:
         return kind()
-    except Exception as error:
+    except BaseException as error:
+        pass_on_interrupts(error)
         raise ConfigError(f"config.callbacks: {kind.__name__}() failed: {error_text(error)}") from error
 
 
@@ -104,7 +105,8 @@ def call_hook(callbacks: DefaultCallbacks, name: str, where: str = "", **given: 
     """Call a hook; what it raises is told with its name and its place in the user's code."""
     try:
         getattr(callbacks, name)(**given)
-    except Exception as error:
+    except BaseException as error:
+        pass_on_interrupts(error)
         hook = f"{type(callbacks).__name__}.{name}"
         raise CallbackError(f"the hook {hook} failed{where}: {error_text(error)}") from error
 

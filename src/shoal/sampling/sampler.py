@@ -8,6 +8,7 @@ fragment at once.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +25,7 @@ from shoal.sampling.fragment import Buffers, Fragment
 from shoal.sampling.recurrent_state import RecurrentActor
 
 MOST_REPLAYED_STEPS = 20_000
+STEPS_BETWEEN_LOOKS = 4096  # at whether observations are in their space, which costs about as much as a step
 
 
 class Sampler:
@@ -43,6 +45,7 @@ class Sampler:
         self._fragment: Fragment | None = None
         self._started = False
         self.steps_sampled = 0  # for who looks on from another thread
+        self._next_look = 0.0  # the number of steps at which observations are compared with their space
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
@@ -165,7 +168,21 @@ class Sampler:
             incidents=incidents,
             env_time_s=env_time_s,
             policy_time_s=policy_time_s,
+            notes=self._notes(batch),
         )
+
+    def _notes(self, batch: Batch) -> tuple[str, ...]:
+        """What is odd about a fragment, if it is time to look and nothing was found before."""
+        if self.steps_sampled < self._next_look:
+            return ()
+        self._next_look = self.steps_sampled + STEPS_BETWEEN_LOOKS
+        found = self.policy.obs_spec.outside(batch.obs)
+        if found is not None and not batch.valid.all():  # rows without a transition may hold anything
+            found = self.policy.obs_spec.outside(tuple(part[batch.valid] for part in batch.obs))
+        if found is None:
+            return ()
+        self._next_look = inf
+        return (f"{found}; training uses it as it is: widen the space, or scale the observation",)
 
     def _act(self, fragment: Fragment) -> NDArray[Any]:
         """The actions of the fragment's next step, written down with the network's outputs."""

@@ -69,6 +69,7 @@ class Worker:
         self.config, self.worker_index = config, worker_index
         self.task: Any = None
         self.num_healthy_workers = self.num_remote_worker_restarts = 0  # it has no process of its own
+        self._begun: tuple[int, int] | None = None  # steps and version of a fragment that was asked for
         self.callbacks = load_callbacks(config.callbacks, maker.user_code)
         self._randomizer = Randomizer.from_config(config, maker.user_code)
         self._any_size, self._index_offset = any_size, index_offset
@@ -133,6 +134,22 @@ class Worker:
         except EnvError as error:
             error.incidents = self.sampler.incidents_so_far()
             raise
+
+    @property
+    def oldest_pending_version(self) -> int | None:
+        """See `Workers`: nothing is sampled here while anybody could ask."""
+        return None
+
+    def begin_fragments(self, steps: int, version: int) -> None:
+        """See `Workers`."""
+        self._begun = steps, version
+
+    def finished_fragments(self, wait: bool = True) -> list[Sample]:
+        """See `Workers`."""
+        if self._begun is None or not wait:
+            return []
+        (steps, version), self._begun = self._begun, None
+        return [replace(self.sample(steps), weights_version=version)]
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """The result of `fn(worker)` for every worker, of which this is the only one."""

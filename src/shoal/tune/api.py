@@ -31,6 +31,7 @@ def run(
     resources_per_trial: Mapping[str, float] | None = None,
     results_dir: str | None = None,
     resume: bool = False,
+    trust: bool = False,
     search_path: Sequence[str | Path] = (),
     show: Callable[[Event], None] = lambda _: None,
     **keys: Any,
@@ -40,8 +41,8 @@ def run(
     Values in `config` may be `shoal.tune.grid_search([...])`, `uniform(a, b)` and the like. With none of them there is
     one trial, and with `num_samples=3` there are three, which differ in the seed alone. Further `keys` are those of an
     experiment, such as `checkpoint_freq`; `show=print` tells of every event. With `resume`, the newest unfinished
-    sweep of the same description goes on. After Ctrl-C all is saved and KeyboardInterrupt raised, after SIGTERM or
-    SIGUSR1 SystemExit.
+    sweep of the same description goes on; one that this user has not started there only with `trust`. After Ctrl-C
+    all is saved and KeyboardInterrupt raised, after SIGTERM or SIGUSR1 SystemExit.
     """
     from shoal.config.experiment import as_said
     from shoal.config.sweep import sweep_from
@@ -80,7 +81,7 @@ def run(
         tree["name"] = name or what
         sweep = sweep_from(tree, may_be_single=True)
     function = None if isinstance(what, str) else OwnFunction(what, dict(resources_per_trial or {}))
-    opened = SweepRun.open(sweep, not resume, UserCode.at(*search_path), function)
+    opened = SweepRun.open(sweep, not resume, UserCode.at(*search_path), function, trust=trust)
     analysis = opened.run(show)
     number = opened.outcome.signal if opened.outcome is not None else None
     if number is not None:

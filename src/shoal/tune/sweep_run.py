@@ -17,7 +17,7 @@ from shoal.config.search_spaces import combinations, extremes
 from shoal.config.sweep import Sweep
 from shoal.data.results import plain_json
 from shoal.envs.importing import INSTALLED, UserCode
-from shoal.errors import ConfigError, Interrupted, ShoalError
+from shoal.errors import ConfigError, Interrupted, NotTrusted, ShoalError
 from shoal.reports.labels import counted
 from shoal.reports.records import (
     OUTCOME_FILE,
@@ -37,6 +37,7 @@ from shoal.runs.lease import Lease, check_free
 from shoal.runs.logs import log_to
 from shoal.runs.outcomes import Outcome
 from shoal.runs.resuming import FREE_SWEEP_KEYS, by_dotted_key
+from shoal.runs.trust import is_own
 from shoal.tune.trial_resources import bundle_of, bundles_of, check_room, most_at_once
 from shoal.version import __version__
 
@@ -101,6 +102,7 @@ class SweepRun:
         user_code: UserCode = INSTALLED,
         function: OwnFunction | None = None,
         num_cpus: int | None = None,
+        trust: bool = False,
     ) -> SweepRun:
         """The newest unfinished sweep of the same description, else a finished one, else a new one."""
         user_code = user_code.with_working_folder()
@@ -109,21 +111,25 @@ class SweepRun:
         unfinished = [folder for folder in found if outcome_of(folder) is None]
         if chosen := next(iter(unfinished or found), None):
             check_free(chosen)
+            _check_own(chosen, read_about(chosen), trust)
             return cls(sweep, chosen, user_code, outcome_of(chosen), function, num_cpus)
         return cls(sweep, make_dated_folder(parent, "sweep"), user_code, None, function, num_cpus)
 
     @classmethod
-    def resume(cls, path: str | Path, results_dir: str | None = None, num_cpus: int | None = None) -> SweepRun:
-        """The sweep of a folder, or the newest of a name."""
+    def resume(
+        cls, path: str | Path, results_dir: str | None = None, num_cpus: int | None = None, trust: bool = False
+    ) -> SweepRun:
+        """The sweep of a folder, or the newest of a name; a stranger's is refused without `trust`."""
         folder = find_sweep(path, results_dir or DEFAULT_RESULTS)
         about = read_about(folder)
+        _check_own(folder, about, trust)
         if about["function"] is not None:
             raise ConfigError(
                 f"{folder} is a sweep of the function {about['function']}, which only the program that has it can "
                 "continue: call shoal.tune.run with resume=True there"
             )
         check_free(folder)
-        user_code = UserCode(tuple(about["search_path"]))
+        user_code = UserCode(tuple(map(str, about["search_path"])))
         return cls(read_sweep(folder), folder, user_code, outcome_of(folder), num_cpus=num_cpus)
 
     def run(self, show: Callable[[Event], None] = lambda _: None) -> Analysis:
@@ -366,6 +372,15 @@ def _logging_too(show: Callable[[Event], None]) -> Callable[[Event], None]:
         show(event)
 
     return tell
+
+
+def _check_own(folder: Path, about: Mapping[str, Any], trust: bool) -> None:
+    """Refuse a sweep of a stranger's: it may name any code, and Ray Tune's own state in it is pickles."""
+    if not trust and not is_own(about, folder):
+        raise NotTrusted(
+            f"{folder} is not a sweep that you have started there, and continuing it runs whatever code it names and "
+            "the pickles in it; start another with --new, or add --trust (in Python trust=True)"
+        )
 
 
 def _is_same(folder: Path, sweep: Sweep) -> bool:

@@ -385,3 +385,13 @@ def test_masked_actions_are_neither_the_best_nor_in_the_mean(dueling, double_q) 
     np.testing.assert_allclose(errors, wanted, rtol=1e-4, atol=1e-4)
     assert np.isfinite(network.params).all()
     assert (network.params != before).any()
+
+
+@pytest.mark.parametrize("changes", [{}, {"dueling": False, "double_q": False}], ids=["double, dueling", "plain"])
+def test_errors_without_learning_are_those_before_an_update(changes) -> None:
+    learner = learner_of(**changes)
+    before = learner.policy.network.params.copy()
+    asked = learner.errors_of(drawn(SIZE).transitions)
+    np.testing.assert_array_equal(learner.policy.network.params, before)
+    errors = learner.update(drawn(SIZE), 1e-2, UpdateStatistics())
+    np.testing.assert_allclose(asked, np.abs(errors), rtol=1e-4, atol=1e-5)

@@ -326,3 +326,12 @@ def test_many_updates_have_critics_with_layer_norm() -> None:
     learner.update(drawn(learner, 4 * SIZE), 1e-2, UpdateStatistics())
     with pytest.raises(ConfigError, match="high_update_ratio: is for NumPy networks"):
         learner_of(high_update_ratio=True, framework="torch")
+
+
+@pytest.mark.parametrize("space", ["box", "discrete", "mixed"])
+def test_errors_without_learning_are_those_before_an_update(space) -> None:
+    learner = learner_of(SPACES[space])
+    given = drawn(learner, SIZE)
+    asked = learner.errors_of(given.transitions)
+    learner.actions.noise = lambda rng, rows: np.zeros((rows, learner.actions.num_numbers), np.float32)
+    np.testing.assert_allclose(asked, learner.update(given, 1e-2, UpdateStatistics()), rtol=1e-4, atol=1e-5)

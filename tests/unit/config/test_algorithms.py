@@ -62,8 +62,9 @@ def test_a_learner_reports_what_its_configuration_says(name: str) -> None:
     with getattr(shoal, name)(env="CartPole-v1", config=config) as trainer:
         for _ in range(2 if ALGORITHMS[name].learns_from_replay else 1):
             reported = set(trainer.train()["learner"])
-    noise = {"cur_stddev", "cur_alpha_choices"}  # of one kind of exploration, and of two kinds of actions
-    assert reported == set(ALGORITHMS[name].results) - noise
+    # Of one kind of exploration, of two kinds of actions, and of training_intensity: auto.
+    others = {"cur_stddev", "cur_alpha_choices", "overfit_ratio"}
+    assert reported == set(ALGORITHMS[name].results) - others
 
 
 def test_what_a_package_adds_is_imported_only_when_it_is_named(install) -> None:

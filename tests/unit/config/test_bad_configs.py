@@ -242,7 +242,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 ]
 
 DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
-    ({"lambda_": 0.9}, "config.lambda_: is a key of PPO and TRPO, not of DQN"),
+    ({"lambda_": 0.9}, "config.lambda_: is a key of PPO, APPO and TRPO, not of DQN"),
     ({"replay_buffer_config": {"size": 3}}, "config.replay_buffer_config.size: unknown key"),
     ({"capacity": 3}, "config.capacity: unknown key; did you mean config.replay_buffer_config.capacity?"),
     ({"initial_epsilon": 1}, "did you mean config.exploration_config.initial_epsilon?"),

@@ -52,7 +52,7 @@ def test_names_of_algorithms_and_typing_errors_have_hints_too(name: str) -> None
 
 
 def test_an_import_says_it_too_and_an_unknown_name_is_pythons_own() -> None:
-    with pytest.raises(ImportError, match=r"there are shoal\.PPO, shoal\.TRPO, shoal\.DQN and shoal\.SAC"):
+    with pytest.raises(ImportError, match=r"there are shoal\.PPO, shoal\.APPO, shoal\.TRPO, shoal\.DQN and shoal\.SAC"):
         from shoal import A3CTrainer  # noqa: F401
     with pytest.raises(ImportError, match=r"type shoal\.tune\.run"):
         from shoal.tune import Tuner  # noqa: F401

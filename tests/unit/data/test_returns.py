@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shoal.data.returns import gae, multistep, scheduled, successor_values
+from shoal.data.returns import gae, multistep, scheduled, successor_values, vtrace
 
 LONGEST, WIDEST = 12, 4
 numbers = st.floats(-10, 10, width=32)
@@ -43,6 +43,41 @@ def test_gae_is_the_sum_of_one_step_errors(fragment, gamma, lambda_) -> None:
         column = [a[:, n] for a in fragment]
         wanted = [advantage_by_hand(*column, gamma, lambda_, t) for t in range(len(rewards))]
         np.testing.assert_allclose(got[:, n], wanted, rtol=1e-5, atol=2e-4)
+
+
+def vtrace_by_hand(rewards, values, next_values, terminated, truncated, ratios, gamma, lambda_, clip, t):
+    """The sum of equation 1 of Espeholt et al.: errors that are weighted by rho, and by the product of all c before."""
+    total, weight = 0.0, 1.0
+    for k in range(t, len(rewards)):
+        bootstrap = 0.0 if terminated[k] else gamma * float(next_values[k])
+        delta = float(rewards[k]) + bootstrap - float(values[k])
+        total += weight * min(float(ratios[k]), clip) * delta
+        if terminated[k] or truncated[k]:
+            break
+        weight *= gamma * lambda_ * min(float(ratios[k]), 1)
+    return float(values[t]) + total
+
+
+@settings(max_examples=100, deadline=None)
+@given(fragments(), st.integers(0, 99), st.sampled_from([0.0, 0.99]), st.sampled_from([0.0, 0.95]))
+def test_vtrace_is_the_sum_of_weighted_errors(fragment, seed, gamma, lambda_) -> None:
+    rewards = fragment[0]
+    ratios = np.random.default_rng(seed).lognormal(size=rewards.shape).astype(np.float32)
+    targets, advantages = vtrace(*fragment, ratios, gamma, lambda_, 1.5)
+    assert targets.dtype == advantages.dtype == np.float32
+    for n in range(rewards.shape[1]):
+        column = [a[:, n] for a in (*fragment, ratios)]
+        wanted = [vtrace_by_hand(*column, gamma, lambda_, 1.5, t) for t in range(len(rewards))]
+        np.testing.assert_allclose(targets[:, n], wanted, rtol=1e-4, atol=2e-3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(fragments())
+def test_vtrace_of_the_policy_that_sampled_is_gae(fragment) -> None:
+    targets, advantages = vtrace(*fragment, np.ones_like(fragment[0]), 0.9, 0.95, 1.0)
+    wanted = gae(*fragment, 0.9, 0.95)
+    np.testing.assert_allclose(advantages, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(targets, wanted + fragment[1], rtol=1e-4, atol=1e-4)
 
 
 def test_lambda_one_gives_returns_less_values() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from threading import Barrier, Thread
 from typing import Any
 
@@ -158,3 +159,16 @@ def test_another_number_of_environments_begins_anew() -> None:
     scale = scale_of(batch_of(), batch_of(num_envs=2, seed=3))
     assert scale.unfinished.shape == (2,)
     assert scale.count == np.count_nonzero(batch_of().valid) + np.count_nonzero(batch_of(num_envs=2, seed=3).valid)
+
+
+def test_fragments_of_some_environments_are_seen_as_the_whole_is() -> None:
+    """Workers of different pace: the sums of each environment go on where its own last fragment ended."""
+    batch = batch_of()
+    whole, parts = RewardScale(GAMMA), RewardScale(GAMMA)
+    whole.update(batch, batch.rewards)
+    for columns, cuts in (([0, 1], (0, 10, 20, 40)), ([2, 3], (0, 40))):
+        for begin, end in pairwise(cuts):
+            fragment = share(rows(batch, begin, end), columns)
+            parts.update_part(replace(fragment, columns=np.array(columns)), fragment.rewards, N)
+    assert parts.divisor == pytest.approx(whole.divisor)
+    np.testing.assert_allclose(parts.unfinished, whole.unfinished)

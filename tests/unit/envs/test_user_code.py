@@ -30,7 +30,8 @@ def test_it_is_the_same_in_another_process_and_from_a_file(tmp_path: Path) -> No
     assert tree["search_path"] == [str(tmp_path), os.getcwd()]
     assert experiment_of(tree)[1] == code
     del tree["search_path"]
-    assert experiment_of(tree)[1] == INSTALLED
+    assert experiment_of(tree, trust=True)[1] == INSTALLED
+    assert experiment_of(tree)[1] == UserCode((), is_trusted=False)  # as nobody has written it down
 
 
 def test_a_file_is_found_in_the_first_folder_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

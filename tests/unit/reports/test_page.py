@@ -30,7 +30,7 @@ def parsed(folder: Path) -> ET.Element:
     """The page as XML: every tag is closed, every text escaped."""
     text = (folder / "index.html").read_text()
     assert text.startswith("<!DOCTYPE html>\n")
-    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
     return ET.fromstring(text.partition("\n")[2])
 
 

@@ -40,7 +40,7 @@ def measured_here(asked: AlgorithmConfig, with_others: bool = False) -> Costs:
     return costs
 
 
-@pytest.mark.parametrize("run", ["PPO", "TRPO", "DQN"])
+@pytest.mark.parametrize("run", ["PPO", "APPO", "TRPO", "DQN"])
 def test_every_algorithm_has_costs(run: str) -> None:
     costs = measured_here(config(run=run))
     assert min(costs.step_s) > 0

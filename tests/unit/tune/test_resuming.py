@@ -81,6 +81,7 @@ FREE = [
     ("checkpoint_at_end", False),
     ("keep_checkpoints_num", 2),
     ("checkpoint_score_attr", "episode_reward_mean"),
+    ("report", False),
     ("config.log_level", "DEBUG"),
     ("config.record_env", True),
     ("config.render_env", True),

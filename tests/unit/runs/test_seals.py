@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from shoal.data.state import State
-from shoal.errors import CheckpointError
-from shoal.runs import trust
+from shoal.errors import CheckpointError, NotTrusted
+from shoal.runs import seals
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
-from shoal.runs.trust import check_own, seal_of, trust_all
+from shoal.runs.seals import check_seal, seal_of, trust_pickles
 
 FILES = {"rllib/a.pkl": b"one", "rllib/learner/b.pkl": b"two"}
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(trust, "_trusted", set())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(seals, "_trusted", set())
     return tmp_path
 
 
@@ -33,7 +32,7 @@ def test_files_are_written_and_read_under_the_manifest(home: Path) -> None:
     assert (path / "rllib" / "learner" / "b.pkl").read_bytes() == b"two"
     read = read_checkpoint(path)
     assert read.state.files == FILES
-    check_own(read.state, path)
+    check_seal(read.state, path)
 
 
 @pytest.mark.parametrize("damage", ["change", "remove", "add", "link"])
@@ -57,27 +56,22 @@ def test_what_another_account_has_written_is_refused_until_it_is_trusted(
 ) -> None:
     path = written(home)
     state = read_checkpoint(path).state
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "another"))
-    with pytest.raises(CheckpointError, match=r"pickled data of RLlib.*--trust"):
-        check_own(state, path)
-    trust_all()
-    check_own(state, path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "another"))
+    with pytest.raises(NotTrusted, match=r"pickled data of RLlib.*--trust"):
+        check_seal(state, path)
+    with pytest.raises(NotTrusted):
+        check_seal(state, path, trust=False)
+    check_seal(state, path, trust=True)
+    trust_pickles()
+    check_seal(state, path)
 
 
 @pytest.mark.parametrize("seal", ["", "00", "no hexadecimal", "ab" * 32])
 def test_no_seal_and_a_false_one_are_the_same(home: Path, seal: str) -> None:
-    with pytest.raises(CheckpointError, match="did not write it"):
-        check_own(read_checkpoint(written(home, seal)).state, "it")
-
-
-def test_the_key_is_its_owners_alone(home: Path) -> None:
-    seal_of(FILES)
-    key = home / "config" / "shoal" / "seal.key"
-    assert os.stat(key).st_mode & 0o777 == 0o600
-    assert len(key.read_bytes()) == 32
-    assert [path.name for path in key.parent.iterdir()] == ["seal.key"]
+    with pytest.raises(NotTrusted, match="did not write it"):
+        check_seal(read_checkpoint(written(home, seal)).state, "it")
 
 
 def test_a_checkpoint_without_foreign_files_needs_no_key(home: Path) -> None:
-    check_own(State(), "it")
-    assert not (home / "config").exists()
+    check_seal(State(), "it")
+    assert not (home / "state").exists()

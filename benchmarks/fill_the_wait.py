@@ -1,0 +1,78 @@
+"""A learner that fills the wait: how long SAC waits for simulators that take a second, and what the updates bring.
+
+Waiting: four workers with one pendulum each whose every step takes 1 s, sampled and learned from in turns, and side by
+side. Returns: the same with steps of 0.05 s, after as many simulator calls for all; the mean of ten episodes with the
+most likely actions. Cases have their turns one after another, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from peers import ask
+from record import Bar, Record, console, show_bars, spread
+from rich.table import Table
+
+COMMON = {"num_workers": 4, "model": {"fcnet_hiddens": [64, 64]}}
+WAIT = {"sleep_s": 1.0, "steps": 380, "learning_starts": 280, "timesteps_per_iteration": 20}
+RETURNS = {"sleep_s": 0.05, "steps": 2000, "learning_starts": 400, "timesteps_per_iteration": 200}
+BESIDE = {"sample_async": True}
+WAIT_CASES: dict[str, dict[str, Any]] = {
+    "in turns": {},
+    "beside, training_intensity 256": BESIDE,
+    "beside, training_intensity 100,000": {**BESIDE, "training_intensity": 100_000.0},
+    "beside, auto": {**BESIDE, "training_intensity": "auto"},
+}
+FULL = "beside, training_intensity 100,000"
+RETURN_CASES = {name: WAIT_CASES[name] for name in ("in turns", "beside, auto")}
+
+
+def measure(cases: dict[str, dict[str, Any]], settings: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """The answers of each case, with another seed in every repeat; all cases in turn."""
+    found: dict[str, Any] = {name: [] for name in cases}
+    for seed in range(1, repeats + 1):
+        for name, own in cases.items():
+            answer = ask("shoal", "fill", "async", run="SAC", seed=seed, **COMMON, **settings, **own).answer
+            console.print(f"  {name}, seed {seed}: {answer}", style="dim")
+            found[name].append(answer)
+    return found
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print what was measured."""
+    for title, found in results.items():
+        table = Table("case", "learner waits", "updates per step", "return", title=title)
+        for name, answers in found.items():
+            middle = {key: spread([each[key] for each in answers])["median"] for key in ("wait_share", "return")}
+            updates = spread([each["updates_per_step"] for each in answers])["median"]
+            table.add_row(name, f"{middle['wait_share']:.1%}", f"{updates:.1f}", f"{middle['return']:.0f}")
+        console.print(table)
+
+
+def bars_of(results: dict[str, Any]) -> list[Bar]:
+    """How long the learner waits where it may learn as often as it can."""
+    waits = spread([each["wait_share"] for each in results["wait"][FULL]])
+    return [Bar("share of the time that the learner waits, 1 s simulators", waits["median"], 0.05, at_least=False)]
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="see that it runs; the figures are not kept")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    wait, returns, repeats = WAIT, RETURNS, options.repeats
+    if options.quick:
+        wait, returns, repeats = {**WAIT, "sleep_s": 0.05}, {**RETURNS, "steps": 600, "sleep_s": 0.01}, 1
+    record = Record("fill_the_wait", ["shoal"], {**COMMON, "wait": wait, "returns": returns, "repeats": repeats})
+    results = {"wait": measure(WAIT_CASES, wait, 1), "returns": measure(RETURN_CASES, returns, repeats)}
+    bars = bars_of(results)
+    show(results)
+    show_bars(bars)
+    if not options.quick:
+        record.keep(results, bars)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The figures of a report: which there are, and their numbers as the page's script reads them, thinned and packed."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.config.algorithms import ALGORITHMS
+from shoal.config.result_names import EVALUATION_NAMES, RESULT_NAMES
+from shoal.reports.bands import band_of, thinned
+from shoal.reports.curves import Curve, Floats
+from shoal.reports.plot_data import WORDS
+from shoal.reports.reported_runs import ReportedRun, RunGroup
+
+AXES = ("timesteps_total", "time_total_s")
+POINTS_IN_ALL, FEWEST_POINTS, MOST_POINTS = 40_000, 60, 1200
+"""Points of one figure over all its lines, and at least and at most of one line: about two for each of its pixels."""
+KNOTS = 200
+MOST_WITH_BOUNDS = 4  # runs that stand alone and are drawn with their lowest and highest
+BAND_POINTS, BAND_RESAMPLES = 200, 300
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """One figure: the result that it shows, and those that bound it where a run stands alone."""
+
+    title: str
+    metric: str
+    low: str = ""
+    high: str = ""
+    is_big: bool = False
+    section: str = "learning"
+
+
+KNOWN = (
+    FigureSpec("Return", "episode_reward_mean", "episode_reward_min", "episode_reward_max", True),
+    FigureSpec(
+        "Return in evaluation",
+        "evaluation/episode_reward_mean",
+        "evaluation/episode_reward_ci_low",
+        "evaluation/episode_reward_ci_high",
+        section="evaluation",
+    ),
+    FigureSpec("Episode length", "episode_len_mean"),
+    FigureSpec("Loss", "learner/total_loss"),
+    FigureSpec("Policy loss", "learner/policy_loss"),
+    FigureSpec("Value loss", "learner/vf_loss"),
+    FigureSpec("Critic loss", "learner/critic_loss"),
+    FigureSpec("KL divergence", "learner/kl"),
+    FigureSpec("Entropy", "learner/entropy"),
+    FigureSpec("Explained variance", "learner/vf_explained_var"),
+    FigureSpec("Gradient norm", "learner/grad_gnorm"),
+    FigureSpec("Clip fraction", "learner/clip_fraction"),
+    FigureSpec("Learning rate", "learner/cur_lr"),
+    FigureSpec("Share of random actions", "learner/cur_epsilon"),
+    FigureSpec("Temperature", "learner/cur_alpha"),
+    FigureSpec("Throughput", "timesteps_per_s", section="time"),
+    FigureSpec("Running workers", "num_healthy_workers", section="time"),
+    FigureSpec("Environment failures", "env_failures_total", section="time"),
+    FigureSpec("Task", "task", section="curriculum"),
+    FigureSpec("Stages passed", "stages_passed", section="curriculum"),
+)
+STILL = ("learner/cur_lr", "learner/clip_fraction", "env_failures_total", "num_healthy_workers", "learner/grad_gnorm")
+"""Results that say nothing where they never move."""
+
+
+def figures_of(runs: Sequence[ReportedRun]) -> list[FigureSpec]:
+    """The figures of which some run has at least two points, and those of the user's own metrics."""
+    names = {name for run in runs for name in run.columns}
+    own = sorted(name for name in names if name.startswith("custom_metrics/") and name.endswith("_mean"))
+    found = [spec for spec in KNOWN if spec.metric in names]
+    for name in own:
+        base = name.removesuffix("_mean")
+        found.append(FigureSpec(base.partition("/")[2], name, f"{base}_min", f"{base}_max", section="metrics"))
+    return [spec for spec in found if any(_is_shown(run, spec.metric) for run in runs)]
+
+
+def _is_shown(run: ReportedRun, metric: str) -> bool:
+    values = run.column(metric)
+    values = values[~np.isnan(values)]
+    return len(values) > 0 and (metric not in STILL or bool(np.ptp(values) > 0))
+
+
+def figure_data(groups: Sequence[RunGroup], specs: Sequence[FigureSpec]) -> dict[str, Any]:
+    """All that the script of the page needs."""
+    count = sum(len(group.runs) for group in groups)
+    most = min(max(POINTS_IN_ALL // max(count, 1), FEWEST_POINTS), MOST_POINTS)
+    axes = [axis for axis in AXES if any(axis in run.columns for group in groups for run in group.runs)]
+    return {
+        "axes": [{"name": axis, "label": WORDS[axis]} for axis in axes],
+        "groups": [{"label": group.label, "runs": [_run(run, axes) for run in group.runs]} for group in groups],
+        "figures": [_figure(spec, groups, axes, most) for spec in specs],
+    }
+
+
+def _figure(spec: FigureSpec, groups: Sequence[RunGroup], axes: Sequence[str], most: int) -> dict[str, Any]:
+    shown = []
+    for place, group in enumerate(groups):
+        runs = [
+            {"run": at, **series}
+            for at, run in enumerate(group.runs)
+            if (series := _series(run, spec, most)) is not None
+        ]
+        if runs:
+            is_alone = len(group.runs) == 1
+            if not is_alone or len(groups) > MOST_WITH_BOUNDS:
+                runs = [{key: one[key] for key in ("run", "at", "y")} for one in runs]
+            shown.append({"group": place, "runs": runs, "bands": {} if is_alone else _bands(group, spec.metric, axes)})
+    return {
+        "title": spec.title,
+        "metric": spec.metric,
+        "file": re.sub(r"\W+", "-", spec.metric).strip("-"),
+        "note": _note(spec, _meaning(spec.metric, groups), groups),
+        "big": spec.is_big,
+        "groups": shown,
+    }
+
+
+def _meaning(metric: str, groups: Sequence[RunGroup]) -> str:
+    """What a result means; of learners' results as their own algorithm says, so that no other is imported."""
+    if not metric.startswith("learner/"):
+        return RESULT_NAMES.get(metric, EVALUATION_NAMES.get(metric, ""))
+    names = dict.fromkeys(run.algorithm for group in groups for run in group.runs)
+    found = (ALGORITHMS[name].results.get(metric.partition("/")[2]) for name in names if name in ALGORITHMS)
+    return next((meaning for meaning in found if meaning), "")
+
+
+def _note(spec: FigureSpec, meaning: str, groups: Sequence[RunGroup]) -> str:
+    note = f"{spec.metric}: {meaning}" if meaning else spec.metric
+    if any(len(group.runs) > 1 for group in groups):
+        return note
+    if spec.metric == "evaluation/episode_reward_mean":
+        return f"{note}; the band is its 95 % interval"
+    return f"{note}; the band is lowest to highest" if spec.low and len(groups) <= MOST_WITH_BOUNDS else note
+
+
+def _series(run: ReportedRun, spec: FigureSpec, most: int) -> dict[str, str] | None:
+    """One run's points: the numbers of the lines that are kept, and their values."""
+    values = run.column(spec.metric)
+    places = np.flatnonzero(~np.isnan(values))
+    if not len(places):
+        return None
+    kept = thinned(Curve(places.astype(np.float64), values[places]), most)
+    at = kept.x.astype(np.uint32)
+    found = {"at": packed(at), "y": packed(kept.y.astype(np.float32))}
+    bounds = [run.column(name)[at] for name in (spec.low, spec.high) if name and name in run.columns]
+    if len(bounds) == 2 and not any(np.isnan(bound).any() for bound in bounds):
+        found |= {name: packed(bound.astype(np.float32)) for name, bound in zip(("low", "high"), bounds)}
+    return found
+
+
+def _run(run: ReportedRun, axes: Sequence[str]) -> dict[str, Any]:
+    """A run's axes at some of its lines, between which they are as good as straight."""
+    count = max((len(run.column(axis)) for axis in axes), default=0)
+    knots = np.unique(np.linspace(0, count - 1, min(count, KNOTS)).round().astype(np.uint32)) if count else np.empty(0)
+    columns = {axis: _filled(run.column(axis), count) for axis in axes}
+    label = f"seed {run.seed}" if run.seed is not None else run.path.name
+    at = knots.astype(np.uint32)
+    return {"label": label, "knots": packed(at), "axes": {axis: packed(column[at]) for axis, column in columns.items()}}
+
+
+def _filled(values: Floats, count: int) -> Floats:
+    """A column without gaps; one that lacks altogether counts the lines."""
+    known = np.flatnonzero(~np.isnan(values))
+    if not len(known):
+        return np.arange(1, count + 1, dtype=np.float64)
+    return np.asarray(np.interp(np.arange(count), known, values[known]))
+
+
+def _bands(group: RunGroup, metric: str, axes: Sequence[str]) -> dict[str, dict[str, str]]:
+    found = {}
+    for axis in axes:
+        curves = [thinned(curve, 4 * BAND_POINTS) for curve in group.curves(metric, axis)]
+        band = band_of(curves, "iqm", BAND_POINTS, BAND_RESAMPLES) if len(curves) > 1 else None
+        if band is not None:
+            parts = {"middle": band.middle, "low": band.low, "high": band.high}
+            found[axis] = {"x": packed(band.x), **{name: packed(one.astype(np.float32)) for name, one in parts.items()}}
+    return found
+
+
+def packed(values: np.ndarray) -> str:
+    """Numbers as base64 of their bytes, least significant first, as every browser's arrays have them."""
+    little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    return base64.b64encode(little.tobytes()).decode()

@@ -1,0 +1,97 @@
+"""Plots for papers and slides, drawn by matplotlib into a PDF, PNG or SVG file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.data.number_text import tick_text
+from shoal.errors import ConfigError
+from shoal.reports.plot_data import Panel, PlotData
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = ("pdf", "png", "svg")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#555555")
+"""Okabe and Ito's, which people of every kind of colour vision can tell apart; yellow is too pale for a line."""
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+MOST_IN_FRAME = 6  # lines whose names stand inside the panel; the names of more stand beside it
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.4,
+    "grid.color": "#dddddd",
+    "lines.linewidth": 1.3,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,  # text stays text, as journals ask
+    "svg.fonttype": "none",
+    "svg.hashsalt": "shoal",
+}
+
+
+def check_file(path: Path) -> str:
+    """The format that a file's name asks for; others are refused, and so is a folder that is not there."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise ConfigError(f"-o {path}: ends in no format of a figure; use .pdf, .png or .svg")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ConfigError(f"-o {path}: {what}; give the name of a file in a folder that exists")
+    return kind
+
+
+def write_figure(data: PlotData, path: Path, panel_inches: tuple[float, float] = (3.4, 2.4)) -> None:
+    """Draw the plot into a file; the same runs always give the same file."""
+    kind = check_file(path)
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError(
+            "-o: a figure needs matplotlib; type `pip install 'shoal-rl[plot]'`, or use --show to draw in the terminal"
+        ) from None
+    with matplotlib.rc_context(STYLE):
+        count = len(data.panels)
+        is_beside = max(len(panel.lines) for panel in data.panels) > MOST_IN_FRAME
+        width = panel_inches[0] * count + (1.5 if is_beside else 0.0)
+        figure = Figure(figsize=(width, panel_inches[1]), layout="constrained")
+        all_axes = figure.subplots(1, count, squeeze=False)[0]
+        for place, (panel, axes) in enumerate(zip(data.panels, all_axes)):
+            _draw(panel, axes)
+            if place == count - 1 and len(panel.lines) > 1:
+                outside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if is_beside else {"loc": "best"}
+                axes.legend(**outside)
+        if data.title:
+            figure.suptitle(data.title, fontsize=8)
+        dates: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+        try:
+            figure.savefig(path, format=kind, dpi=300, metadata=dates[kind])
+        except OSError as error:
+            raise ConfigError(f"-o {path}: cannot be written: {error.strerror or error}; give another file") from None
+
+
+def _draw(panel: Panel, axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    for place, line in enumerate(panel.lines):
+        colour = COLOURS[place % len(COLOURS)]
+        dashes = DASHES[place // len(COLOURS) % len(DASHES)]
+        band = line.band
+        axes.plot(band.x, band.middle, color=colour, linestyle=dashes, label=line.label, zorder=3)
+        if band.count > 1:
+            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, linewidth=0, zorder=2)
+        for rest in line.rests:
+            axes.plot(rest.x, rest.y, color=colour, linewidth=0.6, linestyle=(0, (2, 2)), alpha=0.8)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.margins(x=0.01)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))

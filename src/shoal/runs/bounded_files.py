@@ -1,0 +1,68 @@
+"""Files that anybody may have written: read up to a limit, never through a link, and parsed into bounded memory."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, NoReturn
+
+from shoal.errors import CheckpointError
+from shoal.machine.memory import available_memory, bytes_text
+
+MOST_VALUES = 1 << 23
+"""Numbers, texts, lists and mappings that a JSON file may hold: some hundred MB of memory, and seconds of parsing."""
+
+
+def bounded_bytes(path: Path, limit: int, expected: int | None = None) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes, and of `expected` if that is known; else CheckpointError.
+
+    The sentence has no place in it but the file's name: who reads knows what it belongs to.
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise CheckpointError(f"{path.name} is not a regular file")
+            if status.st_size > limit:
+                raise CheckpointError(f"{path.name} has more than {limit} bytes")
+            if expected is not None and status.st_size != expected:
+                raise CheckpointError(f"{path.name} is not what was saved (its size differs)")
+            if status.st_size > 1 << 20 and status.st_size > (free := available_memory()):
+                raise CheckpointError(
+                    f"{path.name} has {bytes_text(status.st_size)}, and only {bytes_text(free)} of memory are free"
+                )
+            # A file that grows meanwhile is cut off, and then not what was saved.
+            return file.read(status.st_size)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path.name} is missing") from error
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from error
+
+
+def bounded_json(content: bytes, name: str) -> Any:
+    """What JSON text says, if it says a bounded number of finite values; else CheckpointError."""
+    check_count(content, name)
+    was_collecting = gc.isenabled()
+    gc.disable()  # which would look through all that is there again and again
+    try:
+        return json.loads(content, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise CheckpointError(f"{name} cannot be parsed ({why})") from error
+    finally:
+        if was_collecting:
+            gc.enable()
+
+
+def check_count(content: bytes, name: str) -> None:
+    """Refuse JSON text with more values than may be read."""
+    count = sum(map(content.count, (b",", b"[", b"{")))
+    if count > MOST_VALUES:
+        raise CheckpointError(f"{name} has more than {MOST_VALUES} values")
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")

@@ -1,0 +1,83 @@
+"""`shoal compare`, with further seeds really trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_runs import fake_run
+
+import shoal
+from shoal.cli.main import main
+
+
+def typed(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, ["compare", *map(str, words)], prog_name="shoal")
+
+
+def test_settings_scores_and_one_sentence(tmp_path: Path) -> None:
+    for seed in range(5):
+        fake_run(tmp_path, "slow", seed, lambda at, seed=seed: at + seed, config={"lr": 1e-4, "gamma": 0.9})
+        fake_run(tmp_path, "fast", seed, lambda at, seed=seed: 3.0 * at + seed)
+    done = typed("slow", "fast", "--results-dir", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "  gamma: 0.9 -> 0.99",
+        "  lr: 0.0001 -> 0.0007",
+        "episode_reward_mean at timesteps_total 1000, interquartile mean over runs:",
+        "  slow  12 (95 % interval 10.33 to 13.67, 5 runs), seeds 0, 1, 2, 3, 4",
+        "  fast  32 (95 % interval 30.33 to 33.67, 5 runs), seeds 0, 1, 2, 3, 4",
+        "  a run of fast is better with probability 1.00 (95 % interval 1.00 to 1.00)",
+        "  permutation test of the means: p = 0.00794",
+        "fast is better than slow, by more than luck (episode_reward_mean 32 and 12 at 1000 steps; permutation test, "
+        "p < 0.01): a run of it is better with probability 1.00.",
+    ]
+    found = json.loads(typed("slow", "fast", "--results-dir", tmp_path, "--json", "--mode", "min").output)
+    assert (found["better"], found["sure"], found["timesteps_total"]) == ("slow", True, 1000)
+    assert found["differences"] == {"config.gamma": [0.9, 0.99], "config.lr": [1e-4, 7e-4]}
+
+
+def test_further_seeds_are_trained_until_it_is_decided(tmp_path: Path) -> None:
+    """A learning rate of nearly 0 learns nothing, so that only the metric's sign decides: the rate itself."""
+    small = {"num_envs_per_worker": 2, "train_batch_size": 32, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
+    for name, lr in (("none", 1e-9), ("some", 1e-3)):
+        tree = {"env": "CartPole-v1", "name": name, "results_dir": str(tmp_path), "stop": {"training_iteration": 1}}
+        for _ in shoal.run({**tree, "report": False, "config": {**small, "lr": lr}}):
+            pass
+    words = ["none", "some", "--results-dir", tmp_path, "--metric", "learner/cur_lr", "--until-sure"]
+    spent = typed(*words, "--max-seeds", 2)
+    assert spent.exit_code == 0, spent.output
+    assert spent.output.splitlines()[-1].startswith("Not decided: some won 2 of 2 pairs of seeds")
+    done = typed(*words, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["pairs"]["won"] == [0, 7]
+    assert found["sure"]
+    assert len(list((tmp_path / "none").iterdir())) == len(list((tmp_path / "some").iterdir())) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["a", "nobody"], "there is no run at"),
+        (["a", "a"], "a and a have a run in common"),
+        (["a", "b", "--metric", "reward"], "did you mean"),
+        (["a", "mixed"], "mixed: has runs of 2 configurations (lr 0.1; lr 0.2)"),
+        (["a", "b", "--budget", "2h"], "--budget: nothing is trained without --until-sure"),
+        (["a", "b", "--budget", "soon", "--until-sure"], "--budget soon: is no length of time"),
+        (["a", "b", "--at", "99999"], "--at: not all runs have reached"),
+        (["a", "same", "--until-sure"], "so there is nothing to decide"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+    fake_run(tmp_path, "a")
+    fake_run(tmp_path, "same", 1)
+    fake_run(tmp_path, "b", config={"lr": 0.5})
+    for lr in (0.1, 0.2):
+        fake_run(tmp_path, "mixed", config={"lr": lr})
+    done = typed(*words, "--results-dir", tmp_path)
+    assert done.exit_code == 2
+    (line,) = done.output.splitlines()
+    assert sentence in line

@@ -1,0 +1,246 @@
+"""Runs, checkpoints and configurations of strangers: they are read, and none of the code that they name runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import shoal
+from shoal.cli.main import main
+from shoal.errors import NotTrusted
+from shoal.machine.own_key import key_file, own_key
+from shoal.runs.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from shoal.runs.run import Run
+from shoal.runs.trust import MARK, is_own, marked
+from shoal.tune.sweep_run import SweepRun
+
+SMALL = {"train_batch_size": 64, "sgd_minibatch_size": 32, "num_envs_per_worker": 2, "model": {"fcnet_hiddens": [8]}}
+
+EVIL = """
+import pathlib
+pathlib.Path({canary!r}).touch()
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from shoal import DefaultCallbacks
+class Env(CartPoleEnv): pass
+class Hooks(DefaultCallbacks): pass
+def task(train_results, task_settable_env, env_ctx): return 1
+"""
+
+Forge = Callable[[str, str], dict[str, Any]]
+"""From the folder of a stranger's module and the command that leaves a canary to what is forged, by dotted key."""
+
+HOSTILE: dict[str, Forge] = {
+    "a function of Python's own": lambda _, touch: {"env": "os:system", "env_config": {"command": touch}},
+    "with a dot": lambda _, touch: {"env": "os.system", "env_config": {"command": touch}},
+    "a process": lambda _, touch: {"env": "subprocess:run", "env_config": {"args": touch, "shell": True}},
+    "a module": lambda folder, _: {"env": "{module}:Env", "search_path": [folder]},
+    "a dotted module": lambda folder, _: {"env": "{module}.Env", "search_path": [folder]},
+    "a package's id": lambda folder, _: {"env": "{module}:CartPole-v1", "search_path": [folder]},
+    "a file": lambda folder, _: {"env": folder + "/{module}.py:Env"},
+    "a program": lambda _, touch: {"env": {"command": ["sh", "-c", touch], "protocol": "lines"}},
+    "hooks": lambda folder, _: {"callbacks": "{module}:Hooks", "search_path": [folder]},
+    "a task function": lambda folder, _: {"env_task_fn": "{module}:task", "search_path": [folder]},
+    "a wrapper": lambda folder, _: {"wrappers": ["{module}:Env"], "search_path": [folder]},
+    "a wrapper's function": lambda *_: {"wrappers": [{"TransformReward": {"func": "os:system"}}]},
+    "a model": lambda folder, _: {"model.custom_model": "{module}:Env", "search_path": [folder]},
+    "a distribution": lambda folder, _: {"model.custom_action_dist": "{module}:Env", "search_path": [folder]},
+    "a module for an installed package": lambda folder, _: {
+        "env_config": {"env_id": "{module}:Env"},
+        "search_path": [folder],
+    },
+}
+MODELS = ("a model", "a distribution")
+
+
+def forged(name: str, tmp_path: Path, origin: Checkpoint) -> tuple[Path, Path]:
+    """A run that looks like any other, but for what it names; and the file that is there if any of that has run."""
+    folder, canary = tmp_path / "stranger", tmp_path / "canary"
+    folder.mkdir()
+    module = f"evil_{abs(hash(str(tmp_path))):x}"
+    (folder / f"{module}.py").write_text(EVIL.format(canary=str(canary)))
+    changes = HOSTILE[name](str(folder), f"touch {canary}")
+    changes = json.loads(json.dumps(changes).replace("{module}", module))
+    tree = json.loads(json.dumps(origin.experiment_tree))
+    for key, value in changes.items():
+        if key == "search_path":
+            tree[key] = value
+        elif key.startswith("model."):
+            tree["config"]["model"][key.removeprefix("model.")] = value
+        else:
+            tree["config"][key] = value
+    return run_of(tree, folder / "run", origin), canary
+
+
+def run_of(tree: Mapping[str, Any], run: Path, origin: Checkpoint) -> Path:
+    write_checkpoint(run, origin.state, tree, {"training_iteration": 1, "timesteps_total": 64})
+    (run / "experiment.json").write_text(json.dumps(tree))
+    result = {"training_iteration": 1, "timesteps_total": 64, "episode_reward_mean": 20.0, "episodes_total": 3}
+    (run / "result.json").write_text(json.dumps(result) + "\n")
+    config = {key: value for key, value in tree.items() if key not in ("search_path", MARK)}
+    (run / "config.yaml").write_text(json.dumps({config.pop("name"): config}))
+    incident = {
+        "number": 1, "time": 0.0, "env_index": 0, "worker_index": 0, "host": "", "kind": "raised", "cause": "x",
+        "step": 1, "steps_since_seed": 1, "seed": 1, "seeding": 0, "actions": [[0]], "scratch": None,
+    }  # fmt: skip
+    (run / "incidents.jsonl").write_text(json.dumps(incident) + "\n")
+    return run
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    with shoal.PPO(env="CartPole-v1", config=SMALL) as trainer:
+        return read_checkpoint(trainer.save(tmp_path_factory.mktemp("origin")))
+
+
+def typed(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=True)
+
+
+COMMANDS: dict[str, Callable[[Path], Result]] = {
+    "resume": lambda run: typed("resume", run, "--stop", "training_iteration=2"),
+    "evaluate": lambda run: typed("evaluate", run, "--episodes", "1"),
+    "diagnose": lambda run: typed("diagnose", run, "--episodes", "1"),
+    "replay": lambda run: typed("replay", run, "1"),
+    "profile": lambda run: typed("profile", run, "--seconds", "0.5"),
+    "train -f": lambda run: typed("train", "-f", run / "config.yaml", "--dry-run"),
+    "check -f": lambda run: typed("check", "-f", run / "config.yaml"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_command_runs_what_a_strangers_run_names(name: str, tmp_path: Path, origin: Checkpoint) -> None:
+    run, canary = forged(name, tmp_path, origin)
+    for command, call in COMMANDS.items():
+        result = call(run)
+        assert not canary.exists(), f"{command} ran the code of {name}"
+        assert result.exit_code == 2, (command, result.output)
+        assert "--trust" in result.output, (command, result.output)
+        assert result.output.count("\n") <= 2, (command, result.output)
+    assert typed("diagnose", run, "--no-play").exit_code in (0, 1)
+    assert typed("runs", run.parent).exit_code == 0
+    result = typed("model", run)
+    assert not canary.exists()
+    assert result.exit_code == (2 if name in MODELS else 0), result.output
+    if name in MODELS:
+        with pytest.raises(NotTrusted, match="is named by a run that is not yours"):
+            shoal.Policy.load(run)
+    else:
+        assert shoal.Policy.load(run).compute_single_action([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    result = typed("train", "CartPole-v1", "--restore", run, "--results-dir", tmp_path / "results", "--dry-run")
+    assert not canary.exists(), result.output
+
+
+@pytest.mark.parametrize("name", ["a function of Python's own", "a module", "a file", "hooks"])
+def test_the_code_runs_if_the_user_says_so(name: str, tmp_path: Path, origin: Checkpoint) -> None:
+    run, canary = forged(name, tmp_path, origin)
+    typed("evaluate", run, "--episodes", "1", "--trust")
+    assert canary.exists()
+
+
+@pytest.mark.parametrize("mark", [None, "00" * 32, "zz", 5, "", ["x"], "another's"])
+def test_a_mark_cannot_be_guessed_or_copied(mark: Any, tmp_path: Path, origin: Checkpoint) -> None:
+    own = origin.experiment_tree
+    assert is_own(own)
+    tree = json.loads(json.dumps(own))
+    tree["config"]["env"], tree["config"]["env_config"] = "os:system", {"command": f"touch {tmp_path}/canary"}
+    tree[MARK] = own[MARK] if mark == "another's" else mark
+    assert not is_own(tree)
+    with pytest.raises(NotTrusted, match=r"would run env 'os:system', env_config 'touch .*--trust"):
+        Run.resume(run_of(tree, tmp_path / "run", origin))
+    assert not (tmp_path / "canary").exists()
+
+
+def test_ones_own_run_needs_no_word_wherever_it_is(tmp_path: Path, origin: Checkpoint) -> None:
+    run = run_of(origin.experiment_tree, tmp_path / "run", origin)
+    moved = shutil.move(run, tmp_path / "elsewhere")
+    assert typed("evaluate", moved, "--episodes", "1").exit_code == 0
+    assert typed("train", "-f", moved / "config.yaml", "--dry-run").exit_code == 0
+
+
+def test_a_strangers_run_of_an_installed_environment_is_played(
+    tmp_path: Path, origin: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of({**origin.experiment_tree, MARK: None, "search_path": [str(tmp_path)]}, tmp_path / "run", origin)
+    for module in ("pygame", "box2d", "ale_py", "safetensors"):  # which an environment may import at any time
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    assert typed("evaluate", run, "--episodes", "1").exit_code == 0
+    assert not (tmp_path / "canary").exists()
+
+
+def test_the_environment_may_come_from_the_users_own_folder(
+    tmp_path: Path, origin: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, canary = forged("a module", tmp_path, origin)
+    text = json.loads((run / "experiment.json").read_text())["config"]["env"]
+    module = text.partition(":")[0]
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / f"{module}.py").write_text("from gymnasium.envs.classic_control import CartPoleEnv as Env")
+    monkeypatch.chdir(mine)
+    result = typed("evaluate", run, "--episodes", "1", "--env", text)
+    assert result.exit_code == 0, result.output
+    assert not canary.exists()
+
+
+def test_a_strangers_links_are_not_written_through(tmp_path: Path, origin: Checkpoint) -> None:
+    run = run_of({**origin.experiment_tree, MARK: None}, tmp_path / "run", origin)
+    (tmp_path / "precious").write_text("mine")
+    (run / "log.txt").symlink_to(tmp_path / "precious")
+    result = typed("resume", run, "--stop", "training_iteration=2")
+    assert result.exit_code == 1
+    assert "log.txt is a symbolic link" in result.output
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_strangers_sweep_is_not_continued(tmp_path: Path) -> None:
+    canary, sweep = tmp_path / "canary", tmp_path / "sweep"
+    sweep.mkdir()
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.system, (f"touch {canary}",)
+
+    (sweep / "ray").mkdir()
+    (sweep / "ray" / "tuner.pkl").write_bytes(pickle.dumps(Bomb()))
+    tree = {"name": "s", "env": "os:system", "config": {"lr": {"grid_search": [1e-3]}, "env_config": {"command": "x"}}}
+    about = {"shoal": "0", "search_path": [], "function": None, "sweep": tree}
+    # Also one's own, once it is at another place: what lies beside it may have been exchanged.
+    for written in (about, marked(about, tmp_path / "elsewhere"), {**about, "search_path": 5}):
+        (sweep / "sweep.json").write_text(json.dumps(written))
+        with pytest.raises(NotTrusted, match="pickles"):
+            SweepRun.resume(sweep)
+        result = typed("tune", "--resume", sweep)
+        assert (result.exit_code, canary.exists()) == (2, False), result.output
+
+
+def test_the_secret_is_private_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert own_key() is None
+    key = own_key(make=True)
+    assert key is not None
+    assert own_key(make=True) == own_key() == key
+    assert key_file().stat().st_mode & 0o777 == 0o600
+    assert [child.name for child in key_file().parent.iterdir()] == ["own.key"]
+    key_file().chmod(0o644)  # somebody may have read it
+    assert own_key() is None
+    key_file().unlink()
+    key_file().symlink_to(tmp_path / "planted")
+    (tmp_path / "planted").write_bytes(b"x" * 32)
+    assert own_key() is None
+
+
+def test_without_a_home_a_run_has_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: Checkpoint) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert marked({"env": "CartPole-v1"})[MARK] is None
+    assert not is_own(origin.experiment_tree)
