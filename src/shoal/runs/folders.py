@@ -79,7 +79,7 @@ def env_label(env: Any) -> str:
 
 def make_run_folder(parent: Path, run: str, env: Any) -> Path:
     """Make a new folder for a run, after a test that files can be written there."""
-    return make_dated_folder(parent, f"{run}_{env_label(env)}")
+    return make_dated_folder(parent, f"{run.replace(':', '-')}_{env_label(env)}")  # a colon parts hosts and lists
 
 
 def make_dated_folder(parent: Path, name: str) -> Path:
