@@ -234,11 +234,14 @@ class OffPolicyLearner:
 
         With `training_intensity: auto` there are more than those that are owed, as long as they do not overfit.
         """
-        owed = int(self.owed / self.config.train_batch_size)
-        if owed or self.held_out is None or not self.held_out.can_tell:
+        owed, most = int(self.owed / self.config.train_batch_size), self.config.max_overfit_ratio
+        if owed or self.held_out is None:
             return owed
+        if not self.held_out.can_tell:
+            return UPDATES_PER_LOOK if most is None else 0
         if self.updates >= self._next_look:
-            self._is_overfitted = self.held_out.is_overfitted(self.replay, self.errors_of)
+            ratio = self.held_out.measure(self.replay, self.errors_of)
+            self._is_overfitted = most is not None and ratio > most
             self._next_look = self.updates + UPDATES_PER_LOOK
         return 0 if self._is_overfitted else UPDATES_PER_LOOK
 

@@ -19,6 +19,8 @@ class Algorithm(BaseModel):
     model_config = STRICT
 
     learner: ClassVar[str] = ""  # where its learner is, as module:Class
+    trainer: ClassVar[str] = ""  # where its own kind of trainer is, as module:Class; empty: runs/trainer.py has it
+    policy: ClassVar[str] = ""  # where a policy of its own kind is read from a checkpoint, as module:function
     acts_by_value: ClassVar[bool] = False  # it takes the best of discrete actions; else it samples by probability
     learns_from_replay: ClassVar[bool] = False  # it learns from remembered transitions; else from each batch once
     learns_offline: ClassVar[bool] = False  # it learns from recorded steps (`input`), and samples nothing

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.config.algorithms import load
 from shoal.config.foreign_names import missing_method
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs.making import EnvMaker, spaces_of
@@ -36,9 +37,7 @@ class LoadedPolicy(Policy):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     @classmethod
-    def load(
-        cls, path: str | Path, best: bool = False, trust: bool = False, policy_id: str | None = None
-    ) -> LoadedPolicy:
+    def load(cls, path: str | Path, best: bool = False, trust: bool = False, policy_id: str | None = None) -> Policy:
         """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
@@ -51,12 +50,18 @@ class LoadedPolicy(Policy):
 
 def policy_of(
     checkpoint: Checkpoint, maker: EnvMaker | None = None, trust: bool = False, policy_id: str | None = None
-) -> LoadedPolicy:
+) -> Policy:
     """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces.
 
     A model of the user's own is found where the maker finds its environments.
     """
     experiment, user_code = experiment_of(checkpoint.experiment_tree, trust)
+    if experiment.config.policy:
+        if policy_id is not None:
+            raise ConfigError(f"policy_id: {checkpoint.path} has one policy; leave policy_id out (got {policy_id!r})")
+        read: Callable[[Checkpoint, bool], Policy] = load(experiment.config.policy)
+        with understood(checkpoint.path):
+            return read(checkpoint, trust)
     if maker is not None:
         user_code = maker.user_code
     config = without_gpu(experiment.config)

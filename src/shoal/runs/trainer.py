@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from threadpoolctl import ThreadpoolController
 
-from shoal.config.algorithms import ALGORITHMS, BUILT_IN
+from shoal.config.algorithms import ALGORITHMS, BUILT_IN, load
 from shoal.config.changing import changed, unchecked
 from shoal.config.experiment import Experiment, algorithm_config, as_said, config_tree, default_config
 from shoal.config.foreign_names import POLICY_NAMES, keyword_problems, missing_method, policy_problem
@@ -31,6 +31,7 @@ from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
+from shoal.parallel.capacity import check_batch
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
@@ -82,9 +83,7 @@ class Trainer(metaclass=TrainerType):
         search_path: Sequence[str | Path] = (),
         **unknown: Any,
     ) -> None:
-        self._refuse(given, env, unknown)
-        self.preset: str | None = None  # the name of the one that the settings began with
-        asked = self._config(*_sorted_out(given, config, env), preset)
+        asked = self._understood(given, config, env, preset, unknown)
         self.user_code = UserCode.at(*search_path).with_working_folder()
         self.env_maker = maker_of(asked, self.user_code)
         for note in preprocessing_notes(self.env_maker, asked.env_config):
@@ -103,6 +102,7 @@ class Trainer(metaclass=TrainerType):
             self.workers: Workers = start_workers(config, self.env_maker)
             self._closing.callback(self.workers.stop)
             config = self.workers.config
+            check_batch(config, self.workers.policy.obs_spec.num_bytes)
             resolved = self.config.with_envs_per_worker(config.envs_per_worker)
             self.config = resolved.with_agents(self.workers.agents).with_whole_fragments()
             self.learner = start_learner(config, self.workers, self.user_code, make_learner, self._closing)
@@ -113,6 +113,17 @@ class Trainer(metaclass=TrainerType):
             raise
         for note in config.timing_notes():
             log.warning("%s", note)
+        self._begin()
+        policy = self.get_policy()
+        self.output = self._start_output()
+        self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
+        self._other_spaces = {
+            name: [space_tree(spec.space) for spec in (other.obs_spec, other.action_spec)]
+            for name, other in policy.others.items()
+        }
+
+    def _begin(self) -> None:
+        """Set what counts up from nothing."""
         self.folder: Path | None = None  # where `save` writes if it is not told
         self.iteration = 0
         self.timesteps_total = 0
@@ -121,13 +132,6 @@ class Trainer(metaclass=TrainerType):
         self._has_noted = False  # that observations are outside of their space
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
-        policy = self.get_policy()
-        self.output = self._start_output()
-        self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
-        self._other_spaces = {
-            name: [space_tree(spec.space) for spec in (other.obs_spec, other.action_spec)]
-            for name, other in policy.others.items()
-        }
 
     if not TYPE_CHECKING:
 
@@ -385,6 +389,19 @@ class Trainer(metaclass=TrainerType):
     ) -> None:
         self.stop()
 
+    def _understood(
+        self,
+        given: Sequence[Any],
+        config: Mapping[str, Any] | AlgorithmConfig | None,
+        env: Any,
+        preset: str | bool | None,
+        unknown: Mapping[str, Any],
+    ) -> AlgorithmConfig:
+        """The checked configuration of what a program has given to a trainer."""
+        self._refuse(given, env, unknown)
+        self.preset: str | None = None  # the name of the one that the settings began with
+        return self._config(*_sorted_out(given, config, env), preset)
+
     def _refuse(self, given: Sequence[Any], env: Any, unknown: Mapping[str, Any]) -> None:
         """Refuse what the trainers of other libraries take, with the line to write."""
         problems = keyword_problems(unknown, key_paths(ALGORITHMS[self.algorithm])) if unknown else []
@@ -557,7 +574,9 @@ class Trainers(dict[str, type[Trainer]]):
 
 def _trainer(name: str) -> type[Trainer]:
     doc = f"Trains one policy by {name}; `shoal config show --run {name}` prints its keys."
-    return type(name, (Trainer,), {"algorithm": name, "__module__": __name__, "__qualname__": name, "__doc__": doc})
+    place = "" if name in BUILT_IN else ALGORITHMS[name].trainer
+    kind = load(place) if place else Trainer
+    return type(name, (kind,), {"algorithm": name, "__module__": __name__, "__qualname__": name, "__doc__": doc})
 
 
 TRAINERS = Trainers({name: _trainer(name) for name in BUILT_IN})

@@ -134,6 +134,11 @@ class Worker:
         return self.policy
 
     @property
+    def maker(self) -> EnvMaker:
+        """Makes the environments, with what a first look at one has shown."""
+        return self._maker
+
+    @property
     def steps_sampled(self) -> int:
         """Steps so far, over all environments; any thread may ask."""
         return self.sampler.steps_sampled
