@@ -255,9 +255,9 @@ class RLlibTrainer(Trainer):
         return self.timesteps_total
 
     def get_policy(self, policy_id: str | None = None) -> Policy:
-        """The policy as it is after the last iteration; there is one."""
-        if policy_id is not None:
-            raise ConfigError(f"policy_id: {self.algorithm} trains one policy; leave policy_id out (got {policy_id!r})")
+        """The policy as it is after the last iteration."""
+        if policy_id not in (None, *self.config.multiagent.names):
+            raise ConfigError(f"policy_id: there is no policy {policy_id!r}; leave policy_id out")
         if self._policy is None or self._policy[0] != self.iteration:
             with _unpacked(self._saved_files()) as folder:
                 module = _module_in(folder)
