@@ -60,6 +60,7 @@ class OffPolicyConfig(AlgorithmConfig):
     """The keys of algorithms that learn from replayed transitions."""
 
     learns_from_replay = True
+    takes_agents = True
     results = {
         **AlgorithmConfig.results,
         "mean_q": "mean value of the actions learned from (DQN, SAC)",
@@ -106,7 +107,7 @@ class OffPolicyConfig(AlgorithmConfig):
     @property
     def rounds_per_iteration(self) -> int:
         """How often an iteration samples one fragment and learns."""
-        return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_envs))
+        return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_rows))
 
     @property
     def steps_per_iteration(self) -> int:

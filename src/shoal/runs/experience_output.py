@@ -268,15 +268,6 @@ class WritingWorkers:
         self._output.add(sample.batch, indices)
         return sample
 
-    def finished_fragments(self, wait: bool = True) -> list[Sample]:
-        """See `Workers`."""
-        samples = self._workers.finished_fragments(wait)
-        for sample in samples:
-            batch = sample.batch
-            indices = range(batch.valid.shape[1]) if batch.columns is None else batch.columns.tolist()
-            self._output.add(batch, indices)
-        return samples
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._workers, name)
 
