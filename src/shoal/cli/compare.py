@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import runs as run_names
-from shoal.cli.options import Command, where_option
+from shoal.cli.options import Command, trust_option, where_option
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Asked:
     axis: str
     mode: Mode
     at: float | None
+    trust: bool
 
 
 @click.command(cls=Command)
@@ -61,6 +62,7 @@ class Asked:
 @click.option("--budget", metavar="TIME", help="Start no further run after this time, such as 90m, with --until-sure.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object, for programs.")
 @where_option()
+@trust_option
 def compare(
     first: str,
     second: str,
@@ -73,6 +75,7 @@ def compare(
     budget: str | None,
     as_json: bool,
     results_dir: str | None,
+    trust: bool,
 ) -> None:
     """Compare A with B: each is a run or an experiment, whose runs differ in nothing but the seed.
 
@@ -80,7 +83,7 @@ def compare(
     better than one of the other, and a permutation test, and says what follows in one sentence. After Ctrl-C, the same
     command with --until-sure continues.
     """
-    asked = Asked((first, second), results_dir, metric, axis, mode, at)
+    asked = Asked((first, second), results_dir, metric, axis, mode, at, trust)
     budget_s = _seconds(budget) if budget is not None else None
     if budget is not None and not until_sure:
         raise ConfigError("--budget: nothing is trained without --until-sure; add that, or leave it out")
@@ -254,7 +257,7 @@ def _until_sure(
         trained.add(seed)
         for runs, known in zip(sides, finished):
             if seed not in known:
-                _train(runs[0], seed, is_silent)
+                _train(runs[0], seed, is_silent, asked.trust)
 
 
 def _is_finished(run: ReportedRun) -> bool:
@@ -264,7 +267,7 @@ def _is_finished(run: ReportedRun) -> bool:
     return found is not None and found.state == "finished"
 
 
-def _train(like: ReportedRun, seed: int, is_silent: bool) -> None:
+def _train(like: ReportedRun, seed: int, is_silent: bool, trust: bool) -> None:
     """Train an experiment with another seed, beside its other runs; one that was interrupted continues."""
     from shoal.cli.live import open_view
     from shoal.cli.paths import short_path
@@ -273,13 +276,13 @@ def _train(like: ReportedRun, seed: int, is_silent: bool) -> None:
     from shoal.machine.signals import exit_code
     from shoal.machine.terminal import can_redraw
     from shoal.runs.folders import SWEEP_FILE
-    from shoal.runs.resuming import experiment_of
+    from shoal.runs.resuming import experiment_to_run
     from shoal.runs.run import Run
 
     folder = like.path.parent
     if (folder.parent / SWEEP_FILE).is_file():
         raise ConfigError(f"--until-sure: {like.path} is a trial of a sweep; train its configuration by itself first")
-    experiment, user_code = experiment_of(like.tree)
+    experiment, user_code = experiment_to_run(like.tree, like.path, trust)
     experiment = changed(experiment, name=folder.name, results_dir=str(folder.parent))
     run = Run.open(with_settings(experiment, {"seed": seed}), user_code=user_code)
     title = f"{experiment.name}, seed {seed}"
