@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 SEARCHERS := .venv/.searchers
+RLLIB := .venvs/rllib-tests
 
-.PHONY: setup train test test-slow test-all lint format dist docs bench clean
+.PHONY: setup train test test-slow test-rllib test-all lint format dist docs bench clean
 
 setup: $(STAMP)
 
@@ -22,6 +23,19 @@ test: setup
 # What `make test` leaves out: the rest of the cluster's tests, every searcher, the longer trainings.
 test-slow: $(SEARCHERS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --durations 20
+	$(MAKE) test-rllib
+
+# RLlib pins gymnasium, so its tests have an environment of their own; where that cannot be made, they are left out.
+test-rllib: $(RLLIB)/.installed
+	test ! -x $(RLLIB)/bin/pytest || PYTHONPATH=src $(RLLIB)/bin/python -m pytest -p no:cacheprovider tests/rllib --durations 20
+
+# torch comes first and alone: a resolver that meets it late has fetched other versions of it by then.
+$(RLLIB)/.installed: tests/rllib/requirements.txt
+	$(PYTHON) -m venv --clear $(RLLIB)
+	$(RLLIB)/bin/python -m pip install --quiet --disable-pip-version-check $$(head -n 1 $<) \
+		&& $(RLLIB)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $< \
+		|| echo "RLlib cannot be installed here: its tests are left out"
+	touch $@
 
 test-all: test test-slow
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.config.algorithms import BUILT_IN
+from shoal.config.algorithms import BUILT_IN, rllib_algorithms
 from shoal.config.settings import AlgorithmConfig
 
 ROOT = Path(__file__).parents[2]
@@ -69,8 +69,8 @@ def package(tmp_path_factory) -> Path:
 
 def test_an_installed_algorithm_is_listed_shown_and_trains(package: Path, tmp_path: Path) -> None:
     listed = run([sys.executable, "-m", "shoal", "algorithms"], [package], tmp_path).splitlines()
-    assert [line.split()[0] for line in listed] == [*BUILT_IN, "A2C"]
-    assert listed[-1].split(maxsplit=1)[1] == "shoal-a2c 0.1  Advantage actor-critic for shoal"
+    assert [line.split()[0] for line in listed] == [*BUILT_IN, "A2C", *rllib_algorithms()]
+    assert listed[len(BUILT_IN)].split(maxsplit=1)[1] == "shoal-a2c 0.1  Advantage actor-critic for shoal"
     shown = run([sys.executable, "-m", "shoal", "config", "show", "--run", "A2C"], [package], tmp_path)
     assert "entropy_coeff" in shown
     assert "Weight of the entropy bonus." in shown

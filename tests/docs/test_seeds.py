@@ -218,6 +218,29 @@ def test_scripts_of_the_pages_run(command: str, ray_variables: dict[str, str], d
     assert "num_workers: 1\n" in (folder / "trials/00000/config.yaml").read_text()
 
 
+def test_the_trainer_script_of_the_page_is_the_example() -> None:
+    (block,) = re.findall(r"^```python\n# simple_trainer.py\n(.*?)^```", PAGES["eagle"], re.MULTILINE | re.DOTALL)
+    assert block == (ROOT / "examples" / "eagle" / "simple_trainer.py").read_text()
+
+
+def test_the_trainer_script_answers_its_flags(desk: Path) -> None:
+    def answer(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "simple_trainer.py", *words]
+        return subprocess.run(command, cwd=desk, capture_output=True, text=True, timeout=240, check=False)
+
+    refused = answer("--redis-password", "secret")
+    assert refused.returncode == 2
+    assert "a token of its own protects every cluster" in refused.stderr
+    assert answer("--local-mode", "--num-cpus", "4").returncode == 2
+    wrong = answer("--run", "DDQN", "--local-mode")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("Error: run: must be PPO")
+    local = answer("--local-mode", "--run", "PPO", "--name-env", "CartPole-v1")
+    assert local.returncode == 0, local.stderr
+    assert "training_iteration: 1" in local.stdout
+    assert "num_workers: 0\n" in next(desk.glob("shoal_results/CartPole-v1/PPO_*/config.yaml")).read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", of("mpirun"))
 def test_the_lines_of_mpi_run_as_they_are(command: str, desk: Path) -> None:

@@ -14,9 +14,12 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 def algorithms() -> None:
     """List the algorithms that --run may name, and the package that each comes from.
 
+    Those of RLlib, rllib:NAME, need pip install 'shoal-rl[rllib]'.
     Packages add algorithms by the entry point group shoal.algorithms. Their code is not imported here.
     """
-    from shoal.config.algorithms import ALGORITHMS, BUILT_IN, installed_algorithms
+    from importlib.metadata import version
+
+    from shoal.config.algorithms import ALGORITHMS, BUILT_IN, installed_algorithms, rllib_algorithms
     from shoal.version import __version__
 
     rows = [(name, f"shoal {__version__}", _first_sentence(ALGORITHMS[name].__doc__)) for name in BUILT_IN]
@@ -26,6 +29,8 @@ def algorithms() -> None:
             ignored.append(f"{one.name} of {one.package} is not used: shoal has an algorithm of that name.")
         else:
             rows.append((one.name, one.package, one.summary or one.config))
+    for name in rllib_algorithms():
+        rows.append((name, f"ray {version('ray')}", _first_sentence(ALGORITHMS[name].__doc__)))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for name, package, summary in rows:
         click.echo(f"{name.ljust(widths[0])}  {package.ljust(widths[1])}  {summary}".rstrip())

@@ -117,7 +117,7 @@ def evaluate(
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
     recording = RecordingOptions(trajectories is not None, None if video is None else video.absolute(), shown)
     maker = maker_of(experiment.config, user_code)
-    policy = policy_of(checkpoint, maker)
+    policy = policy_of(checkpoint, maker, trust)
     if experiment.config.learns_offline:
         check_same_form(policy, *spaces_of(maker, experiment.config.env_config, experiment.config.env_ranks))
     with ExitStack() as closing:
@@ -197,6 +197,8 @@ def _setup(
     from shoal.parallel.start import start_evaluators
     from shoal.runs.evaluation import EvaluationSetup
 
+    if num_workers and config.policy:
+        raise ConfigError("--num-workers: a policy of RLlib's is evaluated in this process; leave it out")
     config = unchecked(without_gpu(config), num_workers=0, num_learners=1, evaluation_num_workers=num_workers)
     return EvaluationSetup(config, maker, policy, start_evaluators(config, policy, maker.user_code, None, closing))
 

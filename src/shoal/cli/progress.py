@@ -43,7 +43,8 @@ def activity_phrases(activity: Activity, phase: str, now: float) -> list[str]:
         return [f"{head} evaluating {so_far}"]
     steps, due = activity.sampled(), activity.due
     if not due:
-        return [f"{head} {steps:,} steps of whole episodes {so_far}"]
+        counted = f" {steps:,} steps of whole episodes" if steps else ""
+        return [f"{head}{counted} {so_far}"]
     if steps >= due:
         return [f"{head} {steps:,} steps are sampled, the agent learns from them {so_far}"]
     if activity.workers:

@@ -19,10 +19,13 @@ class Algorithm(BaseModel):
     model_config = STRICT
 
     learner: ClassVar[str] = ""  # where its learner is, as module:Class
+    trainer: ClassVar[str] = ""  # where its own kind of trainer is, as module:Class; empty: runs/trainer.py has it
+    policy: ClassVar[str] = ""  # where a policy of its own kind is read from a checkpoint, as module:function
     acts_by_value: ClassVar[bool] = False  # it takes the best of discrete actions; else it samples by probability
     learns_from_replay: ClassVar[bool] = False  # it learns from remembered transitions; else from each batch once
     learns_offline: ClassVar[bool] = False  # it learns from recorded steps (`input`), and samples nothing
     takes_memory: ClassVar[bool] = False  # its learner may be given sequences, for models with memory
+    takes_agents: ClassVar[bool] = False  # its learner may be given rows that are agents of shared environments
     shares_batches: ClassVar[bool] = False  # several learners may learn as one: it has `update(batch, timesteps_total)`
     results: ClassVar[Mapping[str, str]] = {
         "grad_gnorm": "norm of the gradients before clipping",

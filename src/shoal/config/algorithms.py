@@ -31,6 +31,21 @@ BUILT_IN: dict[str, str] = {
 }
 """Every algorithm of shoal's own, with the place of its configuration class."""
 
+RLLIB: dict[str, str] = {
+    "rllib:PPO": "shoal.config.rllib:PPOInRLlib",
+    "rllib:APPO": "shoal.config.rllib:APPOInRLlib",
+    "rllib:IMPALA": "shoal.config.rllib:IMPALAInRLlib",
+    "rllib:DQN": "shoal.config.rllib:DQNInRLlib",
+    "rllib:SAC": "shoal.config.rllib:SACInRLlib",
+    "rllib:TQC": "shoal.config.rllib:TQCInRLlib",
+    "rllib:DreamerV3": "shoal.config.rllib:DreamerV3InRLlib",
+    "rllib:BC": "shoal.config.rllib:BCInRLlib",
+    "rllib:MARWIL": "shoal.config.rllib:MARWILInRLlib",
+    "rllib:CQL": "shoal.config.rllib:CQLInRLlib",
+    "rllib:IQL": "shoal.config.rllib:IQLInRLlib",
+}
+"""RLlib's own algorithms, which need the extra `rllib`; `rllib_algorithms()` says which the installed Ray has."""
+
 ENTRY_POINTS = "shoal.algorithms"
 
 
@@ -82,14 +97,26 @@ def installed_algorithms() -> list[InstalledAlgorithm]:
 
 
 def algorithm_names() -> list[str]:
-    """Every name that `run` may take, those of installed packages too."""
+    """Every name that `run` may take, those of installed packages too, but for RLlib's own."""
     return list(dict.fromkeys([*BUILT_IN, *(one.name for one in installed_algorithms())]))
+
+
+def rllib_algorithms() -> list[str]:
+    """The names in `RLLIB` that the installed Ray has; nothing of it is imported."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    found = find_spec("ray")
+    if found is None or found.origin is None:
+        return []
+    folder = Path(found.origin).parent / "rllib" / "algorithms"
+    return [name for name in RLLIB if (folder / name.partition(":")[2].lower()).is_dir()]
 
 
 def name_of(kind: type[Algorithm]) -> str:
     """The algorithm whose configuration a class is."""
     home = f"{kind.__module__}:{kind.__qualname__}"
-    for name, place in BUILT_IN.items():
+    for name, place in {**BUILT_IN, **RLLIB}.items():
         if place == home:
             return name
     for name in ALGORITHMS:
@@ -100,8 +127,8 @@ def name_of(kind: type[Algorithm]) -> str:
 
 def _config_class(name: str) -> type[Algorithm]:
     """The class of one algorithm; a KeyError if there is none of this name, a ConfigError if it cannot be used."""
-    if name in BUILT_IN:
-        return load(BUILT_IN[name])  # type: ignore[no-any-return]
+    if name in BUILT_IN or name in RLLIB:
+        return load(BUILT_IN.get(name) or RLLIB[name])  # type: ignore[no-any-return]
     found = [one for one in installed_algorithms() if one.name == name]
     if not found:
         raise KeyError(name)

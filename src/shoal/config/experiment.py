@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from shoal.config.algorithm import Algorithm
-from shoal.config.algorithms import ALGORITHMS, algorithm_names, name_of
+from shoal.config.algorithms import ALGORITHMS, RLLIB, algorithm_names, name_of
 from shoal.config.changing import changed
 from shoal.config.fields import MAX_DEPTH, STRICT, Count, Flag, Size, Text
 from shoal.config.model import ModelConfig
@@ -132,8 +132,11 @@ def algorithm_class(run: Any) -> type[AlgorithmConfig]:
         assert issubclass(found, AlgorithmConfig), f"{found} lacks the keys that all algorithms have"
         return found
     names = algorithm_names()
-    close = nearest(run, names) if isinstance(run, str) else None
+    close = nearest(run, [*names, *RLLIB]) if isinstance(run, str) else None
     hint = f"; did you mean {close}?" if close else ""
+    if isinstance(run, str) and run.lower().startswith("rllib:"):
+        *others, last = RLLIB
+        raise ConfigError(f"run: RLlib's algorithms are {', '.join(others)} and {last} {got(run)}{hint}")
     *others, last = names
     raise ConfigError(f"run: must be {', '.join(others)} or {last} {got(run)}{hint}")
 
@@ -142,7 +145,7 @@ def algorithm_name(run: Any) -> Any:
     """The algorithm that a word means in whatever case it is typed; other values are themselves."""
     if not isinstance(run, str) or run in ALGORITHMS:
         return run
-    return next((name for name in algorithm_names() if name.upper() == run.upper()), run)
+    return next((name for name in (*algorithm_names(), *RLLIB) if name.upper() == run.upper()), run)
 
 
 def algorithm_config(run: str, tree: Mapping[str, Any]) -> AlgorithmConfig:

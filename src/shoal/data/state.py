@@ -14,11 +14,13 @@ class State:
     """`values` must survive JSON unchanged (64-bit and larger integers too); `arrays` go to safetensors.
 
     A state may have parts, which are states: the values of a part stand as a mapping under its name, and its arrays as
-    `name.array`, or in the outermost state of a checkpoint `name/array`.
+    `name.array`, or in the outermost state of a checkpoint `name/array`. `files` are in somebody else's format, by
+    their paths in the checkpoint's folder; only the outermost state has any.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, separator: str = ".", /, **parts: Any) -> State:

@@ -3,6 +3,9 @@
 A checkpoint is `checkpoint_000010/` with `state.json`, `arrays.safetensors`, `experiment.json` and `manifest.json`. The
 manifest holds the size and SHA-256 of the others and of itself, because safetensors has no checksum of its own. It is
 made in a temporary folder beside its place, synced, and renamed. There is no pickle, so reading one runs no code.
+
+A run of RLlib's algorithms has RLlib's own checkpoint in it too, the folder `rllib/`, under the same manifest. Those
+files are pickles: here they are only compared with their hashes, and who opens them asks `runs/seals.py` first.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 LIMITS = {"state.json": 1 << 30, "experiment.json": 1 << 24, "arrays.safetensors": 1 << 40}
 """Every file of a checkpoint beside its manifest, with the most bytes it may have."""
+FOREIGN_FOLDER, FOREIGN_LIMIT = "rllib", 1 << 40
+"""The folder for the files of somebody else's checkpoint, and the most bytes that one of them may have."""
 MANIFEST_LIMIT = 1 << 20
 
 _NAME = re.compile(r"checkpoint_(\d{6,})")
@@ -59,7 +64,9 @@ def write_checkpoint(
         "state.json": _json_bytes(state.values, "state.json"),
         "arrays.safetensors": _arrays_bytes(state.arrays),
         "experiment.json": _json_bytes(experiment_tree, "experiment.json"),
+        **state.files,
     }
+    assert all(_is_foreign(name) for name in state.files)
     manifest = {
         "format": FORMAT,
         "shoal": __version__,
@@ -72,7 +79,10 @@ def write_checkpoint(
         folder.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         for name, content in contents.items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             write_file(temporary / name, content)
+        for folder_in_it in {(temporary / name).parent for name in state.files}:
+            sync_folder(folder_in_it)
         sync_folder(temporary)
         _put_in_place(temporary, target)
     except BaseException as error:
@@ -213,14 +223,13 @@ def _read_folder(folder: Path) -> Checkpoint:
     place = _place(folder)
     manifest = _checked_manifest(place / MANIFEST)
     files = manifest["files"]
-    # Network file systems and desktops leave files of their own behind.
-    present = {child.name for child in place.iterdir() if not child.name.startswith((".nfs", ".DS_Store"))} - {MANIFEST}
-    if odd := sorted(present ^ set(LIMITS)):
-        what = "is missing" if odd[0] in LIMITS else "does not belong there"
+    limits = {**LIMITS, **{name: FOREIGN_LIMIT for name in files if _is_foreign(name)}}
+    if odd := sorted(_files_in(place) ^ {*limits}):
+        what = "is missing" if odd[0] in limits else "does not belong there"
         raise CheckpointError(f"checkpoint {folder} is refused: {odd[0]} {what}.")
     contents: dict[str, bytes] = {}
     with _refused(folder):
-        for name, limit in LIMITS.items():
+        for name, limit in limits.items():
             contents[name] = bounded_bytes(place / name, limit, files[name]["bytes"])
             if _proof(contents[name]) != files[name]:
                 raise CheckpointError(f"{name} is not what was saved (SHA-256 differs)")
@@ -229,7 +238,29 @@ def _read_folder(folder: Path) -> Checkpoint:
         if not isinstance(values, dict) or not isinstance(tree, dict):
             raise CheckpointError("state.json and experiment.json must hold mappings")
         arrays = _arrays(contents.pop("arrays.safetensors"))
-    return Checkpoint(State(values, arrays), tree, manifest["summary"], folder)
+    foreign = {name: content for name, content in contents.items() if name not in LIMITS}
+    return Checkpoint(State(values, arrays, foreign), tree, manifest["summary"], folder)
+
+
+def _files_in(place: Path) -> set[str]:
+    """The files of a checkpoint beside its manifest, by their paths in it."""
+    found: set[str] = set()
+    for child in place.iterdir():
+        # Network file systems and desktops leave files of their own behind.
+        if child.name == MANIFEST or child.name.startswith((".nfs", ".DS_Store")):
+            continue
+        if child.name == FOREIGN_FOLDER and child.is_dir() and not child.is_symlink():
+            below = (path for path in child.rglob("*") if not path.is_dir() or path.is_symlink())
+            found |= {path.relative_to(place).as_posix() for path in below if not path.name.startswith(".nfs")}
+        else:
+            found.add(child.name)
+    return found
+
+
+def _is_foreign(name: Any) -> bool:
+    """Whether a path is one of a file in the folder of somebody else's checkpoint, and leads nowhere else."""
+    parts = name.split("/") if isinstance(name, str) else []
+    return len(parts) > 1 and parts[0] == FOREIGN_FOLDER and not {"", ".", ".."} & {*parts}
 
 
 def _arrays(content: bytes) -> dict[str, np.ndarray[Any, Any]]:
@@ -299,7 +330,7 @@ def _check_parts(files: Any, summary: Any) -> None:
     """Raise ValueError for a manifest whose parts are not what we write, though its hash is right."""
     if not isinstance(files, dict) or not isinstance(summary, dict):
         raise ValueError("files and summary must be mappings")
-    for name in LIMITS:
+    for name in (*LIMITS, *files):
         proof = files.get(name)
         if not isinstance(proof, dict) or type(proof.get("bytes")) is not int:
             raise ValueError(f"it does not tell the size of {name}")

@@ -22,6 +22,7 @@ from shoal.envs.examination import COMPARED_STEPS, SEED, Examination, first_step
 from shoal.envs.making import EnvMaker, maker_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.spaces import ActionSpec, path_name
+from shoal.errors import ConfigError
 from shoal.models.policy import Policy
 from shoal.parallel.ray_workers import without_gpu
 from shoal.runs.checkpoints import Checkpoint
@@ -42,6 +43,8 @@ def probe(checkpoint: Checkpoint, episodes: int, max_steps: int, budget_s: float
     """
     experiment, user_code = experiment_to_run(checkpoint.experiment_tree, checkpoint.path, trust)
     config = experiment.config
+    if config.policy:
+        raise ConfigError("what its play would show is known of shoal's own networks only; `shoal evaluate` plays it")
     maker = maker_of(config, user_code)
     policy = policy_of(checkpoint, maker)
     own = unchecked(

@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+from shoal.config.algorithms import name_of
 from shoal.config.changing import unchecked
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.throughput import Costs
@@ -38,6 +39,10 @@ def measured_costs(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudg
 
     Raises ConfigError where the configuration makes no sense, and EnvStartError where the environment fails.
     """
+    if config.trainer:
+        raise ConfigError(
+            f"run: a profile measures shoal's own sampling and learning, not {name_of(type(config))}; leave --run out"
+        )
     # Functions of the driver's stay here: they need not be fit for a journey to other processes.
     sent = unchecked(with_registered_model(config), env_task_fn=None)
     question = cloudpickle.dumps((sent, maker, budget))

@@ -29,6 +29,7 @@ from shoal.errors import (
     ShoalError,
 )
 from shoal.machine.signals import exit_code
+from shoal.parallel.capacity import check_batch, check_network
 from shoal.runs.activity import Activity, progress, training
 from shoal.runs.checkpoints import (
     Checkpoint,
@@ -50,6 +51,7 @@ from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_rec
 from shoal.runs.reporters import Reporters
 from shoal.runs.resuming import choose, experiment_of, experiment_to_run, stored_tree, with_changes
 from shoal.runs.run_folder import RunFolder, write_errors_named
+from shoal.runs.seals import trust_pickles
 from shoal.runs.stopping import default_stop, missing_metric, stop_reason
 from shoal.version import __version__
 
@@ -130,6 +132,8 @@ class Run:
                     experiment = changed(experiment, restore=(stored_tree(choice.folder) or {})["restore"])
                 return cls(experiment, choice.folder, user_code, choice.done, notes)
             notes = (*notes, choice.note) if choice.note else notes
+        check_network(experiment.config, is_private=False)
+        check_batch(experiment.config)
         folder = make_run_folder(parent, experiment.run, experiment.config.env)
         if experiment.restore is not None:
             from shoal.runs.warm_start import taken
@@ -152,6 +156,8 @@ class Run:
         tree = stored_tree(folder)
         if tree is None:
             raise CheckpointError(f"{folder / EXPERIMENT_FILE} cannot be read; the run cannot continue without it.")
+        if trust:
+            trust_pickles()
         _, user_code = experiment_to_run(tree, folder, trust)
         tree, changes = with_changes(folder, tree, overrides or {})
         stored, _ = experiment_of(tree)

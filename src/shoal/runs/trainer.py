@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from threadpoolctl import ThreadpoolController
 
-from shoal.config.algorithms import ALGORITHMS, BUILT_IN
+from shoal.config.algorithms import ALGORITHMS, BUILT_IN, load
 from shoal.config.changing import changed, unchecked
 from shoal.config.experiment import Experiment, algorithm_config, as_said, config_tree, default_config
 from shoal.config.foreign_names import POLICY_NAMES, keyword_problems, missing_method, policy_problem
@@ -31,6 +31,7 @@ from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
+from shoal.parallel.capacity import check_batch
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
@@ -82,9 +83,7 @@ class Trainer(metaclass=TrainerType):
         search_path: Sequence[str | Path] = (),
         **unknown: Any,
     ) -> None:
-        self._refuse(given, env, unknown)
-        self.preset: str | None = None  # the name of the one that the settings began with
-        asked = self._config(*_sorted_out(given, config, env), preset)
+        asked = self._understood(given, config, env, preset, unknown)
         self.user_code = UserCode.at(*search_path).with_working_folder()
         self.env_maker = maker_of(asked, self.user_code)
         for note in preprocessing_notes(self.env_maker, asked.env_config):
@@ -103,7 +102,9 @@ class Trainer(metaclass=TrainerType):
             self.workers: Workers = start_workers(config, self.env_maker)
             self._closing.callback(self.workers.stop)
             config = self.workers.config
-            self.config = self.config.with_envs_per_worker(config.envs_per_worker).with_whole_fragments()
+            check_batch(config, self.workers.policy.obs_spec.num_bytes)
+            resolved = self.config.with_envs_per_worker(config.envs_per_worker)
+            self.config = resolved.with_agents(self.workers.agents).with_whole_fragments()
             self.learner = start_learner(config, self.workers, self.user_code, make_learner, self._closing)
             check_environment(config, self.env_maker, self.workers.policy)
             self.evaluators = start_evaluators(config, self.workers.policy, self.user_code, self.workers, self._closing)
@@ -112,6 +113,17 @@ class Trainer(metaclass=TrainerType):
             raise
         for note in config.timing_notes():
             log.warning("%s", note)
+        self._begin()
+        policy = self.get_policy()
+        self.output = self._start_output()
+        self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
+        self._other_spaces = {
+            name: [space_tree(spec.space) for spec in (other.obs_spec, other.action_spec)]
+            for name, other in policy.others.items()
+        }
+
+    def _begin(self) -> None:
+        """Set what counts up from nothing."""
         self.folder: Path | None = None  # where `save` writes if it is not told
         self.iteration = 0
         self.timesteps_total = 0
@@ -120,9 +132,6 @@ class Trainer(metaclass=TrainerType):
         self._has_noted = False  # that observations are outside of their space
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
-        policy = self.get_policy()
-        self.output = self._start_output()
-        self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
 
     if not TYPE_CHECKING:
 
@@ -241,14 +250,15 @@ class Trainer(metaclass=TrainerType):
         prev_action: Any = None,
         prev_reward: float | None = None,
         explore: bool | None = None,
+        policy_id: str | None = None,
     ) -> Any:
-        """The action for one observation; `explore` is the config's unless given.
+        """The action for one observation; `explore` is the config's unless given, `policy_id` one of several policies.
 
         A policy with memory takes the state that its last answer gave, or where an episode begins
         `get_policy().get_initial_state()`, and answers with action, state and a dict of details.
         """
         explore = self.config.explore if explore is None else explore
-        return self.get_policy().compute_single_action(
+        return self.get_policy(policy_id).compute_single_action(
             obs, state, prev_action=prev_action, prev_reward=prev_reward, explore=explore
         )
 
@@ -260,13 +270,14 @@ class Trainer(metaclass=TrainerType):
         prev_action: Any = None,
         prev_reward: Any = None,
         explore: bool | None = None,
+        policy_id: str | None = None,
     ) -> Any:
         """An action for each observation of a dict, under the same key, or of a list or batch in its order.
 
         A policy with memory takes states, and what was before, in the same form, and gives actions, states and details.
         """
         explore = self.config.explore if explore is None else explore
-        return self.get_policy().compute_actions(
+        return self.get_policy(policy_id).compute_actions(
             observations, state, prev_action=prev_action, prev_reward=prev_reward, explore=explore
         )
 
@@ -275,9 +286,15 @@ class Trainer(metaclass=TrainerType):
         """Every key with its default, to be changed and given to a trainer."""
         return default_config(cls.algorithm).copy()
 
-    def get_policy(self) -> Policy:
-        """The policy that learns."""
-        return self.workers.policy
+    def get_policy(self, policy_id: str | None = None) -> Policy:
+        """The policy that learns; where agents have several, the first, or the one of this name."""
+        policy = self.workers.policy
+        names = self.config.multiagent.names
+        if policy_id is None or policy_id == names[0]:
+            return policy
+        if policy_id not in policy.others:
+            raise ConfigError(f"policy_id: there is no policy {policy_id!r}; use {' or '.join(names)}")
+        return policy.others[policy_id]
 
     def call_hook(self, name: str, **given: Any) -> None:
         """Call one of the driver's hooks, if there are any."""
@@ -290,7 +307,9 @@ class Trainer(metaclass=TrainerType):
 
     def get_state(self) -> State:
         """Everything that the next iteration depends on."""
-        workers = {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
+        workers: dict[str, Any] = {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
+        if self._other_spaces:
+            workers["other_spaces"] = self._other_spaces
         output = {} if self.output is None else {"output": self.output.get_state()}
         return State.of(
             "/",
@@ -326,14 +345,14 @@ class Trainer(metaclass=TrainerType):
         if self.config.learns_offline:  # nobody has environments
             return
         workers = state.parts("worker")
-        saved = [len(worker.values["history_lengths"]) for worker in workers]
-        if saved != [self.config.envs_per_worker] * max(self.config.worker_count, 1):
+        saved = [saved_rows(worker) for worker in workers]
+        if saved != [self.config.rows_per_worker] * max(self.config.worker_count, 1):
             log.warning(
                 "the checkpoint has %d environments in %d workers, this trainer %d in %d: its unfinished episodes are "
                 "dropped",
                 sum(saved),
                 len(saved),
-                self.config.num_envs,
+                self.config.num_rows,
                 max(self.config.worker_count, 1),
             )
             return
@@ -369,6 +388,19 @@ class Trainer(metaclass=TrainerType):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _understood(
+        self,
+        given: Sequence[Any],
+        config: Mapping[str, Any] | AlgorithmConfig | None,
+        env: Any,
+        preset: str | bool | None,
+        unknown: Mapping[str, Any],
+    ) -> AlgorithmConfig:
+        """The checked configuration of what a program has given to a trainer."""
+        self._refuse(given, env, unknown)
+        self.preset: str | None = None  # the name of the one that the settings began with
+        return self._config(*_sorted_out(given, config, env), preset)
 
     def _refuse(self, given: Sequence[Any], env: Any, unknown: Mapping[str, Any]) -> None:
         """Refuse what the trainers of other libraries take, with the line to write."""
@@ -475,7 +507,9 @@ class Trainer(metaclass=TrainerType):
         if not isinstance(noise, NoiseConfig) or noise.type != "GaussianNoise":
             return {}
         stddev = scheduled(noise.stddev, noise.stddev_schedule, self.timesteps_total)
-        self.get_policy().set_stddev(stddev)
+        policy = self.get_policy()
+        for each in (policy, *policy.others.values()):
+            each.set_stddev(stddev)
         return {"cur_stddev": stddev}
 
     def _layout(self, step: Step, elapsed: float) -> dict[str, Any]:
@@ -522,6 +556,12 @@ class Trainer(metaclass=TrainerType):
             raise EnvError(f"{describe(incidents[-1])}\n{count}")
 
 
+def saved_rows(worker: State) -> int:
+    """The number of rows of a saved worker, over all policies."""
+    others = worker.values.get("others", {})
+    return sum(len(values["history_lengths"]) for values in (worker.values, *others.values()))
+
+
 class Trainers(dict[str, type[Trainer]]):
     """The trainer of each algorithm; that of an installed package's is made when it is first asked for."""
 
@@ -534,7 +574,9 @@ class Trainers(dict[str, type[Trainer]]):
 
 def _trainer(name: str) -> type[Trainer]:
     doc = f"Trains one policy by {name}; `shoal config show --run {name}` prints its keys."
-    return type(name, (Trainer,), {"algorithm": name, "__module__": __name__, "__qualname__": name, "__doc__": doc})
+    place = "" if name in BUILT_IN else ALGORITHMS[name].trainer
+    kind = load(place) if place else Trainer
+    return type(name, (kind,), {"algorithm": name, "__module__": __name__, "__qualname__": name, "__doc__": doc})
 
 
 TRAINERS = Trainers({name: _trainer(name) for name in BUILT_IN})
