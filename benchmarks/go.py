@@ -31,15 +31,21 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "environments in processes": {"num_envs_per_worker": NUM_ENVS, "env_isolation": "process"},
 }
 WEAKEST = {"gnugo": 0, "pachi": 500}
-LEARNING = {"train_batch_size": 2000, "num_envs_per_worker": NUM_ENVS, "max_kl": 0.05, "model": NETWORK}
+LEARNING = {
+    "train_batch_size": 2000,
+    "num_envs_per_worker": NUM_ENVS,
+    "batch_mode": "complete_episodes",
+    "max_kl": 0.05,
+    "model": NETWORK,
+}
 EVERY = 5  # iterations between the points of a curve
 
 
-def measure(layout: str, iterations: int) -> tuple[list[float], Any]:
+def measure(layout: str, iterations: int, batch: int) -> tuple[list[float], Any]:
     """Seconds of each iteration after the first, and the weights after the last."""
     config = {
         "env_config": {"opponent": "gnugo", "level": LEVEL},
-        "train_batch_size": BATCH,
+        "train_batch_size": batch,
         "model": NETWORK,
         "log_level": "ERROR",
         **LAYOUTS[layout],
@@ -54,14 +60,14 @@ def measure(layout: str, iterations: int) -> tuple[list[float], Any]:
         return seconds[1:], trainer.get_policy().network.params.copy()
 
 
-def speedups(repeats: int, iterations: int) -> dict[str, Any]:
+def speedups(repeats: int, iterations: int, batch: int) -> dict[str, Any]:
     """Seconds per iteration of every layout, its speed beside one process's, and how far its weights are."""
     seen: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
     weights: dict[str, Any] = {}
     for repeat in range(repeats):
         for layout in LAYOUTS:
             console.print(f"  {repeat + 1}/{repeats} {layout}", style="dim")
-            seconds, weights[layout] = measure(layout, iterations)
+            seconds, weights[layout] = measure(layout, iterations, batch)
             seen[layout].append(statistics.fmean(seconds))
     alone, alike = statistics.median(seen["one process"]), weights["one process"]
     return {
@@ -97,6 +103,7 @@ def learn(seed: int, steps: int, games: int) -> dict[str, Any]:
             result = trainer.train()
             if trainer.iteration % EVERY == 0:
                 curve.append((result["timesteps_total"], result["custom_metrics"]["win_mean"]))
+                console.print(f"  seed {seed}: {curve[-1][0]:,} steps, {curve[-1][1]:.2f} won", style="dim")
         found = {"untrained": untrained, "random": share_won(trainer, games, opponent="random")}
         found["random, sampled actions"] = share_won(trainer, games, explore=True, opponent="random")
         for program, level in WEAKEST.items():
@@ -174,11 +181,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.repeats, options.seeds, options.steps, options.games = 1, 1, 2000, 4
-    iterations = 1 if options.quick else 3
+    iterations, batch = (1, 24) if options.quick else (3, BATCH)
     if "speedup" in options.what:
-        settings = {"num_envs": NUM_ENVS, "batch": BATCH, "level": LEVEL, "iterations": iterations}
+        settings = {"num_envs": NUM_ENVS, "batch": batch, "level": LEVEL, "iterations": iterations}
         record = Record("go_speedup", ["shoal"], {**settings, "repeats": options.repeats})
-        faster = speedups(options.repeats, iterations)
+        faster = speedups(options.repeats, iterations, batch)
         bars = [Bar("2 workers / one process", faster["2 workers"]["speedup"], 1.6, at_least=True, unit="x")]
         show_speedup(faster)
         show_bars(bars)

@@ -87,6 +87,7 @@ def test_a_newest_run_without_a_checkpoint_hides_no_other(
     results = tmp_path / "results"
     good = results / "pole" / "PPO_CartPole-v1_aaaaa_2026-01-01_00-00-00"
     shutil.copytree(newest(home, "CartPole-v1"), good)
+    (good / ".started").unlink()  # as of an earlier version, so that the names tell which is newer
     bare = good.with_name("PPO_CartPole-v1_bbbbb_2026-01-02_00-00-00")
     bare.mkdir()
     shutil.copy(good / "experiment.json", bare)

@@ -117,3 +117,21 @@ def test_a_checkpoint_of_a_run_with_workers_goes_on(trainer_of, tmp_path) -> Non
     result = trainer.train()
     assert result["training_iteration"] == 4
     assert result["staleness"] == 0, "what was sampled before with other weights is not taken over"
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("layout", [{}, ASYNC], ids=["local", "ray"])
+def test_what_is_sampled_is_written_down_by_episodes(trainer_of, tmp_path, layout) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    trainer = trainer_of(output=str(tmp_path), **layout)
+    for _ in range(4):
+        result = trainer.train()
+    trainer.stop()
+    table = parquet.read_table(tmp_path).to_pydict()
+    assert len(table["reward"]) >= result["timesteps_total"]
+    ended = sum(end or cut for end, cut in zip(table["terminated"], table["truncated"], strict=True))
+    assert ended >= result["episodes_total"], "each is whole, though fragments of several workers came in any order"
+    lengths = [
+        t + 1 for t, end, cut in zip(table["t"], table["terminated"], table["truncated"], strict=True) if end or cut
+    ]
+    assert np.mean(lengths) == pytest.approx(result["episode_len_mean"], rel=0.3)

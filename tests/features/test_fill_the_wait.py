@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import shoal
 from shoal.config.dqn import DQNConfig
@@ -71,6 +72,32 @@ def test_auto_learns_at_least_as_often_and_tells_how_it_judges(start_trainer, tm
     path = trainer.save(tmp_path)
     trainer.restore(path)
     assert len(trainer.learner.held_out) == held
+
+
+class StubbornHeldOut:
+    """Always overfitted by the same ratio."""
+
+    ratio, can_tell = 1.5, True
+
+    def measure(self, replay, errors_of) -> float:
+        del replay, errors_of
+        return self.ratio
+
+
+@pytest.mark.parametrize(("most", "due"), [(1.25, 0), (1.75, 16), (None, 16)])
+def test_more_is_due_than_is_owed_until_it_overfits(most, due) -> None:
+    from shoal.algorithms.dqn import DQNLearner
+    from shoal.models.build import build_policy
+
+    settings = {"training_intensity": "auto", "sample_async": True, "num_workers": 2, "max_overfit_ratio": most}
+    config = DQNConfig(**settings, train_batch_size=16)
+    policy = build_policy(spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), config)
+    learner = DQNLearner(config, policy)
+    assert learner._updates_due() == (16 if most is None else 0), "nothing can be told yet"
+    learner.held_out = StubbornHeldOut()
+    assert learner._updates_due() == due
+    learner.owed = 40.0
+    assert learner._updates_due() == 2, "what is owed is paid in any case"
 
 
 REFUSED = "config.training_intensity: auto learns while workers sample; set sample_async: true and num_workers above 0"

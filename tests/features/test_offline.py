@@ -115,10 +115,11 @@ def test_who_begins_to_write_in_the_middle_begins_with_whole_episodes(tmp_path: 
     assert (late.groupby("episode_id").t.min() == 0).all()
 
 
-@pytest.mark.parametrize("algorithm", ["DQN", "SAC", "TRPO"])
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC", "TRPO", "APPO", "ES"])
 def test_every_algorithm_writes_what_it_samples(tmp_path: Path, algorithm: str) -> None:
     config = {"num_envs_per_worker": NUM_ENVS, "output": str(tmp_path), "model": {"fcnet_hiddens": [8]}}
-    config |= {"train_batch_size": 64} if algorithm == "TRPO" else {"timesteps_per_iteration": 64}
+    config |= {"timesteps_per_iteration": 64} if algorithm in ("DQN", "SAC") else {}
+    config |= {"train_batch_size": 64} if algorithm in ("TRPO", "APPO") else {}
     with getattr(shoal, algorithm)(env=f"{PROBES}:Walk", config=config) as trainer:
         sampled = trainer.train()["timesteps_total"]
     assert len(steps_in(tmp_path)) == sampled >= 64

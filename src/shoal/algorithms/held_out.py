@@ -13,7 +13,6 @@ from shoal.models.network import Array
 EVERY = 8  # of these new transitions one is held out
 MOST = 256  # that are held out at a time
 FEWEST = 32  # with which it can be told whether there is overfitting
-OVERFIT_RATIO = 1.25
 
 
 class HeldOut:
@@ -21,7 +20,7 @@ class HeldOut:
 
     The learned ones of the same time are as old, and of the same policies. So where the values are more wrong on what
     was held out than on what was learned from, the cause is that these were learned from too often: **overfitting** is
-    a mean error on the held-out transitions of more than 1.25 times that on the others.
+    a mean error on the held-out transitions of more than `max_overfit_ratio` times that on the others.
     """
 
     def __init__(self) -> None:
@@ -52,13 +51,13 @@ class HeldOut:
         """Whether enough is held out."""
         return len(self) >= FEWEST
 
-    def is_overfitted(self, replay: Replay, errors_of: Callable[[Transitions], Array]) -> bool:
-        """Whether the values are more wrong on what was held out than on what was learned from at the same time."""
+    def measure(self, replay: Replay, errors_of: Callable[[Transitions], Array]) -> float:
+        """The mean error of the values on what was held out, over that on what was learned from at the same time."""
         assert self.transitions is not None
         learned = replay.newest((EVERY - 1) * len(self), MOST)
         on_learned = float(errors_of(learned).mean())
         self.ratio = float(errors_of(self.transitions).mean()) / max(on_learned, 1e-12)
-        return self.ratio > OVERFIT_RATIO
+        return self.ratio
 
     def get_state(self) -> State:
         """The transitions that are held out."""

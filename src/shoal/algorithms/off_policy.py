@@ -138,19 +138,31 @@ class OffPolicyLearner:
             else:
                 self._learn_in_turns(workers, done)
             check_usable(*done.samples)
-        totals = done.totals
+        return Step.from_samples(done.samples, self.results(done, timesteps_total), done.learn_time_s)
+
+    def results(self, done: IterationProgress, timesteps_before: int) -> dict[str, float]:
+        """The statistics of an iteration that is over."""
+        c, totals = self.config, done.totals
         stats = {
             "num_updates": float(totals.updates),
             **totals.means(self.rewards.divisor),
             "cur_lr": scheduled(c.lr, c.lr_schedule, done.timesteps),
             "reward_scale": self.rewards.divisor,
             "replay_size": float(len(self.replay)),
-            "training_intensity": totals.updates * c.train_batch_size / max(done.timesteps - timesteps_total, 1),
+            "training_intensity": totals.updates * c.train_batch_size / max(done.timesteps - timesteps_before, 1),
             **self.statistics(),
         }
         if self.held_out is not None and self.held_out.ratio is not None:
             stats["overfit_ratio"] = self.held_out.ratio
-        return Step.from_samples(done.samples, stats, done.learn_time_s)
+        return stats
+
+    def learn_from(self, batch: Batch, done: IterationProgress) -> None:
+        """Remember a fragment, and make the updates that are due after it."""
+        new = self._remember(batch)
+        done.timesteps += new
+        if self._has_begun(done.timesteps):
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+                self.learn(self._updates_for(new), done.timesteps, done.totals)
 
     def get_state(self) -> State:
         """Rewards, counters and replay; of replay, views that one more iteration leaves alone."""
@@ -175,11 +187,7 @@ class OffPolicyLearner:
             self.explore(done.timesteps)
             sample = workers.sample(self.config.fragment_length)
             start = perf_counter()
-            new = self._remember(sample.batch)
-            done.timesteps += new
-            if self._has_begun(done.timesteps):
-                with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
-                    self.learn(self._updates_for(new), done.timesteps, done.totals)
+            self.learn_from(sample.batch, done)
             done.samples.append(sample.summary)
             done.learn_time_s += perf_counter() - start
             if self._is_at_limit(done.timesteps):
@@ -189,7 +197,7 @@ class OffPolicyLearner:
         """Remember what each worker has when it is finished, and learn while they go on; wait if nothing is due."""
         c = self.config
         wanted = done.timesteps + c.timesteps_per_iteration
-        most_owed = c.least_intensity * c.fragment_length * c.num_envs + c.train_batch_size
+        most_owed = c.least_intensity * c.fragment_length * c.num_rows + c.train_batch_size
         while done.timesteps < wanted and not self._is_at_limit(done.timesteps):
             self.explore(done.timesteps)
             if self.owed <= most_owed:  # else learning is what takes time, and is not left behind
@@ -226,11 +234,14 @@ class OffPolicyLearner:
 
         With `training_intensity: auto` there are more than those that are owed, as long as they do not overfit.
         """
-        owed = int(self.owed / self.config.train_batch_size)
-        if owed or self.held_out is None or not self.held_out.can_tell:
+        owed, most = int(self.owed / self.config.train_batch_size), self.config.max_overfit_ratio
+        if owed or self.held_out is None:
             return owed
+        if not self.held_out.can_tell:
+            return UPDATES_PER_LOOK if most is None else 0
         if self.updates >= self._next_look:
-            self._is_overfitted = self.held_out.is_overfitted(self.replay, self.errors_of)
+            ratio = self.held_out.measure(self.replay, self.errors_of)
+            self._is_overfitted = most is not None and ratio > most
             self._next_look = self.updates + UPDATES_PER_LOOK
         return 0 if self._is_overfitted else UPDATES_PER_LOOK
 
@@ -244,7 +255,7 @@ class OffPolicyLearner:
     def _remember(self, batch: Batch) -> int:
         """Put a fragment into replay, and let the filter see it; returns the number of its transitions."""
         c = self.config
-        new = transitions_of(batch, self.rewards.remembered(batch, c.num_envs), c.gamma, c.n_step)
+        new = transitions_of(batch, self.rewards.remembered(batch, c.num_rows), c.gamma, c.n_step)
         count = len(new.actions)
         if self.held_out is not None:
             new = self.held_out.split(new)
@@ -272,9 +283,9 @@ class OffPolicyLearner:
 def replay_for(config: OffPolicyConfig, policy: Policy) -> Replay:
     """An empty replay, if the memory for it is there."""
     asked, spec, actions = config.replay_buffer_config, policy.obs_spec, policy.action_spec
-    slack = config.steps_per_iteration * config.num_envs
+    slack = config.steps_per_iteration * config.num_rows
     if config.fills_the_wait:  # whatever is finished when an iteration is long enough, and what was held out
-        slack += config.fragment_length * config.num_envs + MOST
+        slack += config.fragment_length * config.num_rows + MOST
     size = stored_action_size(actions.size, actions.dtype)
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay, size)
     needed, there = (asked.capacity + slack) * each, available_memory()

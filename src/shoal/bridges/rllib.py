@@ -255,8 +255,10 @@ class RLlibTrainer(Trainer):
         """For who looks on: RLlib does not tell during an iteration."""
         return self.timesteps_total
 
-    def get_policy(self) -> Policy:
+    def get_policy(self, policy_id: str | None = None) -> Policy:
         """The policy as it is after the last iteration."""
+        if policy_id not in (None, *self.config.multiagent.names):
+            raise ConfigError(f"policy_id: there is no policy {policy_id!r}; leave policy_id out")
         if self._policy is None or self._policy[0] != self.iteration:
             with _unpacked(self._saved_files()) as folder:
                 module = _module_in(folder)

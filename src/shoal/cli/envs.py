@@ -65,6 +65,7 @@ def _chosen(pattern: str | None, every: bool) -> tuple[list[str], int, dict[str,
     from shoal.envs.catalogue import current_ids, env_classes, import_packages, known_ids
     from shoal.envs.envpool_ids import PREFIX
     from shoal.envs.importing import UserCode
+    from shoal.envs.pettingzoo_ids import PREFIX as PETTINGZOO
 
     if pattern is not None and pattern.endswith(".py"):
         names = env_classes(UserCode.at(".").load_file(pattern))
@@ -73,6 +74,8 @@ def _chosen(pattern: str | None, every: bool) -> tuple[list[str], int, dict[str,
         return [f"{pattern}:{name}" for name in names], 0, {}
     if pattern is not None and pattern.startswith(PREFIX):
         return _of_envpool(pattern), 0, {}
+    if pattern is not None and pattern.startswith(PETTINGZOO):
+        return _of_pettingzoo(pattern), 0, {}
     failed = import_packages()
     ids = known_ids()
     found = [name for name in ids if pattern is None or _matches(name, pattern)]
@@ -96,6 +99,16 @@ def _of_envpool(pattern: str) -> list[str]:
     found = [f"{PREFIX}{name}" for name in envpool_ids() if _matches(name, part)]
     if not found:
         envpool_maker(pattern)  # says which are near
+    return found
+
+
+def _of_pettingzoo(pattern: str) -> list[str]:
+    from shoal.envs.pettingzoo_ids import PREFIX, pettingzoo_ids, pettingzoo_maker
+
+    part = pattern.removeprefix(PREFIX)
+    found = [f"{PREFIX}{name}" for name in pettingzoo_ids() if _matches(name, part)]
+    if not found:
+        pettingzoo_maker(pattern)  # says which are near
     return found
 
 

@@ -25,6 +25,7 @@ class Algorithm(BaseModel):
     learns_from_replay: ClassVar[bool] = False  # it learns from remembered transitions; else from each batch once
     learns_offline: ClassVar[bool] = False  # it learns from recorded steps (`input`), and samples nothing
     takes_memory: ClassVar[bool] = False  # its learner may be given sequences, for models with memory
+    takes_agents: ClassVar[bool] = False  # its learner may be given rows that are agents of shared environments
     shares_batches: ClassVar[bool] = False  # several learners may learn as one: it has `update(batch, timesteps_total)`
     results: ClassVar[Mapping[str, str]] = {
         "grad_gnorm": "norm of the gradients before clipping",

@@ -11,6 +11,7 @@ class APPOConfig(PPOConfig):
 
     learner = "shoal.algorithms.appo:APPOLearner"
     shares_batches = False
+    takes_agents = False
     results = {
         **PPOConfig.results,
         "kl": "KL divergence of the new policy from the one before the update",

@@ -60,6 +60,7 @@ class OffPolicyConfig(AlgorithmConfig):
     """The keys of algorithms that learn from replayed transitions."""
 
     learns_from_replay = True
+    takes_agents = True
     results = {
         **AlgorithmConfig.results,
         "mean_q": "mean value of the actions learned from (DQN, SAC)",
@@ -78,6 +79,10 @@ class OffPolicyConfig(AlgorithmConfig):
     An iteration is shorter where stop.timesteps_total ends the run: it ends with the fragment that reaches it."""
     training_intensity: TrainingIntensity = 8.0
     """Transitions learned from per environment step; null: the default; auto: as many as fit while workers sample."""
+    max_overfit_ratio: Positive | None = 1.25
+    """With training_intensity: auto, how wrong values may be on transitions held out, over those learned from.
+
+    Above it the learner waits for more experience; null: it makes as many updates as fit."""
     learning_starts: Count = 1000
     """Number of environment steps before the first update."""
     n_step: Size = 1
@@ -102,7 +107,7 @@ class OffPolicyConfig(AlgorithmConfig):
     @property
     def rounds_per_iteration(self) -> int:
         """How often an iteration samples one fragment and learns."""
-        return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_envs))
+        return math.ceil(self.timesteps_per_iteration / (self.fragment_length * self.num_rows))
 
     @property
     def steps_per_iteration(self) -> int:
@@ -134,6 +139,7 @@ class OffPolicyConfig(AlgorithmConfig):
                 "config.training_intensity: auto learns while workers sample; set sample_async: true and num_workers "
                 "above 0, or a number"
             )
+        found += self._unread("max_overfit_ratio", self.training_intensity != "auto", "training_intensity is a number")
         replay = self.replay_buffer_config
         if not replay.prioritized_replay and "prioritized_replay" not in replay.model_fields_set:
             found += [

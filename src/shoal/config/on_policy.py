@@ -22,6 +22,7 @@ class OnPolicyConfig(AlgorithmConfig):
     """The keys of algorithms that learn from each batch once, by advantages."""
 
     takes_memory = True
+    takes_agents = True
     shares_batches = True
     results = {
         "policy_loss": "policy's part of the loss",
@@ -73,7 +74,7 @@ class OnPolicyConfig(AlgorithmConfig):
         """See `AlgorithmConfig`: a batch that whole fragments do not make up is as large as those that are sampled."""
         if not self.written_conflicts():
             return self
-        return changed(self, train_batch_size=self.steps_per_iteration * self.num_envs)
+        return changed(self, train_batch_size=self.steps_per_iteration * self.num_rows)
 
     def written_conflicts(self) -> list[str]:
         """A batch that fragments do not make up exactly: an iteration samples whole ones, so it would be larger."""

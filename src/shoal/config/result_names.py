@@ -67,11 +67,18 @@ EVALUATION_NAMES: Mapping[str, str] = MappingProxyType(
 COUNTERS = ("timesteps_total", "training_iteration", "time_total_s", "episodes_total")
 """Results that only grow from 0 on, so every run reaches them if it trains for long enough; the best measure first."""
 
-OVER_EPISODES = ("episode_", "custom_metrics/")
+OVER_EPISODES = ("episode_", "policy_reward_", "custom_metrics/")
 """How names of statistics over episodes begin: no result has them before an episode has ended."""
 
 CUSTOM_METRICS = ("custom_metrics/", "evaluation/custom_metrics/")
 """What the user's own environments report stands under these."""
+
+POLICY_REWARDS = {
+    "policy_reward_mean": "mean return of an agent of this policy in the last 100 episodes",
+    "policy_reward_max": "largest return of an agent of this policy in the last 100 episodes",
+    "policy_reward_min": "smallest return of an agent of this policy in the last 100 episodes",
+}
+"""What stands beside episode_reward_mean where an environment has several agents, by the name of each policy."""
 
 
 def result_names() -> dict[str, str]:
@@ -85,7 +92,11 @@ def result_names() -> dict[str, str]:
 
 def is_result_name(name: str) -> bool:
     """Whether a result can have this name; metrics of the user's own are not known before the run."""
-    own = name.startswith(CUSTOM_METRICS) and not name.endswith("/")
+    of_policies = tuple(f"{place}{each}/" for place in ("", "evaluation/") for each in POLICY_REWARDS)
+    own = name.startswith((*CUSTOM_METRICS, *of_policies)) and not name.endswith("/")
+    place, _, rest = name.partition("/")
+    if place == "learner" and rest.count("/") == 1:  # of one of several policies
+        name = f"learner/{rest.partition('/')[2]}"
     return own or name in RESULT_NAMES or name in result_names()  # most names need no algorithm to be imported
 
 

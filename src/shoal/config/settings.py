@@ -6,7 +6,7 @@ The docstring under a field is its only description: `shoal config show`, the JS
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError, model_validator
@@ -36,6 +36,7 @@ from shoal.config.fields import (
     WorkerCount,
 )
 from shoal.config.model import ModelConfig
+from shoal.config.multiagent import MultiAgentConfig
 from shoal.config.problems import sentences
 from shoal.config.schedules import Schedule, levels
 from shoal.config.sections import (
@@ -52,6 +53,7 @@ from shoal.errors import ConfigError
 Config = TypeVar("Config", bound="AlgorithmConfig")
 
 AUTO_ENVS = 8
+POLICY_SHIFT = 1_000_033  # between the seeds of policies: no two may draw the same numbers
 AUTO_MPI_ENVS = 1
 LEAST_ENV_MEMORY_MB = 100
 
@@ -59,6 +61,7 @@ NULL_IS_DEFAULT = (
     "env_config",
     "curriculum",
     "randomize",
+    "multiagent",
     "optimizer",
     "model",
     "exploration_config",
@@ -137,6 +140,8 @@ class AlgorithmConfig(Algorithm):
     """Tasks of rising difficulty without a function of your own."""
     randomize: RandomizeConfig = RandomizeConfig()
     """Values that are drawn for every episode."""
+    multiagent: MultiAgentConfig = MultiAgentConfig()
+    """Policies of the agents, where the environment has several."""
     callbacks: ClassSource = None
     """Your subclass of shoal.DefaultCallbacks, as a class, module.Class or file.py:Class; null: none."""
 
@@ -266,6 +271,16 @@ class AlgorithmConfig(Algorithm):
         return max(self.worker_count, 1) * self.envs_per_worker
 
     @property
+    def rows_per_worker(self) -> int:
+        """Rows of each worker's arrays: one for each environment, or for each agent of each environment."""
+        return self.envs_per_worker * max(self.multiagent.num_agents, 1)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a batch: one for each training environment, or for each agent of each."""
+        return max(self.worker_count, 1) * self.rows_per_worker
+
+    @property
     def num_evaluation_envs(self) -> int:
         """Environments of an evaluation in all."""
         workers = max(self.evaluation_num_workers, 1)
@@ -306,13 +321,13 @@ class AlgorithmConfig(Algorithm):
     def fragment_length(self) -> int:
         """Steps per environment and fragment, with auto resolved."""
         if self.rollout_fragment_length == "auto":
-            return math.ceil(self.train_batch_size / self.num_envs)
+            return math.ceil(self.train_batch_size / self.num_rows)
         return self.rollout_fragment_length
 
     @property
     def steps_per_iteration(self) -> int:
         """Steps per environment in one iteration: as many fragments as make up `train_batch_size`."""
-        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_envs))
+        fragments = math.ceil(self.train_batch_size / (self.fragment_length * self.num_rows))
         return self.fragment_length * fragments
 
     def with_envs_per_worker(self: Config, count: int) -> Config:
@@ -320,6 +335,14 @@ class AlgorithmConfig(Algorithm):
         if count == self.envs_per_worker:
             return unchecked(self, num_envs_per_worker=count)
         return changed(self, num_envs_per_worker=count)
+
+    def with_agents(self: Config, agents: Sequence[str]) -> Config:
+        """The configuration for environments of these agents, checked again; without any: of one."""
+        if not agents:
+            return self
+        given = self.multiagent
+        mapping = {str(agent): given.policy_of(agent) for agent in agents} if given.policies else {}
+        return changed(self, multiagent=changed(given, num_agents=len(agents), policy_mapping=mapping))
 
     def with_worker_count(self: Config, count: int) -> Config:
         """The configuration with `num_workers: auto` resolved, and checked again.
@@ -359,6 +382,8 @@ class AlgorithmConfig(Algorithm):
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
         found += self._isolation_conflicts()
+        found += self.multiagent.conflicts()
+        found += self._policy_conflicts()
         found += self._output_conflicts()
         found += self.licence_conflicts()
         if self.evaluation_parallel_to_training:
@@ -432,6 +457,34 @@ class AlgorithmConfig(Algorithm):
                 if name.startswith("evaluation/")
             ]
         return found
+
+    def _policy_conflicts(self) -> list[str]:
+        """What is wrong with the settings of single policies."""
+        found: list[str] = []
+        may_differ = (*self.mutable, "model")
+        for name, settings in self.multiagent.policies.items():
+            path = f"config.multiagent.policies.{name}"
+            found += [
+                f"{path}.{key}: all policies have the same {key}; a policy may have its own {', '.join(may_differ)}"
+                for key in settings
+                if key not in may_differ
+            ]
+            try:
+                changed(self, **{**settings, "multiagent": MultiAgentConfig()})
+            except ConfigError as error:
+                found += [problem.replace("config.", f"{path}.", 1) for problem in error.problems]
+        if len(self.multiagent.policies) > 1 and self.num_learners > 1:
+            found.append("config.num_learners: several policies are learned in one process; leave it at 1")
+        return found
+
+    def for_policy(self: Config, name: str) -> Config:
+        """The configuration of one of several policies: with its own settings, and its own seed."""
+        given = self.multiagent
+        if not given.policies:
+            return self
+        own = changed(self, **{**given.policies[name], "multiagent": MultiAgentConfig()})
+        seed = self.seed + POLICY_SHIFT * given.names.index(name)
+        return unchecked(own, multiagent=given, seed=seed)
 
     def _needs_processes(self) -> list[str]:
         """The keys for which an environment needs a process of its own, of those that are set."""

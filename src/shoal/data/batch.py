@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -53,6 +53,7 @@ class Batch:
     columns: NDArray[np.int64] | None = None  # [N], which of all environments these are; None: all of them
     carried: RecurrentRecord | None = None  # of a policy with memory
     cut: NDArray[np.bool_] | None = None  # [N], whose last step is marked truncated only because it was late
+    others: Mapping[str, Batch] | None = None  # what the agents of other policies did, by policy, if there are several
     values: Array | None = None  # [T, N], of the policy that sampled, where they came with its outputs
 
     @property
@@ -70,7 +71,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     first = batches[0]
     joined: dict[str, Any] = {}
     for each in fields(Batch):
-        if each.name not in ("obs", "final_obs", "final_at", "columns", "carried", "cut", "values"):
+        if each.name not in ("obs", "final_obs", "final_at", "columns", "carried", "cut", "others", "values"):
             joined[each.name] = np.concatenate([getattr(b, each.name) for b in batches], axis=1)
     observations = zip(*[b.obs for b in batches], strict=True)
     joined["obs"] = tuple(np.concatenate(part, axis=1) for part in observations)
@@ -82,6 +83,7 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     joined["final_obs"] = _joined_rows([b.final_obs for b in batches], order)
 
     joined["cut"] = _joined_cuts(batches)
+    joined["others"] = _joined_others(batches)
     carried = [b.carried for b in batches if b.carried is not None]
     if carried:
         states_at, states_order = _joined_places([c.states_at for c in carried], offsets)
@@ -90,6 +92,14 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         final = _joined_rows([c.final for c in carried], order)
         joined["carried"] = RecurrentRecord(previous, states, states_at, final)
     return replace(first, **joined)
+
+
+def _joined_others(batches: Sequence[Batch]) -> dict[str, Batch] | None:
+    """What the agents of other policies did in several fragments, by policy."""
+    apart = [batch.others for batch in batches if batch.others is not None]
+    if not apart:
+        return None
+    return {name: concatenate([others[name] for others in apart]) for name in apart[0]}
 
 
 def _joined_cuts(batches: Sequence[Batch]) -> NDArray[np.bool_] | None:
@@ -153,6 +163,7 @@ class Episode:
     length: int
     metrics: dict[str, float] = field(default_factory=dict)  # numbers of the last `info`, and of hooks
     task: Any = None  # that it was played at, if one was set
+    policy_rewards: dict[str, list[float]] = field(default_factory=dict)  # returns of each policy's agents, if several
 
 
 @dataclass(frozen=True)

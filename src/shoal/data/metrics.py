@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,16 +47,22 @@ class EpisodeWindow:
     def get_state(self) -> State:
         """The window's rewards, lengths and metrics."""
         recent = [[e.env_index, e.reward, e.length, e.metrics] for e in self._recent]
-        return State({"total": self.total, "recent": recent})
+        values: dict[str, Any] = {"total": self.total, "recent": recent}
+        if any(e.policy_rewards for e in self._recent):
+            values["policy_rewards"] = [e.policy_rewards for e in self._recent]
+        return State(values)
 
     def set_state(self, state: State) -> None:
         """Take over a saved window."""
         self.total = int(state.values["total"])
-        self._recent = deque((Episode(*saved) for saved in state.values["recent"]), maxlen=WINDOW)
+        recent = [Episode(*saved) for saved in state.values["recent"]]
+        for place, rewards in enumerate(state.values.get("policy_rewards", [])):
+            recent[place] = replace(recent[place], policy_rewards=rewards)
+        self._recent = deque(recent, maxlen=WINDOW)
 
 
-def episode_statistics(episodes: Iterable[Episode]) -> dict[str, float | None]:
-    """Mean, smallest and largest return, and mean length."""
+def episode_statistics(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Mean, smallest and largest return, and mean length; with several agents, also the returns of each policy's."""
     rewards = [e.reward for e in episodes]
     lengths = [e.length for e in episodes]
     return {
@@ -63,6 +70,22 @@ def episode_statistics(episodes: Iterable[Episode]) -> dict[str, float | None]:
         "episode_reward_min": min(rewards, default=None),
         "episode_reward_max": max(rewards, default=None),
         "episode_len_mean": _mean(lengths),
+        **policy_statistics(episodes),
+    }
+
+
+def policy_statistics(episodes: Iterable[Episode]) -> dict[str, dict[str, float]]:
+    """Mean, smallest and largest return of an agent, for each policy by its name; empty without several agents."""
+    found: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, rewards in episode.policy_rewards.items():
+            found.setdefault(name, []).extend(rewards)
+    if not found:
+        return {}
+    return {
+        "policy_reward_mean": {name: float(np.mean(rewards)) for name, rewards in sorted(found.items())},
+        "policy_reward_min": {name: min(rewards) for name, rewards in sorted(found.items())},
+        "policy_reward_max": {name: max(rewards) for name, rewards in sorted(found.items())},
     }
 
 

@@ -30,9 +30,10 @@ class Stream(IntEnum):
     LEARNED_ACTIONS = 7  # the actions at which SAC asks its critics
     CRITICS = 8  # the first weights of SAC's critics
     CANDIDATES = 9  # the parameter vectors that ES, ARS, CEM and CMAES try, by iteration
+    OPPONENTS = 15  # whom self-play draws from its pool, by iteration
 
 
-INDICES = {Stream.ACTIONS: 1, Stream.EPISODES: 3, Stream.TASKS: 1, Stream.CANDIDATES: 1}
+INDICES = {Stream.ACTIONS: 1, Stream.EPISODES: 3, Stream.TASKS: 1, Stream.CANDIDATES: 1, Stream.OPPONENTS: 1}
 """The number of indices of each stream that has any."""
 
 

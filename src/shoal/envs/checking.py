@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
+from shoal.envs.agents import AgentsEnv
 from shoal.envs.closing import close_quietly
 from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.legacy import takes_options
@@ -50,6 +51,8 @@ def check_first_steps(make: Callable[[], AnyEnv], options: dict[str, Any] | None
     """
     env = make()
     try:
+        if isinstance(env, AgentsEnv):
+            return CheckReport(env, False, tuple(dict.fromkeys(_check_agents(env))))
         if isinstance(env, VectorEnv):
             return CheckReport(env, False, tuple(dict.fromkeys(_check_vector(env))))
         legacy, warnings = _check_single(env, options)
@@ -161,13 +164,41 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
     return warnings + obs_warnings(env.observation_space, obs, "step()")
 
 
+def _check_agents(env: AgentsEnv) -> list[str]:
+    specs = {agent: _check_spaces(env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.agents}
+    try:
+        moment = env.begin(_SEED)
+    except BaseException as error:
+        pass_on_interrupts(error)
+        raise EnvStartError(f"its first reset() failed: {error_text(error)}") from error
+    warnings: list[str] = []
+    actions: dict[str, Any] = {}
+    for agent in moment.to_act:
+        obs, (spec, action_spec) = moment.observations[agent], specs[agent]
+        warnings += obs_warnings(env.observation_spaces[agent], obs, f"reset(), agent {agent}")
+        actions[agent] = _first_action(env.action_spaces[agent])
+        if spec.mask is not None:
+            actions[agent] = _allowed_actions(spec.mask, action_spec, [obs])[0]
+    try:
+        moment = env.act(actions)
+    except BaseException as error:
+        pass_on_interrupts(error)
+        return [*warnings, f"its first step, with actions {actions!r}, raised {error_text(error)}"]
+    for agent, reward in moment.rewards.items():
+        if agent in specs:
+            _check_reward(reward, warnings)
+    for agent in moment.to_act:
+        warnings += obs_warnings(env.observation_spaces[agent], moment.observations[agent], f"step(), agent {agent}")
+    return warnings
+
+
 def obs_warnings(space: Space, obs: Any, source: str) -> list[str]:
     """How an observation departs from its space in ways that training survives; the wrong structure or shape raises."""
     warnings: list[str] = []
     if isinstance(obs, Mapping) and not isinstance(space, spaces.Dict | spaces.Sequence):
         raise EnvStartError(
-            f"{source} gives a dict of {', '.join(map(str, obs))}, its space is {space}; if these are agents, shoal "
-            "trains one: return what that one sees, or make the space a Dict"
+            f"{source} gives a dict of {', '.join(map(str, obs))}, its space is {space}; if these are agents, "
+            "they need PettingZoo's interface; else make the space a Dict"
         )
     if isinstance(space, spaces.Dict) and isinstance(obs, Mapping):
         extra = [str(key) for key in obs if key not in space.spaces]
@@ -239,8 +270,8 @@ def _inside(leaf: Space, array: Any) -> bool:
 def _check_reward(reward: Any, warnings: list[str]) -> None:
     if isinstance(reward, Mapping | list | tuple) or np.size(reward) > 1:
         raise EnvStartError(
-            f"step() gave {len(reward)} rewards ({_kind(reward)}): it has several agents, or is a batch; shoal trains "
-            "one agent, and makes the batch itself, so let step() return one number"
+            f"step() gave {len(reward)} rewards ({_kind(reward)}): it has several agents, or is a batch; several "
+            "agents need PettingZoo's interface, and shoal makes the batch itself, so let step() return one number"
         )
     if not isinstance(reward, Real | np.bool_):
         raise EnvStartError(f"step() must return a number as reward (got {_kind(reward)})")

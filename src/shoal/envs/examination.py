@@ -29,6 +29,7 @@ from gymnasium.vector import VectorEnv
 
 from shoal.data.findings import Finding
 from shoal.data.number_text import call_time_text
+from shoal.envs.agents import AgentsEnv
 from shoal.envs.checking import check_first_steps, obs_warnings
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
@@ -94,7 +95,7 @@ class Examination:
         self.reset_s: list[float] = []
         self.played: list[Play] = []  # by the check of random actions, for those after it
         self.alive = alive
-        self.is_batch = False
+        self.is_batch = self.has_agents = False
         self.is_repeatable = True
         self.said: set[str] = set()  # warnings that a check has counted already
 
@@ -110,7 +111,7 @@ class Examination:
 
     def look(self, env: AnyEnv) -> None:
         """Remember the spaces of an environment."""
-        self.is_batch = isinstance(env, VectorEnv)
+        self.is_batch, self.has_agents = isinstance(env, VectorEnv), isinstance(env, AgentsEnv)
         if isinstance(env, VectorEnv):
             self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
         else:
@@ -181,7 +182,10 @@ def first_steps(exam: Examination) -> Iterator[Finding]:
     for warning in report.warnings:
         if exam.is_batch or not warning.startswith("step()"):  # those of steps are counted in the episodes to come
             yield Finding("first steps", "warning", warning, "return what observation_space promises")
-    if isinstance(report.env, VectorEnv):
+    if isinstance(report.env, AgentsEnv):
+        agents = ", ".join(map(str, report.env.agents))
+        yield Finding("first steps", "note", f"it has several agents ({agents}): most checks are for one")
+    elif isinstance(report.env, VectorEnv):
         text = "it is a batch of environments, which steps them itself: most checks are for single ones"
         yield Finding("first steps", "note", text)
 

@@ -18,6 +18,7 @@ from typing import Any
 from shoal.data.findings import Finding
 from shoal.envs.env_errors import error_text
 from shoal.envs.examination import CHECKS, Examination
+from shoal.envs.examination_of_agents import agents_play
 from shoal.envs.examination_of_states import batch_play, own_state
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import env_maker
@@ -146,7 +147,7 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
             if name == "first steps":
                 break
         if exam.is_batch and name == "first steps":
-            left = [("random actions", batch_play)]
+            left = [("random actions", agents_play if exam.has_agents else batch_play)]
     answers.send(("done", None))
 
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from gymnasium import spaces
-
-_ONE_AGENT = (
-    "shoal trains one agent; name a gymnasium.Env around it that plays the other agents itself, or that joins what all "
-    "agents see and do in Dict spaces"
+_SEVERAL_AGENTS = (
+    "shoal trains several agents of PettingZoo's environments; name a pettingzoo.ParallelEnv around it (docs/agents.md)"
 )
 _ONE_ENV = (
     "name what makes one of them; shoal makes the batch itself, num_envs_per_worker in each of num_workers processes"
@@ -28,12 +25,8 @@ def stranger(env: Any) -> str | None:
 
 def _several_agents(env: Any) -> str | None:
     if any(kind.__name__ == "MultiAgentEnv" for kind in type(env).__mro__):
-        return f"it has several agents (RLlib's MultiAgentEnv); {_ONE_AGENT}"
-    space = getattr(env, "observation_space", None)
-    if not _has(env, "possible_agents", "step") or isinstance(space, spaces.Space):
-        return None
-    api = "AEC" if _has(env, "agent_iter", "last") else "parallel"
-    return f"it has several agents (PettingZoo's {api} API); {_ONE_AGENT}"
+        return f"it has several agents (RLlib's MultiAgentEnv); {_SEVERAL_AGENTS}"
+    return None
 
 
 def _functional(env: Any) -> str | None:

@@ -19,6 +19,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from shoal.config.program_envs import program_name
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs import atari
+from shoal.envs.agents import AgentsEnv, as_agents_env
 from shoal.envs.batches import as_vector_env
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
@@ -34,6 +35,8 @@ from shoal.envs.importing import (
     attribute,
 )
 from shoal.envs.legacy import AnyForm, LegacyGymEnv, is_legacy
+from shoal.envs.pettingzoo_ids import PREFIX as PETTINGZOO
+from shoal.envs.pettingzoo_ids import pettingzoo_maker
 from shoal.envs.programs import ProgramMaker
 from shoal.envs.registry import registered
 from shoal.envs.wrapping import Wrapping, wrappings
@@ -66,7 +69,7 @@ class EnvMaker:
     def make(self, ctx: EnvContext) -> AnyEnv:
         """Make one environment, adapted to Gymnasium's interface if it is an old one."""
         with self.user_code.importable():
-            env = as_vector_env(self.create(ctx), self.name)
+            env = as_agents_env(as_vector_env(self.create(ctx), self.name), self.name)
         if isinstance(env, VectorEnv):
             return self._unwrapped(env)
         missing = self._missing_parts(env)
@@ -109,6 +112,11 @@ class EnvMaker:
     def _unwrapped(self, env: VectorEnv[Any, Any, Any]) -> VectorEnv[Any, Any, Any]:
         if self.wrappers:
             env.close()
+            if isinstance(env, AgentsEnv):
+                raise ConfigError(
+                    f"config.wrappers: env {self.name} has several agents, and Gymnasium's wrappers are for one; "
+                    "apply PettingZoo's where it is made"
+                )
             raise ConfigError(
                 f"config.wrappers: env {self.name} is a batch of environments, which shoal does not wrap; "
                 "apply the wrappers where it is made"
@@ -286,6 +294,8 @@ def _maker_from_text(text: str, user_code: UserCode) -> EnvMaker:
         return EnvMaker(_folder_name(text), text, _Call(creator, text), user_code)
     if text.startswith(PREFIX):
         return EnvMaker(_folder_name(text), text, envpool_maker(text), user_code)
+    if text.startswith(PETTINGZOO):
+        return EnvMaker(_folder_name(text), text, pettingzoo_maker(text), user_code)
     head, colon, attr = text.rpartition(":")
     if text.endswith(".py"):
         raise ConfigError(f"env {text!r}: which class in it? Type {text}:MyEnv")

@@ -137,6 +137,12 @@ class ObsSpec:
         return self._add_part(kind, tuple(leaf.shape or ()), dtype), None
 
     @property
+    def num_bytes(self) -> int:
+        """The memory that one observation takes."""
+        sizes = zip(self.shapes, self.dtypes, strict=True)
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in sizes)
+
+    @property
     def image_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of the image parts."""
         return tuple(shape for kind, shape in zip(self.kinds, self.shapes, strict=True) if kind == "image")

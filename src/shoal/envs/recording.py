@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from shoal.envs.agents import AgentsEnv
 from shoal.envs.cases import Case
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import error_text, pass_on_interrupts
@@ -177,6 +178,9 @@ class RecordedEnvMaker(EnvMaker):
         plain = EnvMaker(**{f.name: getattr(self, f.name) for f in fields(EnvMaker)})
         filmed = self.recorder.options.video is not None and ctx.vector_index == 0
         env = make_filmable(plain, ctx, case.options or self.first_options) if filmed else plain.make(ctx)
+        if isinstance(env, AgentsEnv):
+            env.close()
+            raise ConfigError(f"env {self.name}: of several agents there are no cases, trajectories and videos yet")
         if isinstance(env, VectorEnv):
             env.close()
             raise ConfigError(f"env {self.name}: a native vector environment has no cases and no trajectories")

@@ -291,7 +291,7 @@ class PythonVector:
         for row in range(self.num_envs):
             if row not in steps.failed:
                 try:
-                    steps.rewards[row] = _number(rewards[row])
+                    steps.rewards[row] = reward_number(rewards[row])
                     steps.terminated[row] = _flag("terminated", terminated[row])
                     steps.truncated[row] = _flag("truncated", truncated[row])
                     ended = bool(steps.terminated[row] or steps.truncated[row])
@@ -449,7 +449,7 @@ class PythonVector:
         for action in self._action_spec.decode(history) if len(history) else ():
             last, reward, terminated, truncated, info = step(action)
             self._lengths[row] += 1
-            self._rewards[row] += np.float32(_number(reward))
+            self._rewards[row] += np.float32(reward_number(reward))
             self._show_step(row, action, last, float(reward), info)
             ended = _flag("terminated", terminated) or _flag("truncated", truncated)
             if ended or self._lengths[row] >= self._limits[row]:
@@ -534,7 +534,7 @@ def describe(incident: Incident) -> str:
     )
 
 
-def _number(reward: Any) -> float:
+def reward_number(reward: Any) -> float:
     """The reward as a float; arrays, None and what is not finite are refused."""
     if np.ndim(reward):
         raise ValueError(f"reward is an array of shape {np.shape(reward)}, but must be one number")

@@ -77,7 +77,7 @@ def make_filmable(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] | No
     if isinstance(env, VectorEnv):
         env.close()
         raise ConfigError(
-            f"env {maker.name}: a native vector environment cannot be recorded; name one of its environments"
+            f"env {maker.name}: a native vector environment, or one of several agents, cannot be recorded"
         )
     try:
         env.reset(seed=0, **({"options": options} if options else {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 
 import numpy as np
@@ -38,17 +39,32 @@ from shoal.models.recurrence import PreviousStep, Recurrence
 LARGE_IMAGE = 48 * 48  # pixels from which on threads bring more than they cost
 
 
+PolicySpaces = Mapping[str, tuple[Space, Space]]
+"""Observation and action space of policies, by their names."""
+
+
 def build_policy(
     obs_space: Space,
     action_space: Space,
     config: AlgorithmConfig,
     user_code: UserCode = INSTALLED,
     kind: type[Policy] = Policy,
+    others: PolicySpaces | None = None,
 ) -> Policy:
     """A fresh policy for these spaces, initialised from the config's seed.
 
-    A custom model that is named by a module or file is looked for in the user's code.
+    A custom model that is named by a module or file is looked for in the user's code. Where agents have several
+    policies it is the first of them, with the `others`.
     """
+    policy = _single_policy(obs_space, action_space, config.for_policy(config.multiagent.names[0]), user_code, kind)
+    for name, spaces_there in (others or {}).items():
+        policy.others[name] = _single_policy(*spaces_there, config.for_policy(name), user_code, kind)
+    return policy
+
+
+def _single_policy(
+    obs_space: Space, action_space: Space, config: AlgorithmConfig, user_code: UserCode, kind: type[Policy]
+) -> Policy:
     config = with_model_class(config, user_code)
     reason = needs_torch(obs_space, config)
     if reason is not None and find_spec("torch") is None:
@@ -67,7 +83,7 @@ def build_policy(
                 f"{type(exploration).__name__}; make it a shoal.config.dqn.EpsilonGreedyConfig"
             )
         distribution = acting_by_value(
-            action_spec, exploration, config.num_envs, obs_spec.mask is not None, name_of(type(config))
+            action_spec, exploration, config.num_rows, obs_spec.mask is not None, name_of(type(config))
         )
     elif config.model.custom_action_dist is not None:
         distribution = _custom_distribution(action_spec, config.model, obs_spec)

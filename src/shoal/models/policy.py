@@ -70,6 +70,7 @@ class Policy:
         self.network, self.distribution, self.encoder = network, distribution, encoder
         self.ou: OrnsteinUhlenbeck | None = None  # of a sampler's noise; single calls know nothing of each other
         self.recurrence = recurrence  # None: without memory
+        self.others: dict[str, Policy] = {}  # those of other agents in the same environments, by their names
         self.candidates: Array | None = None  # [N, P]: the parameters of each environment's policy, where they differ
         # Outputs and values in one pass, where values come with hardly more work; None where they do not.
         self.act_and_value: Callable[[Inputs], tuple[Array, Array]] | None = None
@@ -161,6 +162,11 @@ class Policy:
             return self.distribution.noise(rng, steps, env_index)
         return self.distribution.noise(rng, steps)
 
+    def has_weights_of(self, state: State) -> bool:
+        """Whether its parameters, and those of the others, are those of a state."""
+        own = np.array_equal(self.network.params, state.arrays["params"])
+        return own and all(p.has_weights_of(state.part("others").part(name)) for name, p in self.others.items())
+
     def get_weights(self) -> dict[str, Array]:
         """A copy of every parameter by name."""
         return {name: view.copy() for name, view in self.network.named_params().items()}
@@ -188,7 +194,11 @@ class Policy:
             raw = batch.obs[0][batch.valid]
             self.filter.update(self.encoder.measurements(raw), total)
 
-    def get_state(self) -> State:
+    def own_state(self) -> State:
+        """Its state without those of the others, which another policy of the same form may take over."""
+        return self.get_state(with_others=False)
+
+    def get_state(self, with_others: bool = True) -> State:
         """Parameters, filter, the share of random actions, and the stream behind `compute_single_action`."""
         parts: dict[str, Any] = {"rng": self._rng.bit_generator.state, "spaces": self._spaces, "layers": self._layers}
         if isinstance(self.distribution, EpsilonGreedy):
@@ -197,6 +207,8 @@ class Policy:
             parts["filter"] = self.filter.get_state()
         if self.candidates is not None:
             parts["candidates"] = self.candidates
+        if self.others and with_others:
+            parts["others"] = State.of(**{name: policy.get_state() for name, policy in self.others.items()})
         return State.of(params=self.network.params.copy(), **parts)
 
     def check_state(self, state: State) -> None:
@@ -218,6 +230,14 @@ class Policy:
             )
         if (self.filter is not None) != ("filter" in state.values):
             raise CheckpointError("observation_filter differs from the one the checkpoint was trained with")
+        if set(self.others) != set(state.values.get("others", {})):
+            theirs = ", ".join(state.values.get("others", {})) or "none"
+            raise CheckpointError(
+                f"the checkpoint has other policies beside its first: {theirs}, and this has "
+                f"{', '.join(self.others) or 'none'}"
+            )
+        for name, policy in self.others.items():
+            policy.check_state(state.part("others").part(name))
 
     def set_state(self, state: State) -> None:
         """Take over parameters, filter and stream; what does not fit is refused before anything changes."""
@@ -230,6 +250,8 @@ class Policy:
         if self.filter is not None:
             self.filter.set_state(state.part("filter"))
         self.candidates = state.arrays.get("candidates")
+        for name, policy in self.others.items():
+            policy.set_state(state.part("others").part(name))
 
     def _without_state(self, observations: list[Any], explore: bool) -> list[Any]:
         """An action for every observation."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from shoal.config.changing import unchecked
+from shoal.config.evolution import EvolutionConfig
 from shoal.config.layout import cpus_per_worker, fits, layout_of, total, workers_in
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
@@ -18,6 +19,8 @@ progress = logging.getLogger("shoal.progress")
 MOST_PER_CORE = 16  # CPUs that workers of a private Ray may ask for, for each core of the machine
 PROCESS_BYTES = 60 << 20  # that a worker takes before it has an environment, at the least
 BYTES_PER_PARAMETER = 4
+STEP_BYTES = 24  # of a step in a batch beside its observation: action, reward, flags, probability, value, at the least
+ENV_BYTES = 4096  # of an environment in a process that has others: itself and its streams of random numbers
 LEARNING_COPIES = 4  # of the parameters where they are learned: themselves, their gradient, Adam's two averages
 
 
@@ -124,6 +127,8 @@ def check_network(config: AlgorithmConfig, is_private: bool) -> None:
     needed, free = parameters * BYTES_PER_PARAMETER * copies, available_memory()
     if needed > free:
         widest = max(WIDTHS, key=lambda key: _weights(getattr(config.model, key) or ()))
+        if _cell_weights(config) > _weights(getattr(config.model, widest) or ()):
+            widest = "lstm_cell_size"
         raise ConfigError(
             f"config.model.{widest}: a network of {parameters:,} parameters takes {bytes_text(needed)} of memory with "
             f"its gradient, its optimiser and the workers' copies, and {bytes_text(free)} are free; use narrower layers"
@@ -139,10 +144,32 @@ def least_parameters(config: AlgorithmConfig) -> int:
     if model.custom_model is not None:
         return 0
     counts = sum(_weights(getattr(model, key) or ()) for key in WIDTHS)
-    if model.use_lstm or model.use_gru:
-        counts += (4 if model.use_lstm else 3) * model.lstm_cell_size**2
+    counts += _cell_weights(config)
     is_one = model.vf_share_layers or config.acts_by_value
     return counts if is_one else 2 * counts
+
+
+def check_batch(config: AlgorithmConfig, obs_bytes: int = 0) -> None:
+    """Refuse a batch or environments that this machine's memory cannot hold, with observations of so many bytes."""
+    free = available_memory()
+    steps = 0 if isinstance(config, EvolutionConfig) else config.train_batch_size  # which has batches of episodes
+    for key, what, count, each in (
+        ("train_batch_size", "steps", steps, STEP_BYTES + obs_bytes),
+        ("num_envs_per_worker", "environments", config.envs_per_worker, ENV_BYTES + obs_bytes),
+    ):
+        if count * each > free:
+            raise ConfigError(
+                f"config.{key}: {count:,} {what} of at least {each:,} bytes take {bytes_text(count * each)} of memory, "
+                f"and {bytes_text(free)} are free; use {max(1, free // (2 * each)):,} or fewer"
+            )
+
+
+def _cell_weights(config: AlgorithmConfig) -> int:
+    """The parameters by which a memory's cells see each other."""
+    model = config.model
+    if not (model.use_lstm or model.use_gru):
+        return 0
+    return int((4 if model.use_lstm else 3) * model.lstm_cell_size**2)
 
 
 def _weights(widths: Sequence[int]) -> int:

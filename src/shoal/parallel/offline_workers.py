@@ -41,6 +41,7 @@ class OfflineWorkers:
     def __init__(self, config: OfflineConfig, maker: EnvMaker) -> None:
         self.config: AlgorithmConfig = config
         self.task: Any = None
+        self.agents: tuple[str, ...] = ()
         self.session: Session | None = None  # of processes that learn together
         self.steps: RecordedSteps = find_steps(config.input)
         self.spaces = input_spaces(config, maker, self.steps)

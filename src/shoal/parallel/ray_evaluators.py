@@ -13,7 +13,7 @@ from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
-from shoal.models.build import build_policy
+from shoal.models.build import PolicySpaces, build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import PendingResults
 from shoal.parallel.ray_session import Session
@@ -26,17 +26,19 @@ MOST_DEATHS = 3  # of evaluation workers, in one evaluation
 class RemoteEvaluator:
     """What runs inside an actor: a policy of its own, in the state it was last sent."""
 
-    def __init__(self, config: AlgorithmConfig, spaces: tuple[Space, Space], user_code: UserCode) -> None:
+    def __init__(
+        self, config: AlgorithmConfig, spaces: tuple[Space, Space], user_code: UserCode, others: PolicySpaces
+    ) -> None:
         from threadpoolctl import ThreadpoolController
 
         self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_worker)))
-        self._config, self._spaces, self._user_code = config, spaces, user_code
+        self._config, self._spaces, self._user_code, self._others = config, spaces, user_code, others
         self._policy: Policy | None = None
 
     def run(self, part: EvaluationPart, state: State) -> EpisodeResults:
         """One part, with the given weights and filter."""
         if self._policy is None:
-            self._policy = build_policy(*self._spaces, self._config, self._user_code)
+            self._policy = build_policy(*self._spaces, self._config, self._user_code, others=self._others)
         self._policy.set_state(state)
         return run_part(part, self._policy)
 
@@ -48,7 +50,8 @@ class RayEvaluators:
         self._ray = session.ray
         self._remote = self._ray.remote(num_cpus=cpus_per_worker(config), max_restarts=0)(RemoteEvaluator)
         spaces = policy.obs_spec.space, policy.action_spec.space
-        self._arguments = without_gpu(config), spaces, user_code
+        others = {name: (p.obs_spec.space, p.action_spec.space) for name, p in policy.others.items()}
+        self._arguments = without_gpu(config), spaces, user_code, others
         self._actors = [self._remote.remote(*self._arguments) for _ in range(config.evaluation_num_workers)]
 
     def start(self, parts: Sequence[EvaluationPart], policy: Policy) -> PendingResults:

@@ -193,7 +193,7 @@ class RayLearners:
     def _try_update(self, fragments: list[RemoteFragment], timesteps_total: int) -> dict[str, float]:
         nodes = {f.slot.index: f.slot.location.node if f.slot.location else "" for f in fragments}
         shares = shared_out(nodes, self._nodes)
-        width = self._config.envs_per_worker
+        width = self._config.rows_per_worker
         first_column = {f.slot.index: width * k for k, f in enumerate(fragments)}
         batches = {f.slot.index: f.batch for f in fragments}
         policy = self._workers.policy

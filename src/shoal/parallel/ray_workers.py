@@ -99,9 +99,11 @@ class RayWorkers:
             for slot, (location, _, _) in zip(self._slots, answers, strict=True):
                 slot.location, slot.starting = location, None
             first, self.observation_space, self.action_space = answers[0]
-            self.config = self._config = config = config.with_envs_per_worker(first.num_envs)
+            self.agents = first.agents
+            self.config = self._config = config = first.resolved(config)
             own = config if config.num_learners == 1 else without_gpu(config)
-            self.policy: Policy = build_policy(self.observation_space, self.action_space, own, maker.user_code)
+            spaces = self.observation_space, self.action_space
+            self.policy: Policy = build_policy(*spaces, own, maker.user_code, others=first.others)
         except BaseException:
             self.stop()
             raise

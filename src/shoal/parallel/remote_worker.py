@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Batch, SampleSummary
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
+from shoal.models.build import PolicySpaces
 from shoal.sampling.worker import Worker
 
 
@@ -25,6 +24,12 @@ class WorkerLocation:
     pid: int
     node: str
     num_envs: int
+    agents: tuple[str, ...] = ()  # of each environment, if there are several
+    others: PolicySpaces = field(default_factory=dict)  # the spaces of their policies, but for the first
+
+    def resolved(self, config: AlgorithmConfig) -> AlgorithmConfig:
+        """The configuration with what only the environments could tell."""
+        return config.with_envs_per_worker(self.num_envs).with_agents(self.agents)
 
 
 class RemoteWorker:
@@ -50,7 +55,10 @@ class RemoteWorker:
         self.worker = Worker(config, self._maker, self._worker_index, host_slots=host_slots)
         if state is not None:
             self.worker.set_state([state])
-        location = WorkerLocation(socket.gethostname(), os.getpid(), node, self.worker.vector.num_envs)
+        worker = self.worker
+        location = WorkerLocation(
+            socket.gethostname(), os.getpid(), node, worker.num_envs, worker.agents, worker.other_spaces
+        )
         return location, self.worker.observation_space, self.worker.action_space
 
     def sample(self, steps: int, policy_state: State, task: Any) -> tuple[tuple[int, SampleSummary, State], Batch]:
@@ -65,7 +73,7 @@ class RemoteWorker:
         policy = self.worker.policy
         policy.set_state(policy_state)
         result = fn(self.worker)
-        changed = not np.array_equal(policy.network.params, policy_state.arrays["params"])
+        changed = not policy.has_weights_of(policy_state)
         return result, policy.get_state() if changed else None
 
     def get_state(self) -> State:

@@ -21,6 +21,7 @@ class Workers(Protocol):
 
     policy: Policy  # the learner's
     config: AlgorithmConfig  # with the number of environments that there are
+    agents: tuple[str, ...]  # of each environment, if there are several
     task: Any  # which every environment gets at its next reset; None: none
 
     @property

@@ -36,7 +36,7 @@ def training(trainer: Trainer) -> Activity:
         kind="training",
         iteration=trainer.iteration + 1,
         sampled=lambda: workers.steps_sampled - before,
-        due=config.steps_per_iteration * config.num_envs,
+        due=config.steps_per_iteration * config.num_rows,
         size_key=config.batch_key,
         workers=config.worker_count,
     )

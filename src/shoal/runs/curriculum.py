@@ -174,7 +174,7 @@ class TaskProbe:
         env = maker.make(self.context)
         try:
             if isinstance(env, VectorEnv):
-                raise ConfigError(f"{key}: a native vector environment resets by itself, so it has no tasks")
+                raise ConfigError(f"{key}: a native vector environment, or one of several agents, has no tasks")
             if missing := lacks_tasks(env):
                 raise ConfigError(
                     f"{key}: the environment has no {' and no '.join(missing)}; "

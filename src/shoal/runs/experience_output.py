@@ -69,6 +69,7 @@ class ExperienceOutput:
         self._num_files = 0
         self._num_episodes = 0  # in files
         self._joins_late = False  # inside of episodes whose beginning nobody has
+        self._joined: set[int] = set()  # environments, since then
         _make_folder(folder)
 
     def add(self, batch: Batch, env_indices: Sequence[int]) -> None:
@@ -77,7 +78,8 @@ class ExperienceOutput:
         done = batch.terminated | batch.truncated
         for column, env_index in enumerate(env_indices):
             rows = np.flatnonzero(batch.valid[:, column])
-            if self._joins_late:
+            if self._joins_late and env_index not in self._joined:
+                self._joined.add(env_index)
                 ends = np.flatnonzero(done[rows, column])
                 rows = rows[ends[0] + 1 :] if len(ends) else rows[:0]
             if len(rows):
@@ -85,7 +87,6 @@ class ExperienceOutput:
             for piece in np.split(rows, np.flatnonzero(done[rows, column]) + 1):
                 if len(piece):
                     self._add_piece(batch, piece, column, env_index, finals)
-        self._joins_late = False
 
     def check_new(self) -> None:
         """Refuse a place that is taken, where nothing is continued."""
@@ -117,7 +118,7 @@ class ExperienceOutput:
     def set_state(self, state: State | None) -> None:
         """Take over what was not in files yet; without a state, go on from where the next episodes begin."""
         if state is None:
-            self._joins_late = True
+            self._joins_late, self._joined = True, set()
             return
         values = state.values
         self.name, self._num_files = str(values["name"]), int(values["files"])
@@ -252,8 +253,18 @@ class WritingWorkers:
 
     def sample(self, steps: int) -> Sample:
         """See `Workers`."""
-        sample = self._workers.sample(steps)
-        indices = range(sample.batch.valid.shape[1]) if sample.env_indices is None else sample.env_indices
+        return self._written(self._workers.sample(steps))
+
+    def finished_fragments(self, wait: bool = True) -> list[Sample]:
+        """See `Workers`."""
+        return [self._written(sample) for sample in self._workers.finished_fragments(wait)]
+
+    def _written(self, sample: Sample) -> Sample:
+        indices: Sequence[int] = range(sample.batch.valid.shape[1])
+        if sample.env_indices is not None:
+            indices = sample.env_indices
+        elif sample.batch.columns is not None:  # of one worker's fragment
+            indices = sample.batch.columns.tolist()
         self._output.add(sample.batch, indices)
         return sample
 

@@ -9,12 +9,14 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from shoal.config.program_envs import program_name
-from shoal.errors import ConfigError
+from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.atomic_files import write_file
+from shoal.runs.bounded_files import bounded_bytes
 from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of
 
 logger = logging.getLogger("shoal.runs")
@@ -24,8 +26,12 @@ EXPERIMENT_FILE = "experiment.json"
 
 SWEEP_FILE = "sweep.json"
 """What makes a folder that of a sweep."""
+STARTED_FILE = ".started"
+"""When a run or sweep was started, in seconds since 1970: the date in its name is that of a clock on some wall."""
 DEFAULT_RESULTS = "~/shoal_results"
 MOST_NAMES = 8  # that a message lists
+
+DATE = "%Y-%m-%d_%H-%M-%S"
 
 _RUN = re.compile(r".+_[0-9a-f]{5}_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)")
 
@@ -81,7 +87,7 @@ def make_dated_folder(parent: Path, name: str) -> Path:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         while True:
-            date = time.strftime("%Y-%m-%d_%H-%M-%S")
+            date = time.strftime(DATE)
             folder = parent / f"{name}_{os.urandom(3).hex()[:5]}_{date}"
             try:
                 folder.mkdir()
@@ -90,7 +96,9 @@ def make_dated_folder(parent: Path, name: str) -> Path:
                 continue
         try:
             check_writable(folder)
+            write_file(folder / STARTED_FILE, f"{time.time():.6f}\n".encode())
         except OSError:
+            (folder / STARTED_FILE).unlink(missing_ok=True)
             folder.rmdir()
             raise
     except OSError as error:
@@ -119,16 +127,27 @@ def is_run(folder: Path) -> bool:
 
 
 def runs_of(parent: Path) -> list[Path]:
-    """The runs in an experiment's folder, newest first by the date in their name."""
+    """The runs in an experiment's folder, the last started first."""
     runs = [child for child in parent.iterdir() if is_run(child)] if parent.is_dir() else []
     return sorted(runs, key=_age_key, reverse=True)
 
 
-def _age_key(folder: Path) -> tuple[str, int]:
+def _age_key(folder: Path) -> tuple[float, int]:
+    """When it was started, and for two of one moment when its first file was written."""
+    written = folder / EXPERIMENT_FILE
+    return _started(folder), written.stat().st_mtime_ns if written.exists() else 0
+
+
+def _started(folder: Path) -> float:
+    """The time of its start; of a run of an earlier version, its date as a clock here would show it; 0 if none."""
+    with suppress(CheckpointError, ValueError):
+        seconds = float(bounded_bytes(folder / STARTED_FILE, 64))
+        if isfinite(seconds):
+            return seconds
     match = _RUN.fullmatch(folder.name)
-    # Two runs of one second are told apart by the file that each writes once, at its start.
-    written_once = folder / EXPERIMENT_FILE
-    return (match[1] if match else "", written_once.stat().st_mtime_ns if written_once.exists() else 0)
+    with suppress(ValueError, OverflowError):
+        return time.mktime(time.strptime(match[1], DATE)) if match else 0.0
+    return 0.0
 
 
 def find_run(text: str | Path, results_dir: str = DEFAULT_RESULTS) -> Path:

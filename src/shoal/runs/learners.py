@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.algorithms.several_policies import SeveralLearners
 from shoal.config.algorithms import load
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
@@ -11,7 +12,13 @@ from shoal.parallel.learner import Learner
 
 
 def make_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> Learner:
-    """The learner that a configuration is for."""
+    """The learner that a configuration is for; where agents have several policies, one of each."""
+    if config.multiagent.policies:
+        return SeveralLearners(config, policy, _single_learner)
+    return _single_learner(config, policy, group)
+
+
+def _single_learner(config: AlgorithmConfig, policy: Policy, group: Group) -> Learner:
     try:
         kind = load(config.learner)
     except (ImportError, AttributeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.space_trees import space_from
 from shoal.envs.spaces import Space
-from shoal.errors import CheckpointError
+from shoal.errors import CheckpointError, ConfigError
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.capacity import check_network
@@ -37,16 +37,20 @@ class LoadedPolicy(Policy):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     @classmethod
-    def load(cls, path: str | Path, best: bool = False, trust: bool = False) -> Policy:
+    def load(cls, path: str | Path, best: bool = False, trust: bool = False, policy_id: str | None = None) -> Policy:
         """The policy of a checkpoint, or of the newest or best of a run, or of the newest run of a name that has one.
 
         The environment it was trained on is not needed, nor is Ray; PyTorch only if its network is one of PyTorch's.
         Nothing that the checkpoint names is imported, but a model of one's own; a stranger's needs `trust`.
+        Where agents have several policies, `policy_id` is the name of one; without it, it is the first, with the
+        others.
         """
-        return policy_of(find_checkpoint(path, best), trust=trust)
+        return policy_of(find_checkpoint(path, best), trust=trust, policy_id=policy_id)
 
 
-def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None, trust: bool = False) -> Policy:
+def policy_of(
+    checkpoint: Checkpoint, maker: EnvMaker | None = None, trust: bool = False, policy_id: str | None = None
+) -> Policy:
     """The policy of a checkpoint that is read already; `maker` helps where it does not tell its spaces.
 
     A model of the user's own is found where the maker finds its environments.
@@ -62,10 +66,23 @@ def policy_of(checkpoint: Checkpoint, maker: EnvMaker | None = None, trust: bool
     check_network(config, is_private=False)
     with understood(checkpoint.path):
         observations, actions = _spaces(checkpoint, experiment.config, maker)
-        loaded = build_policy(observations, actions, config, user_code, kind=LoadedPolicy)
+        others = {}
+        for name, trees in checkpoint.state.values.get("other_spaces", {}).items():
+            others[name] = space_from(trees[0]), space_from(trees[1])
+        loaded = build_policy(observations, actions, config, user_code, kind=LoadedPolicy, others=others)
         assert isinstance(loaded, LoadedPolicy)
         loaded.set_state(checkpoint.state.part("policy"))
-    return loaded
+    return loaded if policy_id is None else _called(policy_id, loaded, config.multiagent.names)
+
+
+def _called(policy_id: str, loaded: LoadedPolicy, names: Sequence[str]) -> LoadedPolicy:
+    """The one of several policies that has this name, alone."""
+    if policy_id not in names:
+        raise ConfigError(f"policy_id: there is no policy {policy_id!r}; use {' or '.join(names)}")
+    found = loaded.others.get(policy_id, loaded)
+    assert isinstance(found, LoadedPolicy)
+    found.others = {}
+    return found
 
 
 def _spaces(checkpoint: Checkpoint, config: AlgorithmConfig, maker: EnvMaker | None) -> tuple[Space, Space]:

@@ -26,6 +26,7 @@ from shoal.data.batch import Batch, Sample
 from shoal.data.throughput import Costs, Crowding, IsolationCosts, SamplingLayout, act_s, predicted
 from shoal.envs.making import EnvMaker, strip
 from shoal.envs.native import NativeVector
+from shoal.errors import ConfigError
 from shoal.machine.cores import cores
 from shoal.parallel.group import Alone
 from shoal.runs.learners import make_learner
@@ -216,6 +217,12 @@ def _environment(config: AlgorithmConfig, maker: EnvMaker, times: CallTimes, bud
     """Sample with the real environment until the time is up; a slow one is one environment alone."""
     began = perf_counter()
     worker = Worker(unchecked(config, num_envs_per_worker=1), maker, any_size=True)
+    if worker.agents:
+        worker.stop()
+        raise ConfigError(
+            f"env {maker.name}: it has several agents, and only environments of one are measured; set num_workers to a "
+            "number, and train"
+        )
     made_s = perf_counter() - began
     is_native = isinstance(worker.vector, NativeVector)
     worker.sample(1)

@@ -29,6 +29,7 @@ from shoal.errors import (
     ShoalError,
 )
 from shoal.machine.signals import exit_code
+from shoal.parallel.capacity import check_batch, check_network
 from shoal.runs.activity import Activity, progress, training
 from shoal.runs.checkpoints import (
     Checkpoint,
@@ -131,6 +132,8 @@ class Run:
                     experiment = changed(experiment, restore=(stored_tree(choice.folder) or {})["restore"])
                 return cls(experiment, choice.folder, user_code, choice.done, notes)
             notes = (*notes, choice.note) if choice.note else notes
+        check_network(experiment.config, is_private=False)
+        check_batch(experiment.config)
         folder = make_run_folder(parent, experiment.run, experiment.config.env)
         if experiment.restore is not None:
             from shoal.runs.warm_start import taken

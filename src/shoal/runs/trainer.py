@@ -31,6 +31,7 @@ from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
+from shoal.parallel.capacity import check_batch
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
@@ -101,7 +102,9 @@ class Trainer(metaclass=TrainerType):
             self.workers: Workers = start_workers(config, self.env_maker)
             self._closing.callback(self.workers.stop)
             config = self.workers.config
-            self.config = self.config.with_envs_per_worker(config.envs_per_worker).with_whole_fragments()
+            check_batch(config, self.workers.policy.obs_spec.num_bytes)
+            resolved = self.config.with_envs_per_worker(config.envs_per_worker)
+            self.config = resolved.with_agents(self.workers.agents).with_whole_fragments()
             self.learner = start_learner(config, self.workers, self.user_code, make_learner, self._closing)
             check_environment(config, self.env_maker, self.workers.policy)
             self.evaluators = start_evaluators(config, self.workers.policy, self.user_code, self.workers, self._closing)
@@ -114,6 +117,10 @@ class Trainer(metaclass=TrainerType):
         policy = self.get_policy()
         self.output = self._start_output()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
+        self._other_spaces = {
+            name: [space_tree(spec.space) for spec in (other.obs_spec, other.action_spec)]
+            for name, other in policy.others.items()
+        }
 
     def _begin(self) -> None:
         """Set what counts up from nothing."""
@@ -243,14 +250,15 @@ class Trainer(metaclass=TrainerType):
         prev_action: Any = None,
         prev_reward: float | None = None,
         explore: bool | None = None,
+        policy_id: str | None = None,
     ) -> Any:
-        """The action for one observation; `explore` is the config's unless given.
+        """The action for one observation; `explore` is the config's unless given, `policy_id` one of several policies.
 
         A policy with memory takes the state that its last answer gave, or where an episode begins
         `get_policy().get_initial_state()`, and answers with action, state and a dict of details.
         """
         explore = self.config.explore if explore is None else explore
-        return self.get_policy().compute_single_action(
+        return self.get_policy(policy_id).compute_single_action(
             obs, state, prev_action=prev_action, prev_reward=prev_reward, explore=explore
         )
 
@@ -262,13 +270,14 @@ class Trainer(metaclass=TrainerType):
         prev_action: Any = None,
         prev_reward: Any = None,
         explore: bool | None = None,
+        policy_id: str | None = None,
     ) -> Any:
         """An action for each observation of a dict, under the same key, or of a list or batch in its order.
 
         A policy with memory takes states, and what was before, in the same form, and gives actions, states and details.
         """
         explore = self.config.explore if explore is None else explore
-        return self.get_policy().compute_actions(
+        return self.get_policy(policy_id).compute_actions(
             observations, state, prev_action=prev_action, prev_reward=prev_reward, explore=explore
         )
 
@@ -277,9 +286,15 @@ class Trainer(metaclass=TrainerType):
         """Every key with its default, to be changed and given to a trainer."""
         return default_config(cls.algorithm).copy()
 
-    def get_policy(self) -> Policy:
-        """The policy that learns."""
-        return self.workers.policy
+    def get_policy(self, policy_id: str | None = None) -> Policy:
+        """The policy that learns; where agents have several, the first, or the one of this name."""
+        policy = self.workers.policy
+        names = self.config.multiagent.names
+        if policy_id is None or policy_id == names[0]:
+            return policy
+        if policy_id not in policy.others:
+            raise ConfigError(f"policy_id: there is no policy {policy_id!r}; use {' or '.join(names)}")
+        return policy.others[policy_id]
 
     def call_hook(self, name: str, **given: Any) -> None:
         """Call one of the driver's hooks, if there are any."""
@@ -292,7 +307,9 @@ class Trainer(metaclass=TrainerType):
 
     def get_state(self) -> State:
         """Everything that the next iteration depends on."""
-        workers = {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
+        workers: dict[str, Any] = {f"worker{k}": state for k, state in enumerate(self.workers.get_state())}
+        if self._other_spaces:
+            workers["other_spaces"] = self._other_spaces
         output = {} if self.output is None else {"output": self.output.get_state()}
         return State.of(
             "/",
@@ -328,14 +345,14 @@ class Trainer(metaclass=TrainerType):
         if self.config.learns_offline:  # nobody has environments
             return
         workers = state.parts("worker")
-        saved = [len(worker.values["history_lengths"]) for worker in workers]
-        if saved != [self.config.envs_per_worker] * max(self.config.worker_count, 1):
+        saved = [saved_rows(worker) for worker in workers]
+        if saved != [self.config.rows_per_worker] * max(self.config.worker_count, 1):
             log.warning(
                 "the checkpoint has %d environments in %d workers, this trainer %d in %d: its unfinished episodes are "
                 "dropped",
                 sum(saved),
                 len(saved),
-                self.config.num_envs,
+                self.config.num_rows,
                 max(self.config.worker_count, 1),
             )
             return
@@ -490,7 +507,9 @@ class Trainer(metaclass=TrainerType):
         if not isinstance(noise, NoiseConfig) or noise.type != "GaussianNoise":
             return {}
         stddev = scheduled(noise.stddev, noise.stddev_schedule, self.timesteps_total)
-        self.get_policy().set_stddev(stddev)
+        policy = self.get_policy()
+        for each in (policy, *policy.others.values()):
+            each.set_stddev(stddev)
         return {"cur_stddev": stddev}
 
     def _layout(self, step: Step, elapsed: float) -> dict[str, Any]:
@@ -535,6 +554,12 @@ class Trainer(metaclass=TrainerType):
             # Each worker ends by itself when it alone has failed too often; this is about all of them.
             count = f"That was failure {self.env_failures_total} and max_env_failures is {limit}."
             raise EnvError(f"{describe(incidents[-1])}\n{count}")
+
+
+def saved_rows(worker: State) -> int:
+    """The number of rows of a saved worker, over all policies."""
+    others = worker.values.get("others", {})
+    return sum(len(values["history_lengths"]) for values in (worker.values, *others.values()))
 
 
 class Trainers(dict[str, type[Trainer]]):

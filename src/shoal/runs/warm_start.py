@@ -102,6 +102,11 @@ def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
             f"restore: a policy of {theirs.run} cannot begin a run of {experiment.run}; leave restore out, and type "
             "the command of a run again to continue it"
         )
+    if theirs.config.multiagent.policies or experiment.config.multiagent.policies:
+        raise ConfigError(
+            f"restore: a new run begins with the policy of {checkpoint.path} only where all agents share one; leave "
+            "restore, or multiagent.policies, out"
+        )
     if theirs.config.acts_by_value != experiment.config.acts_by_value:
         raise ConfigError(
             f"restore: {checkpoint.path} is of {theirs.run}, whose network {experiment.run} cannot use; "

@@ -120,7 +120,7 @@ def _maker(part: EvaluationPart, recorder: EpisodeRecorder) -> EnvMaker:
 
 def _first_episodes(worker: Worker, part: EvaluationPart) -> EpisodeResults:
     """Every environment gives its first episodes, so that short ones are not counted more often than long ones."""
-    num_envs = worker.vector.num_envs
+    num_envs = worker.num_envs
     wanted = [part.episodes // num_envs] * num_envs
     for row in range(part.episodes % num_envs):
         wanted[row] += 1

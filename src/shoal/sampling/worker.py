@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
+from shoal.config.algorithms import name_of
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample
 from shoal.data.state import State
+from shoal.envs.agent_vector import AgentEnvs, AgentRows, PolicySlots
+from shoal.envs.agents import AgentsEnv
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
@@ -33,6 +36,7 @@ from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.machine.slots import TakenSlots, take_slots
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
+from shoal.sampling.agent_sampler import AgentSampler
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
 from shoal.sampling.episode_hooks import EpisodeHooks, HooksInProcess, WorkerElsewhere
 from shoal.sampling.many_envs import EnvCreationMonitor
@@ -74,6 +78,8 @@ class Worker:
         self._randomizer = Randomizer.from_config(config, maker.user_code)
         self._any_size, self._index_offset = any_size, index_offset
         self._maker = maker
+        self.agents: tuple[str, ...] = ()  # of each environment, if there are several
+        self.other_spaces: dict[str, tuple[gym.Space[Any], gym.Space[Any]]] = {}  # of their policies after the first
         self._contexts: dict[int, EnvContext] = {}  # of the environments here, by row
         self._first_index = self._place_of_first() if first_index is None else first_index
         self._slots = TakenSlots({})
@@ -98,18 +104,30 @@ class Worker:
         env = self._make(0, drawn.env_config) if is_checked else self._checked(drawn, policy is None)
         self.vector: Vector
         try:
-            if isinstance(env, VectorEnv):
+            if isinstance(env, AgentsEnv):
+                self._seat_agents(env)
+            elif isinstance(env, VectorEnv):
                 env = self._counted(env, first_index is None)
                 self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
             else:
                 self.observation_space, self.action_space = env.observation_space, env.action_space
             config = self.config
-            self.policy = policy or build_policy(self.observation_space, self.action_space, config, maker.user_code)
+            spaces = self.observation_space, self.action_space
+            self.policy = policy or build_policy(*spaces, config, maker.user_code, others=self.other_spaces)
             self.vector = self._vector(env)
         except BaseException:
             close_quietly(env)  # it may own processes, which would outlive the sentence that refuses it
             raise
-        self.sampler: Sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
+        self.sampler: Sampler
+        if isinstance(self.vector, AgentRows):
+            self.sampler = self._agent_sampler(self.vector.envs)
+        else:
+            self.sampler = Sampler(self.policy, self.vector, config.seed, self._first_index)
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are here; with several agents each of them has several rows."""
+        return self.vector.envs.num_envs if isinstance(self.vector, AgentRows) else self.vector.num_envs
 
     def get_policy(self) -> Policy:
         """The policy that acts here."""
@@ -192,8 +210,8 @@ class Worker:
         look = first_look(plan, drawn, limits)
         if look.num_envs is not None:
             raise ConfigError(
-                f"config.env_isolation: env {self._maker.name} is a native vector environment, which is one program; "
-                "leave out env_isolation, timeouts and memory limit, or use one of its environments"
+                f"config.env_isolation: env {self._maker.name} has several agents, or is a native vector environment, "
+                "and such are stepped in the worker's own process; leave out env_isolation, timeouts and memory limit"
             )
         if policy is None:
             self._warn(look.warnings)
@@ -251,6 +269,8 @@ class Worker:
     def _vector(self, first: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Vector:
         """The vector of environments, of which the first is there already."""
         hooks = self._episode_hooks()
+        if isinstance(first, AgentsEnv):
+            return self._agent_rows(first)
         if isinstance(first, VectorEnv):
             return self._native_vector(first, hooks)
         return self._python_vector(first, hooks)
@@ -271,6 +291,83 @@ class Worker:
         if config.batch_mode == "complete_episodes":
             raise ConfigError("config.batch_mode: a native vector environment cannot wait for complete_episodes")
         return NativeVector(env, self.policy.obs_spec, self.policy.action_spec, config.seed, self._first_index)
+
+    def _agent_rows(self, first: AgentsEnv) -> AgentRows:
+        """Environments of several agents, of which the first is there already."""
+        config = self.config
+        waiting = [first]
+
+        def make(place: int) -> AgentsEnv:
+            env = waiting.pop() if waiting else self._make(place)
+            assert isinstance(env, AgentsEnv)
+            return env
+
+        slots = []
+        for name, places in config.multiagent.agents_of(first.agents).items():
+            policy = self._policy_called(name)
+            slots.append(PolicySlots(name, places, policy.obs_spec, policy.action_spec))
+        envs = AgentEnvs(
+            make,
+            config.envs_per_worker,
+            first.agents,
+            slots,
+            seed=config.seed,
+            first_index=self._first_index,
+            worker_index=self.worker_index,
+            max_failures=config.max_env_failures,
+            horizon=config.horizon,
+            rotates=config.multiagent.rotate_agents,
+        )
+        return envs.groups[0]
+
+    def _policy_called(self, name: str) -> Policy:
+        """The policy of this name: the first, or one of the others."""
+        is_first = name == self.config.multiagent.names[0]
+        return self.policy if is_first else self.policy.others[name]
+
+    def _agent_sampler(self, envs: AgentEnvs) -> AgentSampler:
+        """The sampler of the first policy's agents, with those of the others'."""
+        samplers: list[AgentSampler] = []
+        for group in reversed(envs.groups):
+            name = group.policy.name
+            policy = self._policy_called(name)
+            first_row = self._first_index * len(group.policy.slots)
+            others = tuple(samplers) if group.is_first else ()
+            seed = self.config.for_policy(name).seed
+            samplers.insert(0, AgentSampler(policy, group, seed, first_row, others))
+        return samplers[0]
+
+    def _seat_agents(self, env: AgentsEnv) -> None:
+        """Let the configuration know the agents, and find the spaces of each policy, which are those of its agents."""
+        refuse_for_agents(self.config, self._episode_hooks())
+        given, count = self.config.multiagent, env.num_envs
+        if given.num_agents not in (0, count):
+            raise ConfigError(
+                f"config.multiagent.num_agents: env {self._maker.name} has {count} agents (got {given.num_agents}); "
+                "leave it out"
+            )
+        self.agents = env.agents
+        found: dict[str, tuple[gym.Space[Any], gym.Space[Any]]] = {}
+        for name, places in given.agents_of(env.agents).items():
+            whose = range(count) if given.rotate_agents else places
+            found[name] = self._shared_spaces(env, [env.agents[place] for place in whose])
+        first = given.names[0]
+        self.observation_space, self.action_space = found.pop(first)
+        self.other_spaces = found
+        self.config = self.config.with_agents(env.agents)
+
+    def _shared_spaces(self, env: AgentsEnv, agents: Sequence[str]) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """The spaces of all of these agents, which one policy acts for."""
+        first = agents[0]
+        for agent in agents[1:]:
+            for what, spaces in (("observations", env.observation_spaces), ("actions", env.action_spaces)):
+                if spaces[agent] != spaces[first]:
+                    raise ConfigError(
+                        f"env {self._maker.name}: its agents {first} and {agent} have different {what} "
+                        f"({spaces[first]} and {spaces[agent]}), so one policy cannot act for both; give each a policy "
+                        "with config.multiagent.policies"
+                    )
+        return env.observation_spaces[first], env.action_spaces[first]
 
     def _python_vector(self, first: gym.Env[Any, Any], hooks: list[str]) -> PythonVector:
         config = self.config
@@ -370,6 +467,31 @@ class Worker:
             self._contexts[row].release()  # of the environment that this one takes the place of
         self._contexts[row] = ctx
         return ctx
+
+
+def refuse_for_agents(config: AlgorithmConfig, hooks: Sequence[str]) -> None:
+    """Refuse what cannot be had where an environment has several agents."""
+    problems = []
+    if not config.takes_agents:
+        problems.append(f"run: {name_of(type(config))} trains one agent; set run: PPO or run: DQN for several")
+    if config.model.memory is not None:
+        problems.append(
+            f"config.model.{config.model.memory}: several agents have policies without memory; leave it out"
+        )
+    if config.randomize.options or config.randomize.env_config:
+        problems.append("config.randomize: an environment of several agents draws its own values; leave it out")
+    if config.batch_mode == "complete_episodes":
+        problems.append("config.batch_mode: agents end at different times; leave it at truncate_episodes")
+    if config.env_resets_per_s is not None:
+        problems.append("config.env_resets_per_s: it is for environments of one agent; leave it out")
+    if config.sample_async and config.learns_from_replay:
+        problems.append("config.sample_async: with several agents a learner from replay samples in turns; leave it out")
+    if config.output is not None:
+        problems.append("config.output: the steps of several agents are not written yet; leave it out")
+    if hooks:
+        problems.append(f"config.callbacks: {hooks[0]} is for environments of one agent; leave it out")
+    if problems:
+        raise ConfigError(problems)
 
 
 def check_count(states: list[State], workers: int) -> None:

@@ -55,10 +55,14 @@ def test_shoals_own_are_public_and_say_what_is_asked_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_learner_reports_what_its_configuration_says(name: str) -> None:
+def test_a_learner_reports_what_its_configuration_says(name: str, tmp_path: Path) -> None:
     config = {"num_rollouts": 8} if issubclass(ALGORITHMS[name], EvolutionConfig) else {"train_batch_size": 128}
     if ALGORITHMS[name].learns_from_replay:
         config |= {"timesteps_per_iteration": 64, "learning_starts": 64}
+    if ALGORITHMS[name].learns_offline:
+        config |= {"input": str(tmp_path)}
+        with shoal.PPO(env="CartPole-v1", config={"train_batch_size": 128, "output": str(tmp_path)}) as recording:
+            recording.train()
     with getattr(shoal, name)(env="CartPole-v1", config=config) as trainer:
         for _ in range(2 if ALGORITHMS[name].learns_from_replay else 1):
             reported = set(trainer.train()["learner"])

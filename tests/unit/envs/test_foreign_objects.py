@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.experimental.functional import FuncEnv
 
 import shoal
+from shoal.envs.agents import AgentsEnv
 from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import notice_once
@@ -51,6 +52,8 @@ class Parallel(Closing):
 
 class Aec(Parallel):
     """As PettingZoo's AECEnv."""
+
+    metadata: ClassVar[dict] = {}
 
     def agent_iter(self):
         yield "a"
@@ -119,12 +122,7 @@ class Brax(Keyed):
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        (
-            Parallel,
-            r"several agents \(PettingZoo's parallel API\); shoal trains one agent; name a gymnasium\.Env around",
-        ),
-        (Aec, r"several agents \(PettingZoo's AEC API\); shoal trains one agent"),
-        (MultiAgentEnv, r"several agents \(RLlib's MultiAgentEnv\)"),
+        (MultiAgentEnv, r"several agents \(RLlib's MultiAgentEnv\); .* name a pettingzoo\.ParallelEnv around it"),
         (Pool, r"a batch of environments \(EnvPool\); make it with envpool\.make_gymnasium"),
         (Gymnax, r"a functional environment of JAX \(gymnax\); .* gymnax\.wrappers\.GymnaxToGymWrapper\(env, params\)"),
         (FuncEnv, r"JAX \(Gymnasium's FuncEnv\); .* gymnasium\.envs\.functional_jax_env\.FunctionalJaxEnv\(env\)"),
@@ -141,6 +139,13 @@ def test_each_is_named_as_what_it_is_and_closed(kind: type, sentence: str) -> No
             env_maker(lambda config, made=made: made).make(EnvContext())
         assert caught.value.exit_code == 2
     assert kind.closed == issubclass(kind, Closing)  # type: ignore[attr-defined]
+
+
+def test_several_agents_are_known_by_what_they_have() -> None:
+    env = env_maker(Parallel).make(EnvContext())
+    assert isinstance(env, AgentsEnv)
+    assert env.agents == ("a", "b")
+    assert isinstance(env_maker(Aec).make(EnvContext()), AgentsEnv)
 
 
 class Single(gymnasium.Env):

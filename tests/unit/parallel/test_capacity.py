@@ -11,6 +11,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.parallel import capacity
 from shoal.parallel.capacity import (
+    check_batch,
     check_machine,
     check_network,
     check_nodes,
@@ -83,6 +84,25 @@ def test_a_network_that_memory_cannot_hold_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model.fcnet_hiddens: a network of 400,000,000 parameters takes 9.6 GB"):
         check_network(config(model=wide, num_workers=2), is_private=True)
     check_network(config(model=wide, num_workers=2), is_private=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "obs_bytes", "sentence"),
+    [
+        ({"train_batch_size": 2**31 - 1}, 0, r"train_batch_size: 2,147,483,647 steps of at least 24 bytes take 52 GB"),
+        ({"num_envs_per_worker": 2**31 - 1}, 0, "num_envs_per_worker: 2,147,483,647 environments of at least 4,096"),
+        ({}, 10_000_000, "train_batch_size: 2,048 steps of at least 10,000,024 bytes take 20 GB of memory"),
+    ],
+)
+def test_a_batch_that_memory_cannot_hold_is_refused(keys: dict[str, Any], obs_bytes: int, sentence: str) -> None:
+    check_batch(config())
+    with pytest.raises(ConfigError, match=sentence):
+        check_batch(config(**keys), obs_bytes)
+
+
+def test_a_memory_that_is_too_large_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"model.lstm_cell_size: a network of"):
+        check_network(config(model={"use_lstm": True, "lstm_cell_size": 2**31 - 1}), is_private=False)
 
 
 HOSTS = [{"CPU": 12.0}, {"CPU": 12.0}, {"CPU": 8.0}]

@@ -194,11 +194,11 @@ def test_runs_without_times_tasks_or_episodes(tmp_path: Path) -> None:
 HANDS = """
 <script>setTimeout(function () {
   function all(what) { return Array.from(document.querySelectorAll(what)); }
-  function lines() { return all("figure[data-figure='0'] path.line").map(function (one) { return one.getAttribute("d"); }); }
-  function ticks() { return all("figure[data-figure='0'] .tick").map(function (one) { return one.textContent; }).join(" "); }
+  function lines() { return all("figure.big path.line").map(function (one) { return one.getAttribute("d"); }); }
+  function ticks() { return all("figure.big .tick").map(function (one) { return one.textContent; }).join(" "); }
   function mouse(kind, x) {
     var box = document.querySelector(".box"), at = box.getBoundingClientRect();
-    var where = { clientX: at.left + x, clientY: at.top + 60, button: 0, pointerId: 1, pointerType: "mouse", bubbles: true };
+    var where = { clientX: at.left + x, clientY: at.top + 60, button: 0, pointerId: 1, bubbles: true };
     box.setPointerCapture = function () {};
     box.dispatchEvent(new PointerEvent(kind, where));
   }
@@ -207,7 +207,8 @@ HANDS = """
     if (field.type === "checkbox") { field.checked = value; } else { field.value = value; }
     field.dispatchEvent(new Event("input", { bubbles: true }));
   }
-  var seen = { all: lines().length }, told = document.querySelector(".told"), key = document.querySelector("[data-group]");
+  var seen = { all: lines().length }, told = document.querySelector(".told");
+  var key = document.querySelector("[data-group]");
   mouse("pointermove", 300); seen.hover = told.textContent;
   key.click(); seen.hidden = lines().length; key.click();
   set("runs", true); seen.runs = lines().length; set("runs", false);
@@ -222,7 +223,8 @@ HANDS = """
   window.shoal.save = function (text) { seen.csv = text; };
   document.querySelector("[data-do=csv]").click();
   var filter = document.querySelector("input.filter"); filter.value = "gamma"; filter.dispatchEvent(new Event("input"));
-  seen.rows = Array.from(filter.parentNode.querySelectorAll("tbody tr")).filter(function (row) { return !row.hidden; }).length;
+  var rows = Array.from(filter.parentNode.querySelectorAll("tbody tr"));
+  seen.rows = rows.filter(function (row) { return !row.hidden; }).length;
   document.title = "SEEN" + JSON.stringify(seen) + "END";
 }, 500);</script></body>"""
 """What a person does with the figures, and what they see of it."""

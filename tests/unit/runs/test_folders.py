@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,15 @@ import pytest
 from shoal.data.state import State
 from shoal.errors import ConfigError
 from shoal.runs.checkpoints import write_checkpoint
-from shoal.runs.folders import EXPERIMENT_FILE, env_label, find_run, make_run_folder, results_folder, runs_of
+from shoal.runs.folders import (
+    EXPERIMENT_FILE,
+    STARTED_FILE,
+    env_label,
+    find_run,
+    make_run_folder,
+    results_folder,
+    runs_of,
+)
 
 
 def test_variables_and_home_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +70,8 @@ def test_run_folders_are_new_and_dated(tmp_path: Path) -> None:
     made = {make_run_folder(tmp_path / "a b", "PPO", "CartPole-v1") for _ in range(50)}
     assert len(made) == 50
     pattern = r"PPO_CartPole-v1_[0-9a-f]{5}_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"
-    assert all(re.fullmatch(pattern, folder.name) and not list(folder.iterdir()) for folder in made)
+    assert all(re.fullmatch(pattern, folder.name) for folder in made)
+    assert all([file.name for file in folder.iterdir()] == [STARTED_FILE] for folder in made)
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
@@ -105,3 +115,22 @@ def test_a_trainers_own_folder_is_a_run(tmp_path: Path) -> None:
 def test_no_run(tmp_path: Path, path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         find_run(tmp_path / path)
+
+
+def test_the_newest_run_is_the_last_started_whatever_clock_named_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for zone in ("Asia/Tokyo", "America/Los_Angeles"):  # the second is started later, and its date is hours before
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        made.append(make_run_folder(tmp_path, "PPO", "CartPole-v1"))
+        (made[-1] / EXPERIMENT_FILE).write_text("{}")
+    os.utime(made[0] / EXPERIMENT_FILE)  # which is written again when a run is resumed
+    assert made[0].name[-19:] > made[1].name[-19:]
+    assert runs_of(tmp_path) == [made[1], made[0]]
+    for folder in made:
+        (folder / STARTED_FILE).unlink()
+    assert runs_of(tmp_path) == made  # of an earlier version only the name tells
+    monkeypatch.undo()
+    time.tzset()
