@@ -29,7 +29,7 @@ from threadpoolctl import ThreadpoolController
 
 from shoal.bridges.module_policy import ModulePolicy
 from shoal.bridges.plain_spaces import PlainForm
-from shoal.bridges.runner_envs import RunnerDesk, DeskReport, RunnerPlan, make_runner_env
+from shoal.bridges.runner_envs import DeskReport, RunnerDesk, RunnerPlan, make_runner_env
 from shoal.config.algorithms import RLLIB, rllib_algorithms
 from shoal.config.changing import unchecked
 from shoal.config.layout import layout_of
