@@ -54,13 +54,17 @@ HOSTILE: dict[str, Forge] = {
     "a wrapper": lambda folder, _: {"wrappers": ["{module}:Env"], "search_path": [folder]},
     "a wrapper's function": lambda *_: {"wrappers": [{"TransformReward": {"func": "os:system"}}]},
     "a model": lambda folder, _: {"model.custom_model": "{module}:Env", "search_path": [folder]},
+    "a policy's model": lambda folder, _: {
+        "multiagent": {"policies": {"one": {"model": {"custom_model": "{module}:Env"}}}},
+        "search_path": [folder],
+    },
     "a distribution": lambda folder, _: {"model.custom_action_dist": "{module}:Env", "search_path": [folder]},
     "a module for an installed package": lambda folder, _: {
         "env_config": {"env_id": "{module}:Env"},
         "search_path": [folder],
     },
 }
-MODELS = ("a model", "a distribution")
+MODELS = ("a policy's model", "a model", "a distribution")
 
 
 def forged(name: str, tmp_path: Path, origin: Checkpoint) -> tuple[Path, Path]:

@@ -112,6 +112,7 @@ def code_named(experiment: Experiment) -> list[tuple[str, str]]:
         "env_config": config.env_config,
         "evaluation_config": config.evaluation_config.env_config,
         "randomize": config.randomize.model_dump(),
+        "multiagent": config.multiagent.policies,  # whose models may be a class of one's own
         "record_env": config.record_env,
         "input": getattr(config, "input", None),
         "output": config.output,
