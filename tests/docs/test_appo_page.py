@@ -1,4 +1,4 @@
-"""What docs/appo.md says: its commands are experiments, its keys and results exist, its figures are those that are kept."""
+"""What docs/appo.md says: its commands are experiments, keys and results exist, figures are those that are kept."""
 
 from __future__ import annotations
 
