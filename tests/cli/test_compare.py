@@ -58,6 +58,15 @@ def test_further_seeds_are_trained_until_it_is_decided(tmp_path: Path) -> None:
     assert len(list((tmp_path / "none").iterdir())) == len(list((tmp_path / "some").iterdir())) == 7
 
 
+def test_a_strangers_code_is_not_run(tmp_path: Path) -> None:
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        fake_run(tmp_path, name, env="strange_module:Env", config={"lr": lr})
+    done = typed("a", "b", "--results-dir", tmp_path, "--until-sure")
+    assert done.exit_code != 0
+    assert "--trust" in done.output
+    assert "No module named" not in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -61,9 +61,9 @@ def test_tic_tac_toe_is_never_lost_against_random_moves(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_three_agents_learn_to_cover_three_landmarks(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "shoal", "train", "-f", "spread.yml", "--stop", "timesteps_total=150000"]
+    command = [sys.executable, "-m", "shoal", "train", "-f", "spread.yml", "--stop", "timesteps_total=72000"]
     run(command, tmp_path)
     (results,) = (tmp_path / "shoal_results" / "spread").glob("*/result.json")
     lines = [json.loads(line) for line in results.read_text().splitlines()]
-    assert lines[-1]["episode_reward_mean"] > lines[0]["episode_reward_mean"] + 15
+    assert lines[-1]["episode_reward_mean"] > lines[0]["episode_reward_mean"] + 10
     assert set(lines[-1]["policy_reward_mean"]) == {"default_policy"}

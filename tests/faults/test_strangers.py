@@ -14,9 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import shoal
+from shoal.cli import compare
 from shoal.cli.main import main
 from shoal.errors import NotTrusted
 from shoal.machine.own_key import key_file, own_key
+from shoal.reports.reported_runs import read_run
 from shoal.runs.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from shoal.runs.run import Run
 from shoal.runs.trust import MARK, is_own, marked
@@ -137,6 +139,14 @@ def test_no_command_runs_what_a_strangers_run_names(name: str, tmp_path: Path, o
         assert shoal.Policy.load(run).compute_single_action([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     result = typed("train", "CartPole-v1", "--restore", run, "--results-dir", tmp_path / "results", "--dry-run")
     assert not canary.exists(), result.output
+
+
+@pytest.mark.parametrize("name", ["a function of Python's own", "hooks", "a model"])
+def test_no_further_seed_of_a_strangers_run_is_trained(name: str, tmp_path: Path, origin: Checkpoint) -> None:
+    run, canary = forged(name, tmp_path, origin)
+    with pytest.raises(NotTrusted, match="is not a run of yours, and would run"):
+        compare._train(read_run(run), seed=1, is_silent=True, trust=False)
+    assert not canary.exists()
 
 
 @pytest.mark.parametrize("name", ["a function of Python's own", "a module", "a file", "hooks"])

@@ -3,7 +3,7 @@
 RLlib learns and acts; everything else is shoal's: the environments with their supervision, the run and its folder,
 results, stop criteria, evaluation and sweeps. In each of RLlib's env runners the environments are `RunnerEnv`s, which
 RLlib sees as plain numbers and which never raise; what happens to them (episodes that end, failures) goes to the
-`Desk`, an actor that the trainer reads.
+`RunnerDesk`, an actor that the trainer reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from threadpoolctl import ThreadpoolController
 
 from shoal.bridges.module_policy import ModulePolicy
 from shoal.bridges.plain_spaces import PlainForm
-from shoal.bridges.runner_envs import Desk, DeskReport, RunnerPlan, make_runner_env
+from shoal.bridges.runner_envs import DeskReport, RunnerDesk, RunnerPlan, make_runner_env
 from shoal.config.algorithms import RLLIB, rllib_algorithms
 from shoal.config.changing import unchecked
 from shoal.config.layout import layout_of
@@ -150,6 +150,7 @@ class RLlibTrainer(Trainer):
         self.callbacks = None
         self.curriculum = Curriculum(asked, self.env_maker)
         self.evaluators = LocalEvaluators()
+        self.output = None  # RLlib writes episodes in a form of its own
         self.workers, self.learner = cast(Workers, self), cast(Learner, None)  # RLlib's are in `_algo`
         self._begin()
         plan = self._look_at_env(asked)
@@ -198,7 +199,7 @@ class RLlibTrainer(Trainer):
         count = config.worker_count
         progress.info("starting RLlib's %s with %d worker%s", config.rllib_name, count, "s" * (count != 1))
         name = f"shoal-desk-{uuid4().hex}"
-        desk = session.ray.remote(num_cpus=0)(Desk).options(name=name, max_concurrency=1)
+        desk = session.ray.remote(num_cpus=0)(RunnerDesk).options(name=name, max_concurrency=1)
         self._desk = desk.remote(cloudpickle.dumps(plan))
         self._closing.callback(session.ray.kill, self._desk)
         session.ray.get(self._desk.take.remote())  # it must be there before a runner looks for it

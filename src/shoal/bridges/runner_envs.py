@@ -44,7 +44,7 @@ class DeskReport:
     crash: str = ""  # what RLlib itself failed with in a runner; empty: nothing
 
 
-class Desk:
+class RunnerDesk:
     """Where environments in all processes tell what happened to them; an actor of Ray."""
 
     def __init__(self, plan: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import runs as run_names
-from shoal.cli.options import Command, where_option
+from shoal.cli.options import Command, trust_option, where_option
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Asked:
 )
 @click.option("--budget", metavar="TIME", help="Start no further run after this time, such as 90m, with --until-sure.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object, for programs.")
+@trust_option
 @where_option()
 def compare(
     first: str,
@@ -72,6 +73,7 @@ def compare(
     max_seeds: int,
     budget: str | None,
     as_json: bool,
+    trust: bool,
     results_dir: str | None,
 ) -> None:
     """Compare A with B: each is a run or an experiment, whose runs differ in nothing but the seed.
@@ -88,7 +90,7 @@ def compare(
     labels = _labels(asked, sides)
     paired = None
     if until_sure:
-        paired = _until_sure(asked, labels, max_seeds, budget_s, as_json)
+        paired = _until_sure(asked, labels, max_seeds, budget_s, as_json, trust)
         sides = _with_siblings(sides)
     from shoal.reports.comparison import compared
 
@@ -228,7 +230,7 @@ def _seconds(text: str) -> float:
 
 
 def _until_sure(
-    asked: Asked, labels: tuple[str, str], max_seeds: int, budget_s: float | None, is_silent: bool
+    asked: Asked, labels: tuple[str, str], max_seeds: int, budget_s: float | None, is_silent: bool, trust: bool
 ) -> PairedTest:
     """Train seeds of both, one pair after the other, until it is decided or the budget is spent."""
     from shoal.reports.sequential import by_seed, next_seed, paired_test
@@ -254,7 +256,7 @@ def _until_sure(
         trained.add(seed)
         for runs, known in zip(sides, finished):
             if seed not in known:
-                _train(runs[0], seed, is_silent)
+                _train(runs[0], seed, is_silent, trust)
 
 
 def _is_finished(run: ReportedRun) -> bool:
@@ -264,7 +266,7 @@ def _is_finished(run: ReportedRun) -> bool:
     return found is not None and found.state == "finished"
 
 
-def _train(like: ReportedRun, seed: int, is_silent: bool) -> None:
+def _train(like: ReportedRun, seed: int, is_silent: bool, trust: bool) -> None:
     """Train an experiment with another seed, beside its other runs; one that was interrupted continues."""
     from shoal.cli.live import open_view
     from shoal.cli.paths import short_path
@@ -273,13 +275,13 @@ def _train(like: ReportedRun, seed: int, is_silent: bool) -> None:
     from shoal.machine.signals import exit_code
     from shoal.machine.terminal import can_redraw
     from shoal.runs.folders import SWEEP_FILE
-    from shoal.runs.resuming import experiment_of
+    from shoal.runs.resuming import experiment_to_run
     from shoal.runs.run import Run
 
     folder = like.path.parent
     if (folder.parent / SWEEP_FILE).is_file():
         raise ConfigError(f"--until-sure: {like.path} is a trial of a sweep; train its configuration by itself first")
-    experiment, user_code = experiment_of(like.tree)
+    experiment, user_code = experiment_to_run(like.tree, like.path, trust)
     experiment = changed(experiment, name=folder.name, results_dir=str(folder.parent))
     run = Run.open(with_settings(experiment, {"seed": seed}), user_code=user_code)
     title = f"{experiment.name}, seed {seed}"

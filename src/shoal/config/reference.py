@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from shoal.config.algorithms import algorithm_names
 from shoal.config.experiment import Experiment, algorithm_class
-from shoal.config.result_names import CUSTOM_METRICS, result_names
+from shoal.config.result_names import CUSTOM_METRICS, OPEN_NAMES, POLICY_REWARDS, result_names
 from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
@@ -82,6 +82,7 @@ def stop_rows() -> list[KeyRow]:
     known = result_names()
     rows = [KeyRow(f"stop.{name}", "number", "", meaning) for name, meaning in known.items()]
     own = "a number of your own: NAME_mean, NAME_min or NAME_max of what the last info of episodes, or a hook, holds"
+    rows += [KeyRow(f"stop.{name}/POLICY", "number", "", meaning) for name, meaning in POLICY_REWARDS.items()]
     return [*rows, *(KeyRow(f"stop.{prefix}NAME", "number", "", own) for prefix in CUSTOM_METRICS)]
 
 
@@ -135,7 +136,7 @@ def file_schema(run: str) -> dict[str, Any]:
             **{name: {"type": "number", "description": known} for name, known in result_names().items()},
             "time_total_s": {"type": ["number", "string"], "description": result_names()["time_total_s"]},
         },
-        "patternProperties": {f"^{prefix}.": {"type": "number"} for prefix in CUSTOM_METRICS},
+        "patternProperties": {f"^{prefix}.": {"type": "number"} for prefix in OPEN_NAMES},
         "additionalProperties": False,
     }
     experiment["properties"]["env"] = config["properties"]["env"]

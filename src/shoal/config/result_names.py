@@ -80,6 +80,9 @@ POLICY_REWARDS = {
 }
 """What stands beside episode_reward_mean where an environment has several agents, by the name of each policy."""
 
+OPEN_NAMES = (*CUSTOM_METRICS, *(f"{place}{each}/" for place in ("", "evaluation/") for each in POLICY_REWARDS))
+"""What names of the user's choice follow: those of metrics, and those of policies."""
+
 
 def result_names() -> dict[str, str]:
     """Every result with its meaning: those of all runs, what the learners report, and those of evaluations."""
@@ -92,8 +95,7 @@ def result_names() -> dict[str, str]:
 
 def is_result_name(name: str) -> bool:
     """Whether a result can have this name; metrics of the user's own are not known before the run."""
-    of_policies = tuple(f"{place}{each}/" for place in ("", "evaluation/") for each in POLICY_REWARDS)
-    own = name.startswith((*CUSTOM_METRICS, *of_policies)) and not name.endswith("/")
+    own = name.startswith(OPEN_NAMES) and not name.endswith("/")
     place, _, rest = name.partition("/")
     if place == "learner" and rest.count("/") == 1:  # of one of several policies
         name = f"learner/{rest.partition('/')[2]}"

@@ -48,7 +48,6 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "evaluation": "its keys belong directly in config: evaluation_interval, evaluation_duration",
         "multi_agent": "config.multiagent",
         "policy_mapping_fn": "config.multiagent.policy_mapping",
-        "policies_to_train": "config.multiagent.policies_to_train",
         "environment": "config.env",
         "env_name": "config.env",
         "env_id": "config.env",

@@ -302,7 +302,7 @@ class RayWorkers:
         except self._ray.exceptions.RayError:
             log.warning("a fragment was lost with its node")
             return []
-        width = self._config.envs_per_worker
+        width = batch.valid.shape[1]
         columns = np.arange((fragment.slot.index - 1) * width, fragment.slot.index * width)
         summary = self._joined([fragment], 0, 0.0)
         version = fragment.summary.weights_version

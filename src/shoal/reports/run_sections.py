@@ -29,6 +29,7 @@ from shoal.reports.reported_runs import NOT_SET, SEED, ReportedRun, RunGroup
 from shoal.reports.run_verdict import TIMERS, TimeShares, time_shares
 from shoal.runs.incidents import FILE as INCIDENTS_FILE
 from shoal.runs.incidents import read_incidents
+from shoal.runs.trust import MARK
 from shoal.version import __version__
 
 MOST_ROWS = 500
@@ -312,7 +313,7 @@ def configuration(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
 def _settings(run: ReportedRun, has_seed: bool) -> dict[str, Any]:
     from shoal.runs.resuming import by_dotted_key
 
-    found = by_dotted_key(run.tree, ("search_path", "results_dir", "name", *(() if has_seed else (SEED,))))
+    found = by_dotted_key(run.tree, (MARK, "search_path", "results_dir", "name", *(() if has_seed else (SEED,))))
     return {key.removeprefix("config."): value for key, value in found.items()}
 
 

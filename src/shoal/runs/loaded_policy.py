@@ -57,6 +57,8 @@ def policy_of(
     """
     experiment, user_code = experiment_of(checkpoint.experiment_tree, trust)
     if experiment.config.policy:
+        if policy_id is not None:
+            raise ConfigError(f"policy_id: {checkpoint.path} has one policy; leave policy_id out (got {policy_id!r})")
         read: Callable[[Checkpoint, bool], Policy] = load(experiment.config.policy)
         with understood(checkpoint.path):
             return read(checkpoint, trust)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.config.result_names import COUNTERS, CUSTOM_METRICS
+from shoal.config.result_names import COUNTERS, OPEN_NAMES
 from shoal.config.vocabulary import nearest
 from shoal.data.number_text import number_text
 from shoal.data.results import flat, numbers
@@ -25,9 +25,10 @@ def stop_reason(result: Mapping[str, Any], stop: Mapping[str, float]) -> str | N
 
 def missing_metric(name: str, result: Mapping[str, Any]) -> str | None:
     """Why nothing will come of waiting for a metric of the user's own, if episodes ended and none had it."""
-    prefix = next((prefix for prefix in CUSTOM_METRICS if name.startswith(prefix)), None)
+    prefix = next((prefix for prefix in OPEN_NAMES if name.startswith(prefix)), None)
     values = flat(result)
-    if prefix is None or name in values or not values.get(prefix.replace("custom_metrics/", "episodes_this_iter")):
+    episodes = "evaluation/episodes_this_iter" if name.startswith("evaluation/") else "episodes_this_iter"
+    if prefix is None or name in values or not values.get(episodes):
         return None
     own = [other for other in values if other.startswith(prefix)]
     near = nearest(name, own)

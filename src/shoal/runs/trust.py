@@ -113,6 +113,8 @@ def code_named(experiment: Experiment) -> list[tuple[str, str]]:
         "evaluation_config": config.evaluation_config.env_config,
         "randomize": config.randomize.model_dump(),
         "record_env": config.record_env,
+        "input": getattr(config, "input", None),
+        "output": config.output,
         "rllib_config": getattr(config, "rllib_config", None),  # which may name classes, and files to read
     }
     found += [(key, f"{key} {_odd(value)!r}") for key, value in given.items() if not _is_plain(value)]

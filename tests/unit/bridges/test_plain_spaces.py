@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from shoal.bridges.plain_spaces import PlainForm
-from shoal.bridges.runner_envs import CrashReporter, Desk, RunnerEnv, RunnerPlan
+from shoal.bridges.runner_envs import CrashReporter, RunnerDesk, RunnerEnv, RunnerPlan
 from shoal.config.experiment import algorithm_config
 from shoal.config.rllib import RLlibConfig
 from shoal.envs.making import maker_of
@@ -94,7 +94,7 @@ class Answers:
     """Stands for the desk's actor: the call is made at once."""
 
     def __init__(self) -> None:
-        self.desk = Desk(b"")
+        self.desk = RunnerDesk(b"")
         self.tell = self
 
     def remote(self, *told: Any) -> None:
@@ -122,7 +122,7 @@ class Counting(gym.Env[Any, Any]):
         return self.count, 1.0, how == "terminated" and self.count == 3, how == "truncated" and self.count == 3, {}
 
 
-def runner(**keys: Any) -> tuple[RunnerEnv, Desk]:
+def runner(**keys: Any) -> tuple[RunnerEnv, RunnerDesk]:
     config = algorithm_config("rllib:PPO", {"env": Counting, **keys})
     assert isinstance(config, RLlibConfig)
     answers = Answers()
