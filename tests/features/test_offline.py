@@ -276,6 +276,15 @@ def test_the_command_line_ends_with_2_and_a_sentence(
     assert not list(tmp_path.glob("runs/*/*"))
 
 
+def test_several_agents_are_not_written_down(tmp_path: Path) -> None:
+    pytest.importorskip("pettingzoo")
+    from agent_envs import Corridor
+
+    with pytest.raises(ConfigError, match="steps of several agents are not written down"):
+        shoal.PPO(env=Corridor, config={"output": str(tmp_path / "steps"), "train_batch_size": 64})
+    assert not (tmp_path / "steps").exists()
+
+
 @pytest.fixture(scope="module")
 def _ray(ray_session: None) -> Iterator[None]:
     return ray_session

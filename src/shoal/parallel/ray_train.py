@@ -68,7 +68,7 @@ class TrainJob:
     first_rows: Sequence[int]  # how many steps come before each piece
 
 
-class Desk:
+class OrderDesk:
     """Where orders and answers lie, by their numbers; an actor."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class RayTrainLearner:
         self._known: Array | None = None  # the weights that the processes have; None: they have none
         self._number = 0
         self._folder = tempfile.TemporaryDirectory(prefix="shoal-train-", ignore_cleanup_errors=True)
-        self._desk: Any = self._ray.remote(num_cpus=0, max_concurrency=1000)(Desk).remote()
+        self._desk: Any = self._ray.remote(num_cpus=0, max_concurrency=1000)(OrderDesk).remote()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(job, pieces), name="ray-train", daemon=True)
         self._thread.start()
