@@ -280,7 +280,7 @@ def test_several_agents_are_not_written_down(tmp_path: Path) -> None:
     pytest.importorskip("pettingzoo")
     from agent_envs import Corridor
 
-    with pytest.raises(ConfigError, match="steps of several agents are not written down"):
+    with pytest.raises(ConfigError, match="the steps of several agents are not written yet"):
         shoal.PPO(env=Corridor, config={"output": str(tmp_path / "steps"), "train_batch_size": 64})
     assert not (tmp_path / "steps").exists()
 

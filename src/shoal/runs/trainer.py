@@ -442,8 +442,6 @@ class Trainer(metaclass=TrainerType):
         if self.config.output is None:
             return None
         try:
-            if self.workers.config.multiagent.num_agents:
-                raise ConfigError("config.output: steps of several agents are not written down; leave it out")
             output = start_output(self.config.output, self.get_policy(), self.env_maker.source, self.algorithm)
         except BaseException:
             self.stop()
