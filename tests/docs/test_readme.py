@@ -133,8 +133,10 @@ def test_make_and_pip_lines_name_what_there_is() -> None:
 def test_links_lead_somewhere(document: str) -> None:
     path = ROOT / document
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
-    dead = [link for link in links if "://" not in link and not (path.parent / link).exists()]
-    assert not dead
+    pages = re.findall(r'"(\w+)": \w+_page\(\)', (ROOT / "docs" / "reference_pages.py").read_text())
+    written = {ROOT / "docs" / "reference" / f"{name}.md" for name in pages}  # when the site is made
+    places = [(path.parent / link).resolve() for link in links if "://" not in link]
+    assert not [place for place in places if not place.exists() and place not in written]
 
 
 def test_the_tree_of_rooms_is_the_tree_of_folders() -> None:
