@@ -63,6 +63,7 @@ def shortened(command: str) -> str:
     return command
 
 
+@pytest.mark.slow
 def test_every_shoal_command_ends_well(desk: Desk) -> None:
     """In README's order, since some go on from what others leave."""
     commands = typed("shoal")

@@ -322,7 +322,7 @@ REFUSED = {
     "tasks of a vector": (
         "vector",
         {"env_task_fn": f"{FILE}:one_more"},
-        "a native vector environment resets by itself",
+        "a native vector environment, or one of several agents, has no tasks",
     ),
     "draws for a vector": ("vector", {"randomize": {"options": WIND}}, "config.randomize: a native vector environment"),
     "hooks of a vector": ("vector", {"callbacks": f"{FILE}:Moves"}, "so on_episode_end cannot be called"),

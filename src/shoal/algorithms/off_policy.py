@@ -14,7 +14,7 @@ import numpy as np
 from shoal.algorithms.held_out import MOST, HeldOut
 from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.off_policy import OffPolicyConfig
-from shoal.data.batch import Batch, SampleSummary, Step
+from shoal.data.batch import Batch, Sample, SampleSummary, Step
 from shoal.data.replay import (
     DrawnTransitions,
     Priorities,
@@ -129,14 +129,18 @@ class OffPolicyLearner:
         raise NotImplementedError
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
-        """Sample and learn: in turns, or with `sample_async` side by side."""
+        """Rounds of: sample a fragment, remember it, learn from replay; with `sample_async`, all side by side."""
         c = self.config
         done = IterationProgress(timesteps_total)
         with self.guarded():
             if c.fills_the_wait:
                 self._learn_beside(workers, done)
             else:
-                self._learn_in_turns(workers, done)
+                for _ in range(c.rounds_per_iteration):
+                    self.explore(done.timesteps)
+                    self._learn_from_sample(workers.sample(c.fragment_length), done)
+                    if self._is_at_limit(done.timesteps):
+                        break
             check_usable(*done.samples)
         return Step.from_samples(done.samples, self.results(done, timesteps_total), done.learn_time_s)
 
@@ -181,17 +185,12 @@ class OffPolicyLearner:
         self.rewards.set_state(state.part("rewards") if "rewards" in state.values else None)
         self.replay.set_state(state.part("replay"))
 
-    def _learn_in_turns(self, workers: Workers, done: IterationProgress) -> None:
-        """Rounds of: sample a fragment, remember it, learn from replay."""
-        for _ in range(self.config.rounds_per_iteration):
-            self.explore(done.timesteps)
-            sample = workers.sample(self.config.fragment_length)
-            start = perf_counter()
-            self.learn_from(sample.batch, done)
-            done.samples.append(sample.summary)
-            done.learn_time_s += perf_counter() - start
-            if self._is_at_limit(done.timesteps):
-                break
+    def _learn_from_sample(self, sample: Sample, done: IterationProgress) -> None:
+        """Learn from a fragment, and count what that took."""
+        start = perf_counter()
+        self.learn_from(sample.batch, done)
+        done.samples.append(sample.summary)
+        done.learn_time_s += perf_counter() - start
 
     def _learn_beside(self, workers: Workers, done: IterationProgress) -> None:
         """Remember what each worker has when it is finished, and learn while they go on; wait if nothing is due."""

@@ -37,7 +37,7 @@ def _mapping(value: Any) -> dict[str, str] | Callable[[str], str]:
 def _names(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
-    if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+    if not isinstance(value, list | tuple | set) or not all(isinstance(name, str) for name in value):
         raise ValueError("must be a list of names of policies")
     return tuple(value)
 

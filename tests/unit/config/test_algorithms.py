@@ -47,7 +47,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_shoals_own_are_public_and_say_what_is_asked_of_them() -> None:
     assert set(BUILT_IN) <= set(shoal.__all__)
-    for name, kind in ALGORITHMS.items():
+    for name in BUILT_IN:
+        kind = ALGORITHMS[name]
         assert issubclass(kind, AlgorithmConfig)
         assert name_of(kind) == name == getattr(shoal, name).algorithm
         assert ":" in kind.learner

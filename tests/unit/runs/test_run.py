@@ -33,6 +33,7 @@ class Counter:
 
     at: dict[int, Callable[[], None]] = {}
     stopped = 0
+    output = None
 
     def __init__(self, config: Any, search_path: Any = ()) -> None:
         self.config, self.search_path = config, search_path
