@@ -57,9 +57,12 @@ class EpisodeReplay:
         self.entry = entry
         self.config: AlgorithmConfig = experiment.config
         if entry["actions"] is None and entry["steps_since_seed"]:
+            reason = "an episode of more than 20,000 steps"
+            if self.config.multiagent.num_agents:
+                reason = "those of several agents are not"
             raise ConfigError(
-                f"{folder}: the actions that led to incident {entry['number']} were not kept (an episode of more than "
-                "20,000 steps); it cannot be replayed"
+                f"{folder}: the actions that led to incident {entry['number']} were not kept ({reason}); it cannot be "
+                "replayed"
             )
         if reset_seed(self.config.seed, entry["env_index"], entry["seeding"]) != entry["seed"]:
             raise ConfigError(f"{folder}: incident {entry['number']} is of another seed than the run has now")
