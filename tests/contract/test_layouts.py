@@ -64,7 +64,11 @@ def test_any_number_of_workers_learns_the_same(algorithm, env, iterations, toler
 
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [("PPO", "Masked"), ("TRPO", "Masked"), ("PPO", "Offers"), pytest.param("TRPO", "Crowd", marks=pytest.mark.slow)],
+    [
+        ("PPO", "Masked"),
+        ("TRPO", "Masked"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("PPO", "Offers"), ("TRPO", "Crowd"))),
+    ],
 )
 def test_masks_offers_and_crowds_are_the_same_in_any_layout(algorithm, name) -> None:
     env = f"{PROBES}:{name}"

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 MOONSHOT = r'''
@@ -79,6 +81,7 @@ def named(step: str) -> list[str]:
     return re.findall(r"`([^`]+)`", step)
 
 
+@pytest.mark.slow
 def test_the_recipe_for_a_scheduler_is_true(tmp_path: Path) -> None:
     file, table, stand_ins, golden = recipe("A scheduler")
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))

@@ -57,7 +57,7 @@ def test_updates_follow_the_intensity_however_workers_come(start_trainer, caplog
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize(("run", "name"), [("DQN", "Walk"), ("SAC", "WalkInBox")])
+@pytest.mark.parametrize(("run", "name"), [("DQN", "Walk"), pytest.param("SAC", "WalkInBox", marks=pytest.mark.slow)])
 def test_auto_learns_at_least_as_often_and_tells_how_it_judges(start_trainer, tmp_path, run, name) -> None:
     config = {**CONFIG, "training_intensity": "auto"}
     trainer = start_trainer(run, f"{PROBES}:{name}", config)

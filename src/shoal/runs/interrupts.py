@@ -84,7 +84,10 @@ class Interrupts:
             if self.signal is not None:
                 raise Interrupted
             yield
-        except Interrupted:
+        except (
+            Interrupted,
+            GeneratorExit,
+        ):  # the latter: the signal met a line of contextlib, and nobody waits
             raise
         except BaseException as error:
             if self.signal is None:
