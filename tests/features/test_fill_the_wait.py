@@ -57,12 +57,14 @@ def test_updates_follow_the_intensity_however_workers_come(start_trainer, caplog
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize(("run", "name"), [("DQN", "Walk"), pytest.param("SAC", "WalkInBox", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("run", "name"), [("DQN", "SlowWalk"), pytest.param("SAC", "SlowWalkInBox", marks=pytest.mark.slow)]
+)
 def test_auto_learns_at_least_as_often_and_tells_how_it_judges(start_trainer, tmp_path, run, name) -> None:
-    config = {**CONFIG, "training_intensity": "auto"}
+    config = {**CONFIG, "training_intensity": "auto", "learning_starts": 100}
     trainer = start_trainer(run, f"{PROBES}:{name}", config)
     least = trainer.config.least_intensity
-    for _ in range(8):
+    for _ in range(5):
         result = trainer.train()
     assert result["learner"]["training_intensity"] > 0.5 * least
     assert result["learner"]["overfit_ratio"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from time import sleep
 
 import gymnasium as gym
 import numpy as np
@@ -45,6 +46,18 @@ class Walk(gym.Env):
 
 
 class WalkInBox(Walk):
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+class SlowWalk(Walk):
+    """A simulator that leaves a learner time."""
+
+    def step(self, action):
+        sleep(0.04)
+        return super().step(action)
+
+
+class SlowWalkInBox(SlowWalk):
     action_space = spaces.Box(-1, 1, (2,), np.float32)
 
 
