@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 SEARCHERS := .venv/.searchers
 RLLIB := .venvs/rllib-tests
 
-.PHONY: setup train test test-slow test-rllib test-all lint format dist docs bench clean
+.PHONY: setup train test test-slow test-rllib test-long test-all lint format dist docs bench clean
 
 setup: $(STAMP)
 
@@ -22,8 +22,12 @@ test: setup
 
 # What `make test` leaves out: the rest of the cluster's tests, every searcher, the longer trainings.
 test-slow: $(SEARCHERS)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --durations 20
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow and not long' --durations 20
 	$(MAKE) test-rllib
+
+# What is too long for every change.
+test-long: $(SEARCHERS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long --durations 20
 
 # RLlib pins gymnasium, so its tests have an environment of their own; where that cannot be made, they are left out.
 test-rllib: $(RLLIB)/.installed
@@ -37,7 +41,7 @@ $(RLLIB)/.installed: tests/rllib/requirements.txt
 		|| echo "RLlib cannot be installed here: its tests are left out"
 	touch $@
 
-test-all: test test-slow
+test-all: test test-slow test-long
 
 # What the searchers of sweeps need, and EnvPool, which is large; one that cannot be installed is told, and its tests skip.
 $(SEARCHERS): $(STAMP)

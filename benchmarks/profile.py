@@ -3,8 +3,8 @@
 CartPole and Pendulum, simulators that wait 5 ms and 100 ms a step, and one that waits 5 ms and ten times as long in 5 %
 of its steps; in one process, with 1, 2 and 4 workers, and with environments in processes of their own. A prediction is
 made from some seconds of measuring right before its run, because machines change with the hour; both are medians over
-the repeats, which go through all layouts by turns. A pair counts if a process that computes got the same share of a
-core before the run and after it; where none is so, all count, and the row says so.
+the repeats, which go through all layouts by turns. A pair counts if the machine computed as fast before the prediction,
+before the run and after it, for virtual machines have neighbours; where none is so, all count, and the row says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CASES = ("CartPole", "Pendulum", "5 ms", "100 ms", "uneven")
 LAYOUTS = ((0, False), (0, True), (1, False), (2, False), (4, False), (2, True))
 SECONDS = 4.0
 LEAST_S = 4.0  # of a run, after its first iteration
-STEADY = 0.2  # how much the share of a core that a process gets may change during a pair
+STEADY = 1.15  # how many times as fast as at another moment of a pair the machine may be
 
 Found = dict[str, Any]
 
@@ -40,15 +40,15 @@ def measure(cases: tuple[str, ...], repeat: int, seconds: float, least_s: float)
             answer = ask("shoal", "pair", "profile", **arguments, seconds=seconds, least_s=least_s).answer
             found.append({**arguments, "repeat": repeat, **answer})
             ratio = answer["predicted"] / answer["real"] - 1
-            shares = " to ".join(f"{share:.0%}" for share in answer["core_share"])
-            text = f"  {case}, {label(workers, is_isolated)}: {ratio:+.0%} ({shares} of a core for a process)"
+            speeds = ", ".join(f"{value / answer['speeds'][0]:.2f}" for value in answer["speeds"])
+            text = f"  {case}, {label(workers, is_isolated)}: {ratio:+.0%} (speed of the machine: {speeds})"
             console.print(text, style="dim")
     return found
 
 
-def is_steady(before: float, after: float) -> bool:
-    """Whether the machine was as busy after a run as before it."""
-    return abs(after / before - 1) < STEADY
+def is_steady(speeds: list[float]) -> bool:
+    """Whether the machine was as fast at all moments of a pair."""
+    return max(speeds) / min(speeds) < STEADY
 
 
 def summary(found: list[Found]) -> list[Found]:
@@ -58,7 +58,7 @@ def summary(found: list[Found]) -> list[Found]:
         for workers, is_isolated in LAYOUTS:
             key = case, workers, is_isolated
             pairs = [each for each in found if (each["case"], each["num_workers"], each["is_isolated"]) == key]
-            steady = [each for each in pairs if is_steady(*each["core_share"])]
+            steady = [each for each in pairs if is_steady(each["speeds"])]
             counted, pairs = len(steady), steady or pairs
             names = ("predicted", "low", "high", "real")
             medians = {name: statistics.median(each[name] for each in pairs) for name in names}

@@ -31,6 +31,8 @@ PACKAGES = (
     "box2d",
     "mujoco",
     "envpool",
+    "rltools",
+    "mkl",
 )
 
 console = Console()

@@ -34,7 +34,8 @@ autodoc_member_order = "bysource"
 
 html_theme = "furo"
 html_title = f"shoal {release}"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
 html_math_renderer = "mathml"
@@ -44,7 +45,7 @@ OUTSIDE = re.compile(r"\]\(((?:\.\./)+[^)#]+\.md)\)")
 
 
 def link_to_file(app: Any, docname: str, source: list[str]) -> None:  # noqa: ARG001
-    """Links to Markdown files that are no pages of the site (CONTRIBUTING, benchmarks) become links to the files."""
+    """Link Markdown files that are no pages of the site as files, and places in the code to their lines."""
     page = DOCS / f"{docname}.md"
 
     def linked(match: re.Match[str]) -> str:
@@ -52,6 +53,8 @@ def link_to_file(app: Any, docname: str, source: list[str]) -> None:  # noqa: AR
         return match[0] if is_page else f"](path:{match[1]})"
 
     source[0] = OUTSIDE.sub(linked, source[0])
+    to_docs = "../" * docname.count("/")
+    source[0] = reference_pages.PLACE.sub(lambda place: reference_pages.link_to_code(place, to_docs), source[0])
 
 
 def draw_math(translator: Any, node: Any) -> None:

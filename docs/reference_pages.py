@@ -1,11 +1,14 @@
 """Writes the pages of the reference from the code: keys, commands, results, random streams, words, Python.
 
+And the lines of code that other pages name as `file.py`: `Name`, each file on a page of its own.
+
 Nothing is described here: every sentence comes from the docstring, the help or the table that the program itself uses.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,10 +21,11 @@ from shoal.config.reference import KeyRow, config_rows, experiment_rows, space_r
 from shoal.config.vocabulary import FOREIGN, FOREIGN_RESULTS
 from shoal.data.streams import INDICES, Stream
 
+PLACE = re.compile(r"`([\w/]+\.py)`: `([\w.]+)`")
+
 
 def write(folder: Path) -> None:
     """Write all pages; what has not changed keeps its time, so that Sphinx need not read it again."""
-    folder.mkdir(exist_ok=True)
     pages = {
         "settings": settings_page(),
         "experiments": experiments_page(),
@@ -31,6 +35,43 @@ def write(folder: Path) -> None:
         "words": words_page(),
         "python": python_page(),
     }
+    _write_pages(folder, pages)
+    places = (place for page in sorted(folder.parent.glob("*.md")) for place in PLACE.findall(page.read_text()))
+    named: dict[str, set[str]] = {}
+    for file, name in places:
+        named.setdefault(file, set()).add(name)
+    _write_pages(folder / "code", {_slug(file): code_page(file, names) for file, names in named.items()})
+
+
+def link_to_code(match: re.Match[str], to_docs: str) -> str:
+    """A place in the code as a link to its lines, from a page that reaches docs/ by `to_docs`."""
+    file, name = match.groups()
+    return f"[`{file}`: `{name}`]({to_docs}reference/code/{_slug(file)}.md#{_slug(name)})"
+
+
+def code_page(file: str, names: Iterable[str]) -> Iterator[str]:
+    """The lines of the functions and classes of a file that pages name, with their numbers."""
+    yield from (
+        "---",
+        "orphan: true",
+        "---",
+        "",
+        f"# {file}",
+        "",
+        f"Below `src/shoal/`: the lines of `{file}` that other pages name.",
+    )
+    source = (Path(shoal.__file__).parent / file).read_text()
+    for name in sorted(names, key=lambda name: source.find(f" {name.rpartition('.')[2]}(")):
+        yield from ("", f"({_slug(name)})=", f"## {name}", "", f"```{{literalinclude}} ../../../src/shoal/{file}")
+        yield from (":language: python", f":pyobject: {name}", ":lineno-match:", "```")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"\W+", "-", text.lower()).strip("-")
+
+
+def _write_pages(folder: Path, pages: dict[str, Iterator[str]]) -> None:
+    folder.mkdir(exist_ok=True)
     for name, lines in pages.items():
         text = "\n".join(lines) + "\n"
         page = folder / f"{name}.md"

@@ -26,6 +26,16 @@ if "SHOAL_TEST_STATE" not in os.environ:
 
 
 @pytest.fixture(scope="module")
+def compiled_kernels(tmp_path_factory):
+    """Compiled kernels for the module, in a folder that all modules share and that is not the tester's own."""
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("there is no C compiler")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "kernels"))
+        yield
+
+
+@pytest.fixture(scope="module")
 def ray_session(request):
     """One Ray for the module, which trainers find running, with its NUM_CPUS or four."""
     ray = pytest.importorskip("ray")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shoal.models.torch_distributions import TorchDistributionWrapper
     from shoal.models.torch_memory import RecurrentNetwork
     from shoal.models.torch_models import FullyConnectedNetwork, TorchModelV2
-    from shoal.reports.notebook import Results
+    from shoal.reports.notebook import Results, live
     from shoal.runs.loaded_policy import LoadedPolicy as Policy
     from shoal.runs.printing import pretty_print
     from shoal.runs.run import run
@@ -48,6 +48,7 @@ _HOMES = {  # where each name comes from; after a colon, what it is called there
     "run": "runs.run",
     "pretty_print": "runs.printing",
     "Results": "reports.notebook",
+    "live": "reports.notebook",
     "register_env": "envs.registry",
     "EnvContext": "envs.context",
     "Repeated": "envs.repeated",
@@ -105,6 +106,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "dqn",
+    "live",
     "ppo",
     "pretty_print",
     "register_custom_action_dist",

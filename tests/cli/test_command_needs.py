@@ -43,6 +43,7 @@ def refusal(desk: Any) -> Refusal:
     return asked
 
 
+@pytest.mark.slow
 def test_workers_learners_and_evaluation_are_added_up(refusal: Refusal) -> None:
     train = ("shoal", "train", "CartPole-v1", "--num-workers")
     assert refusal(*train, "2") == ""

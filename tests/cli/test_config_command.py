@@ -100,12 +100,13 @@ def test_config_show_pages_on_a_terminal_alone(tmp_path: Path, is_terminal: bool
             ("config", "show", "--run", "PP0"),
             f"Error: run: must be {ANY_ALGORITHM} (got 'PP0'); did you mean PPO?",
         ),
-        (("config", "show", "--json-schema", "lr"), "Error: --json-schema describes whole files; leave KEY out"),
+        (("config", "schema", "--files", "*.yml"), "Error: --files is for --vscode."),
+        (("config", "schema", "--vscode", "-o", "a.json"), "Error: --vscode has its own place for the schema"),
         (("config", "check", "nowhere.yml"), "Error: nowhere.yml: there is no such file"),
         (("confg",), "There is no command 'confg'; did you mean config?"),
         (
             ("fly",),
-            "There is no command 'fly'; there are init, train, tune, resume, evaluate, check, ",
+            "There is no command 'fly'; there are init, train, tune, resume, evaluate, play, ",
         ),
         (("config", "check"), "Missing argument 'FILE'"),
     ],
@@ -137,8 +138,12 @@ def test_config_check_of_a_good_file(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{path}: 2 experiments, no problems\n", "")
 
 
-def test_json_schema_is_json() -> None:
-    assert json.loads(shoal("config", "show", "--json-schema").stdout)["type"] == "object"
+def test_the_schema_is_printed_or_written(tmp_path: Path) -> None:
+    printed = shoal("config", "schema")
+    assert json.loads(printed.stdout)["$schema"] == "http://json-schema.org/draft-07/schema#"
+    done = shoal("config", "schema", "-o", str(tmp_path / "mine.json"))
+    assert done.stdout.endswith("begins with: # yaml-language-server: $schema=mine.json\n")
+    assert (tmp_path / "mine.json").read_text() == printed.stdout
 
 
 def test_debug_shows_the_traceback() -> None:
@@ -164,7 +169,7 @@ def test_completion_completes() -> None:
     env = {**os.environ, "_SHOAL_COMPLETE": "bash_complete", "COMP_WORDS": "shoal config s", "COMP_CWORD": "2"}
     command = [sys.executable, "-m", "shoal.cli.main"]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.stdout == "plain,show\n"
+    assert done.stdout == "plain,schema\nplain,show\n"
 
 
 def test_a_closed_pipe_is_quiet() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "learning-ray"
 
 
 def test_evaluate_prints_a_table_and_writes_json(trained: tuple[Any, Any, Path], tmp_path: Path) -> None:

@@ -184,3 +184,12 @@ def test_help_and_version() -> None:
     assert "  -h, --help " in shown
     assert "shoal train has no commands of its own" in shoal("help", "train", "x").output
     assert shoal("version").output == shoal("-V").output == shoal("--version").output
+
+
+@pytest.mark.parametrize(
+    "typed", ["compare a b --at nan", "play a --fps inf", "watch a --interval nan", "check CartPole-v1 --timeout nan"]
+)
+def test_a_number_is_finite(typed: str) -> None:
+    result = shoal(*typed.split())
+    assert result.exit_code == 2
+    assert "must be a number that is finite" in result.output

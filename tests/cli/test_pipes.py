@@ -164,6 +164,7 @@ def test_what_a_run_leaves(trained: tuple[Any, Any, Path]) -> None:
     _, _, run = trained
     visible = {path.name for path in run.iterdir() if not path.name.startswith((".", "events."))}
     files = {"config.yaml", "experiment.json", "progress.csv", "result.json", "log.txt", "outcome.json", "report.html"}
+    files.add("chain.jsonl")
     assert visible - {path.name for path in run.glob("evaluation_*.json")} == {*files, "checkpoint_000003"}
     assert len(list(run.glob("events.out.tfevents.*"))) == 1
     rows = [json.loads(line) for line in (run / "result.json").read_text().splitlines()]

@@ -6,11 +6,16 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from fake_runs import fake_run
+from gymnasium import spaces
 
 from shoal.cli.main import main
+from shoal.envs.recording import Trajectory
+from shoal.reports.trajectories import read_trajectories
+from shoal.runs.trajectories import write_trajectories
 
 
 def typed(*words: str | Path) -> Result:
@@ -83,3 +88,92 @@ def test_what_is_refused(root: Path, words: list[str], sentence: str) -> None:
     assert done.exit_code == 2
     (line,) = done.output.splitlines()
     assert sentence in line
+
+
+def walks(file: Path, episodes: int, cases: list[str] | None = None) -> Path:
+    """Episodes of 3, 4, ... steps that go to the right and up; what is done is 0, 1, 0, ..."""
+    pytest.importorskip("pyarrow")
+    kept = []
+    for number in range(episodes):
+        obs = [
+            {"at": np.array([step, step * number], np.float32), "eye": np.zeros((9, 9))} for step in range(4 + number)
+        ]
+        steps = 3 + number
+        kept.append(Trajectory(number, obs, [step % 2 for step in range(steps)], [1.0] * steps, True))
+    space = spaces.Dict({"at": spaces.Box(-99, 99, (2,)), "eye": spaces.Box(0, 1, (9, 9), np.float64)})
+    write_trajectories(file, kept, space, spaces.Discrete(2), cases or [])
+    return file
+
+
+def test_trajectories_are_curves_of_each_variable(tmp_path: Path) -> None:
+    found = read_trajectories(walks(tmp_path / "x.parquet", 2, ["calm", "windy"]))
+    assert found.episodes == ("case calm", "case windy")
+    assert list(found.curves) == ["obs.at[0]", "obs.at[1]", "action", "reward"]
+    assert found.curves["obs.at[1]"][1].y.tolist() == [0, 1, 2, 3, 4]
+    assert found.curves["action"][0].x.tolist() == [0, 1, 2]  # after the last observation nothing is done
+    assert found.left_out == ("obs.eye (81 numbers)",)
+
+
+def test_trajectories_in_files(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = walks(tmp_path / "x.parquet", 3, ["calm", "windy", "storm"])
+    done = typed("--trajectories", file, "-o", tmp_path / "all.svg", "-o", tmp_path / "all.pdf")
+    assert done.exit_code == 0, done.output
+    assert "x.parquet: 3 episodes; left out: obs.eye (81 numbers)" in done.output
+    assert (tmp_path / "all.pdf").read_bytes().startswith(b"%PDF")
+    text = " ".join(ET.fromstring((tmp_path / "all.svg").read_text()).itertext())
+    for word in ("obs.at[0]", "obs.at[1]", "action", "reward", "case storm", "step"):
+        assert word in text
+    done = typed("--trajectories", file, "--paths", "obs.at[0],obs.at[1]", "-o", tmp_path / "paths.svg")
+    assert "3 paths; a dot is where one begins, a cross where it ends" in done.output
+    text = " ".join(ET.fromstring((tmp_path / "paths.svg").read_text()).itertext())
+    assert "obs.at[1]" in text
+    assert "action" not in text
+
+
+def test_many_trajectories_in_the_terminal_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    file = walks(tmp_path / "x.parquet", 12)
+    done = typed("--trajectories", file, "--metric", "obs.at[1]", "--show")
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0] == "obs.at[1]"
+    assert lines[-2] == "  a median"
+    assert "the thick one is their median" in lines[-1]
+    assert any("·" in line and "a" in line for line in lines[1:-4])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--trajectories", "x.parquet", "--metric", "obs.at"], "has no variable 'obs.at'; did you mean obs.at["),
+        (["--trajectories", "x.parquet", "--paths", "action"], "--paths: give two variables, e.g. --paths obs.at[0],"),
+        (["--trajectories", "x.parquet", "--paths", "action,z"], "x.parquet has no variable 'z'"),
+        (["--trajectories", "x.parquet", "slow"], "Use either RUN... or --trajectories (got slow too)."),
+        (["--trajectories", "x.parquet", "--by", "lr"], "--by is for runs; leave it out with --trajectories."),
+        (["--trajectories", "x.parquet", "--paths", "a,b", "--metric", "a"], "Use either --metric or --paths."),
+        (["--trajectories", "none.parquet"], "--trajectories none.parquet: there is no such file"),
+        (
+            ["--trajectories", "table.parquet"],
+            "has no columns episode and step of numbers; give a file of `shoal evaluate",
+        ),
+        (["--trajectories", "words.parquet"], "has no columns episode and step of numbers"),
+        (["--trajectories", "text.parquet"], "text.parquet: cannot be read"),
+        (["--paths", "a,b"], "--paths is for --trajectories FILE.parquet"),
+        ([], "Name a RUN, or a file of --trajectories."),
+    ],
+)
+def test_trajectories_that_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+
+    monkeypatch.chdir(tmp_path)
+    walks(tmp_path / "x.parquet", 2)
+    parquet.write_table(pa.table({"a": [1]}), tmp_path / "table.parquet")
+    parquet.write_table(pa.table({"episode": ["x"], "step": ["a"], "obs": ["q"]}), tmp_path / "words.parquet")
+    (tmp_path / "text.parquet").write_text("no table")
+    done = typed(*words)
+    assert done.exit_code == 2
+    assert sentence in done.output.splitlines()[-1]

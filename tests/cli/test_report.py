@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from fake_runs import fake_run
 
 import shoal
 from shoal.cli.main import main
+from shoal.reports import video_section
 from shoal.runs import run as run_module
 
 SMALL = {"num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
@@ -58,6 +61,67 @@ def test_a_page_of_runs(tmp_path: Path) -> None:
     assert "Cases: cases.csv" in text
     assert "it broke" in text
     assert f'href="x/{two.name}/"' in text
+
+
+def test_a_replay_stands_in_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("av")
+    folder = trained(tmp_path, checkpoint_freq=1)
+    assert "films an episode of it" in (folder / "report.html").read_text()
+    done = typed(folder, "--video")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"replay.mp4: return (\d+), \1 steps, checkpoint_00000\d$", done.output, re.MULTILINE)
+    video = base64.b64encode((folder / "replay.mp4").read_bytes()).decode()
+    text = (folder / "report.html").read_text()
+    assert f'src="data:video/mp4;base64,{video}"' in text
+    assert "media-src data:;" in text
+    monkeypatch.setattr(video_section, "MOST_BYTES", 100)
+    assert typed(folder).exit_code == 0
+    text = (folder / "report.html").read_text()
+    assert "too large to stand in this page" in text
+    assert 'href="replay.mp4"' in text
+    assert "data:video" not in text
+
+
+def test_a_run_that_films_its_evaluations_has_the_last_in_its_report(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    tree = {"env": "CartPole-v1", "name": "x", "results_dir": str(tmp_path), "stop": {"training_iteration": 2}}
+    list(
+        shoal.run({**tree, "config": {**SMALL, "evaluation_interval": 1, "evaluation_duration": 1, "record_env": True}})
+    )
+    (folder,) = (tmp_path / "x").iterdir()
+    text = (folder / "report.html").read_text()
+    last = base64.b64encode((folder / "videos" / "iteration_000002.mp4").read_bytes()).decode()
+    assert f'src="data:video/mp4;base64,{last}"' in text
+    assert 'href="videos/iteration_000001.mp4"' in text
+
+
+def test_what_evaluations_left_in_the_folder_is_shown(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    folder = trained(tmp_path)
+    (tmp_path / "cases.csv").write_text("case,seed\ncalm,1\nwindy,2\n")
+    words = ["evaluate", str(folder), "--cases", str(tmp_path / "cases.csv"), "--trajectories"]
+    done = CliRunner().invoke(main, words, prog_name="shoal")
+    assert done.exit_code == 0, done.output
+    assert typed(folder).exit_code == 0
+    text = (folder / "report.html").read_text()
+    (file,) = folder.glob("evaluation_*.parquet")
+    assert f"Trajectories: {file.name}" in text
+    assert f"Cases: {file.with_suffix('.csv').name}" in text
+    assert '"title":"case windy"' in text
+    file.write_bytes(b"half")
+    assert typed(folder).exit_code == 0  # what cannot be read is left out
+    assert "Trajectories:" not in (folder / "report.html").read_text()
+    refused = typed(folder, "--trajectories", file)
+    assert refused.exit_code == 2
+    assert "cannot be read" in refused.output
+
+
+def test_only_a_few_runs_are_filmed(tmp_path: Path) -> None:
+    for seed in range(5):
+        fake_run(tmp_path, "x", seed)
+    done = typed("x", "--results-dir", tmp_path, "--video", "-o", tmp_path / "r.html")
+    assert done.exit_code == 2
+    assert "--video: films an episode of each run, of at most 4 (got 5); name fewer runs" in done.output
 
 
 @pytest.mark.parametrize(

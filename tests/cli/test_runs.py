@@ -100,6 +100,18 @@ def test_runs_are_deleted_and_moved_by_their_folders_after_a_question(results: P
     again = typed("mv", one("third"), one("third") / "inside", "--yes")
     assert again.exit_code == 2
     assert "inside of the run itself" in again.output
+    nested = typed("mv", one("third"), tmp_path / "archive" / second.name, "--yes")
+    assert (nested.exit_code, one("third").exists()) == (2, True)
+    assert "is a run, and a run inside of another is not found" in nested.output
+    checkpoint = one("third") / "checkpoint_000001"
+    checkpoint.mkdir()
+    for name in ("experiment.json", "manifest.json"):
+        (checkpoint / name).write_text("{}")
+    kept = typed("rm", checkpoint, "--yes")
+    assert (kept.exit_code, checkpoint.exists()) == (2, True)
+    assert "is not the folder of a run" in kept.output
+    twice = typed("rm", one("third"), one("third"), "--yes")
+    assert (twice.exit_code, "Deleted 1 run." in twice.output) == (0, True)
 
 
 def test_nothing_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -45,11 +45,9 @@ def test_ranks_of_mpi_on_one_node(bed: Bed, need: Callable[..., None], mpirun: l
 
 @pytest.mark.parametrize(
     "mpirun",
-    [
-        pytest.param(["mpirun.openmpi", "-np"], id="openmpi"),
-        pytest.param(["mpiexec.hydra", "-n"], id="hydra", marks=pytest.mark.slow),
-    ],
+    [pytest.param(["mpirun.openmpi", "-np"], id="openmpi"), pytest.param(["mpiexec.hydra", "-n"], id="hydra")],
 )
+@pytest.mark.slow
 def test_the_line_of_the_readme_and_its_output_in_a_file(
     bed: Bed, need: Callable[..., None], here: Path, mpirun: list[str]
 ) -> None:

@@ -76,9 +76,8 @@ def test_simulated_pbs_runs_a_launch(bed: Bed, here: Path) -> None:
     wait_until_clean(bed)
 
 
-@pytest.mark.parametrize(
-    "launcher", ["aprun", pytest.param("pals", marks=pytest.mark.slow), pytest.param("jsrun", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["aprun", "pals", "jsrun"])
 def test_simulated_launchers_tell_their_ranks(bed: Bed, need: Callable[..., None], launcher: str) -> None:
     need("mpirun.openmpi")
     become = f"""

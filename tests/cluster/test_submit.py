@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from pathlib import Path
 
 import pytest
-from bed import Bed, Running, wait_until
+from bed import PATH, Bed, Running, wait_until
 from launches import PROBE, READY_S, seen, wait_until_clean
 
 SAVING = "trap 'echo saving; exit 85' TERM USR1; echo on; while :; do sleep 0.1; done"
 
 
+@pytest.mark.slow
 def test_a_job_is_submitted_followed_and_done(slurm: Bed, here: Path) -> None:
     words = ["--nodes", "3", "--walltime", "10m", "--name", "look", "--", *PROBE, str(here / "go")]
     script = slurm.login.run(["shoal", "submit", "--dry-run", *words], cwd=here).out
@@ -77,6 +80,56 @@ def test_a_preamble_runs_in_a_login_shell_and_may_end_the_job(slurm: Bed, here: 
         profile.unlink()
 
 
+CONTAINER = """#!/bin/bash
+# Stands in for Apptainer: it checks the words, and runs the command where no scheduler's program can be started.
+[ "$1" = exec ] || exit 90
+shift
+while [[ $1 = --* ]]; do
+  [ "$1" = --nv ] && shift && continue
+  [ -d "$2" ] || { echo "$1 $2: no such folder" >&2; exit 91; }
+  shift 2
+done
+[ -f "$1" ] || exit 92
+shift
+hostname >>"${0%/*}/hosts"
+export PATH="${0%/*}/inside:$PATH"
+exec "$@"
+"""
+
+
+@pytest.mark.slow
+def test_simulated_a_container_on_every_node_needs_nothing_of_slurm(slurm: Bed, here: Path) -> None:
+    (here / "inside").mkdir()
+    (here / "shoal.sif").touch()
+    programs = {"apptainer": CONTAINER, **dict.fromkeys(("inside/srun", "inside/ssh"), "#!/bin/sh\nexit 99\n")}
+    for name, text in programs.items():
+        (here / name).write_text(text)
+        (here / name).chmod(0o755)
+    keys = "walltime: 10m\nname: boxed\nnodes: 3\noutput: log\ncontainer: shoal.sif\n"
+    path = f"preamble: ['export PATH={here}:{PATH}']\n"
+    (here / "job.yml").write_text(f"{keys}{path}command: [{', '.join(PROBE)}, {here / 'go'}]\n")
+    job = _job(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
+    log = here / "log"
+    wait_until(lambda: log.exists() and seen(log.read_text()), READY_S, "the command runs")
+    assert seen(log.read_text())[0]["nodes"] == ["n1", "n2", "n3"]
+    assert sorted((here / "hosts").read_text().split()) == ["n1", "n2", "n3"]
+    (here / "go").touch()
+    wait_until(lambda: "JobState=COMPLETED" in _shown(slurm, job), 60, "the job ends with its command")
+    wait_until_clean(slurm)
+
+    save = f"{keys}{path}command: [sh, -c, {json.dumps(SAVING)}]\n"
+    (here / "job.yml").write_text(save)
+    log.unlink()
+    job = _job(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
+    wait_until(lambda: log.exists() and "on\n" in log.read_text(), READY_S, "the command runs")
+    slurm.login.run(["scancel", "--batch", "--signal=USR1", job])
+    wait_until(lambda: "Restarts=1" in _shown(slurm, job), 60, "what has saved is queued again")
+    assert "saving" in log.read_text()
+    slurm.login.run(["scancel", job])
+    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 60, "it is cancelled while it waits")
+    wait_until_clean(slurm)
+
+
 def _job(submitted: Running) -> str:
     return re.findall(r"Submitted: job (\d+)", submitted.out)[0]
 
@@ -88,3 +141,43 @@ def _shown(slurm: Bed, job: str) -> str:
 def _without_folder(script: str) -> str:
     """The script without the name of the job's folder, in which the time stands."""
     return re.sub(r"look-\d+-\d+(-\d+)?", "FOLDER", script)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_run_that_is_requeued_is_the_run_that_never_stopped(slurm: Bed, here: Path) -> None:
+    train = ["shoal", "train", "CartPole-v1", "--seed", "5", "--quiet", "--set", "report=false"]
+    train += ["--set", "train_batch_size=128", "--set", "num_envs_per_worker=2"]
+    words = ["--nodes", "1", "--walltime", "10m", "--name", "parts", "--output", "log", "--"]
+    parted = [*train, "--results-dir", str(here / "parts"), "--stop", "training_iteration=30000", "--walltime", "30s"]
+    job = _job(slurm.login.run(["shoal", "submit", *words, *parted], cwd=here))
+    wait_until(lambda: "Restarts=1 " in _shown(slurm, job), 2 * READY_S, "it is requeued")
+    # A requeued job waits two minutes by Slurm's own rule, from when the old one is cleaned up.
+    wait_until(lambda: _runs_at_once(slurm, job), READY_S, "it runs again")
+    (run,) = (here / "parts" / "CartPole-v1").iterdir()
+    before = len(_chain(run))
+    wait_until(lambda: len(_chain(run)) > before, READY_S, "it trains again")
+    slurm.login.run(["shoal", "cancel", job])
+    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), READY_S, "it is cancelled")
+    wait_until_clean(slurm)
+    assert (here / "log").read_text().count("Stopped: ") == 2
+    chain = _chain(run)
+    whole = [*train, "--results-dir", str(here / "whole"), "--stop", f"training_iteration={len(chain) - 1}"]
+    slurm.login.run(whole, cwd=here)
+    (straight,) = (here / "whole" / "CartPole-v1").iterdir()
+    assert _chain(straight) == chain
+    slurm.login.run(["shoal", "verify", str(run)], cwd=here)
+
+
+def _runs_at_once(slurm: Bed, job: str) -> bool:
+    """Whether a job runs; if it is to wait, it is told to start now, once: another word would put it off again."""
+    shown = _shown(slurm, job)
+    begins = re.findall(r"StartTime=(\d[\dT:-]+)", shown)
+    if begins and time.mktime(time.strptime(begins[0], "%Y-%m-%dT%H:%M:%S")) > time.time() + 30:
+        slurm.login.popen(["scontrol", "update", f"JobId={job}", "StartTime=now"]).wait()
+    return "JobState=RUNNING" in shown
+
+
+def _chain(run: Path) -> list[str]:
+    """The links of a run; the head tells of the machine, and is the same too."""
+    return (run / "chain.jsonl").read_text().splitlines()

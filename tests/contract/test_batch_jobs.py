@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -71,7 +72,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
         "qdel": '[ "$1" = 41 ] && : >$DESK/state; echo "ada has registered the job 41 for deletion"',
     },
 }
-TOOLS = ("bash", "cat", "cp", "grep", "sed", "sleep", "touch")
+TOOLS = ("bash", "cat", "cp", "grep", "mkdir", "sed", "sleep", "touch")
 JOB_IDS = {"pbs": "41.pbs01"}  # 41 elsewhere
 SHOAL = f"""#!{sys.executable}
 import os, signal, sys
@@ -324,6 +325,41 @@ def test_simulated_a_saved_job_is_requeued_at_most_so_often(desk: Desk) -> None:
         assert "not requeued" in (desk.work / "ppo-41.log").read_text()
     if desk.scheduler == "slurm":
         assert desk.read("requeued").splitlines()[0] == "requeue 41"
+
+
+RUNTIME = """#!/bin/bash
+echo "$*" >>$DESK/contained
+until [[ $1 = *.sif ]]; do shift; done
+shift
+exec "$@"
+"""
+EVERYWHERE = """#!/bin/bash
+[ "$1" = --version ] && { echo "HYDRA build details:"; exit; }
+echo "${0##*/} $*" >>$DESK/started
+until [[ $1 = */apptainer ]]; do shift; done
+exec "$@"
+"""
+
+
+def test_simulated_a_container_runs_on_every_node(desk: Desk) -> None:
+    programs = {"apptainer": RUNTIME, **dict.fromkeys(("srun", "mpiexec", "aprun"), EVERYWHERE)}
+    for name, body in programs.items():
+        (desk.folder / "bin" / name).write_text(body)
+        (desk.folder / "bin" / name).chmod(0o700)
+    path = [f"PATH={desk.folder}/bin:$PATH"]  # a login shell may have another
+    script = desk.script(container="/images/a.sif", nodes=3, command=["shoal", "train", "a b"], preamble=path)
+    assert desk.run(script, ENDS_WITH="3").returncode == 3
+    assert desk.read("launched").startswith(f"launch --job-dir {desk.folder}/nodes-41 ")
+    assert desk.read("launched").endswith("-- shoal train a b\n")
+    assert desk.read("contained").startswith(
+        f"exec --pwd {desk.work} --bind {desk.work} --bind {desk.folder} /images/a.sif"
+    )
+    assert "--num-ranks 3" in desk.read("launched")
+    assert re.match(r"srun --nodes=3 --ntasks=3 |mpiexec -n 3 --ppn 1 |aprun -n 3 -N 1 ", desk.read("started"))
+    with desk.running(script) as (shell, _):
+        shell.send_signal(signal.SIGTERM)
+        assert shell.wait() == 7
+    assert desk.read("heard") == "SIGTERM\n"
 
 
 def test_simulated_without_requeue_the_code_is_the_commands(desk: Desk) -> None:

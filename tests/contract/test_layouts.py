@@ -11,12 +11,12 @@ import shoal
 
 PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 NUM_ENVS = 8
-ALGORITHMS = ["PPO", "TRPO"]
+ALGORITHMS = ["PPO", pytest.param("TRPO", marks=pytest.mark.slow)]
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = pytest.mark.usefixtures("compiled_kernels", "ray_session")
 
 
-def trained(algorithm: str, env: str, iterations: int, num_workers: int) -> tuple[list, np.ndarray, dict]:
+def trained(algorithm: str, env: str, iterations: int, num_workers: int, **changes) -> tuple[list, np.ndarray, dict]:
     """The trajectories of some iterations, the weights after them, and the filter."""
     config = {
         "num_workers": num_workers,
@@ -24,6 +24,7 @@ def trained(algorithm: str, env: str, iterations: int, num_workers: int) -> tupl
         "train_batch_size": 1024,
         "observation_filter": "MeanStdFilter",
         "seed": 11,
+        **changes,
     }
     if num_workers:
         config["num_cpus_per_worker"] = 0.5
@@ -60,6 +61,13 @@ def test_any_number_of_workers_learns_the_same(algorithm, env, iterations, toler
         np.testing.assert_allclose(other_weights / scale, weights / scale, rtol=0, atol=tolerance)
         for name, wanted in seen.items():
             np.testing.assert_allclose(other_seen[name], wanted, rtol=tolerance)
+
+
+def test_the_compiled_kernel_gives_the_same_bits() -> None:
+    trajectories, weights, _ = trained("PPO", "Pendulum-v1", 2, 0, kernel="compiled")
+    others, other_weights, _ = trained("PPO", "Pendulum-v1", 2, 2, kernel="compiled")
+    np.testing.assert_equal(others, trajectories)
+    np.testing.assert_array_equal(other_weights, weights)
 
 
 @pytest.mark.parametrize(

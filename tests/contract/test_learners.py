@@ -14,7 +14,7 @@ import shoal
 PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 NUM_ENVS = 4
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = pytest.mark.usefixtures("compiled_kernels", "ray_session")
 NUM_CPUS = 8
 
 
@@ -41,8 +41,15 @@ def learned(iterations: int, *layout, **changes) -> tuple[np.ndarray, dict]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"name": "WalkInBox", "kl_coeff": 0.2, "sample_async": True}, {"name": "FailingNowAndThen"}, {"run": "TRPO"}],
-    ids=["plain", "penalty, ahead", "failing", "TRPO"],
+    [
+        pytest.param({}, id="plain"),
+        pytest.param(
+            {"name": "WalkInBox", "kl_coeff": 0.2, "sample_async": True}, id="penalty, ahead", marks=pytest.mark.slow
+        ),
+        pytest.param({"name": "FailingNowAndThen"}, id="failing", marks=pytest.mark.slow),
+        pytest.param({"run": "TRPO"}, id="TRPO"),
+        pytest.param({"kernel": "compiled"}, id="compiled", marks=pytest.mark.slow),
+    ],
 )
 def test_two_learners_learn_what_one_learns(changes) -> None:
     one, told = learned(5, 2, 1, **changes)

@@ -32,6 +32,7 @@ def objective(config: dict[str, Any]) -> None:
     shoal.tune.report(score=-((math.log10(config["lr"]) + 3) ** 2) - (config["x"] - 0.5) ** 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in SEARCHERS if name != "bohb"])
 def test_a_searcher_runs_a_function_to_the_end(name: str, tmp_path: Path) -> None:
     needs(SEARCHERS[name])

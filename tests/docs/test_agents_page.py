@@ -53,6 +53,7 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tic_tac_toe_is_never_lost_against_random_moves(tmp_path: Path) -> None:
     printed = run([sys.executable, "tic_tac_toe.py"], tmp_path)

@@ -14,6 +14,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOAL = [sys.executable, "-m", "shoal"]
+SEEDS = ("theta", "eagle", "learning-ray", "trpo")
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(command: list[str], folder: Path, timeout: float = 240) -> str:
     """What the command prints; it must end well."""
-    home = folder.parent / "home"
+    home = next(parent for parent in (folder, *folder.parents) if parent.name == "examples").parent / "home"
     home.mkdir(exist_ok=True)
     environment = {**os.environ, "HOME": str(home)}
     done = subprocess.run(
@@ -34,39 +35,56 @@ def run(command: list[str], folder: Path, timeout: float = 240) -> str:
     return done.stdout
 
 
-def test_readme_names_every_example() -> None:
-    readme = (EXAMPLES / "README.md").read_text()
-    files = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".yml")}
-    assert set(re.findall(r"\]\(([\w.]+)\)", readme)) == files
+@pytest.mark.parametrize("name", [".", *SEEDS])
+def test_readmes_name_every_file(name: str) -> None:
+    readme = (EXAMPLES / name / "README.md").read_text()
+    files = {path.name for path in (EXAMPLES / name).iterdir() if path.suffix not in (".md", "")}
+    linked = set(re.findall(r"\]\(([\w.]+)\)", readme))
+    told = set(re.findall(r"[\w.]+\.(?:py|yml|csv|sh|ipynb)", readme))
+    assert linked - {"README.md"} <= files
+    assert files <= told
+    if name == ".":
+        assert {*re.findall(r"\]\(([\w-]+)/(?:README.md)?\)", readme)} == {
+            path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"
+        }
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_readmes_show_the_command_of_the_seed_beside_ours(name: str) -> None:
+    rows = (EXAMPLES / name / "README.md").read_text().partition("| there | here |\n|---|---|\n")[2].splitlines()
+    pairs = [row.strip("|").split(" | ") for row in rows[: rows.index("")]]
+    assert len(pairs) >= 6
+    assert all(len(pair) == 2 and "`" in pair[1] for pair in pairs)
 
 
 def test_custom_yml_trains_and_its_checkpoint_is_evaluated(folder: Path) -> None:
-    run([*SHOAL, "train", "-f", "custom.yml"], folder)
+    notes = folder / "learning-ray"
+    run([*SHOAL, "train", "-f", "custom.yml"], notes)
     (run_folder,) = (folder.parent / "home" / "shoal_results" / "custom_env").glob("DQN_custom_env.CustomEnv_*")
     checkpoints = sorted(path.name for path in run_folder.glob("checkpoint_*"))
     assert checkpoints == [f"checkpoint_{n:06}" for n in range(1, 11)]
     names = ["--run", "DQN", "--env", "custom_env.CustomEnv", "--steps", "200"]
-    run([*SHOAL, "evaluate", str(run_folder / checkpoints[-1]), *names], folder)
+    run([*SHOAL, "evaluate", str(run_folder / checkpoints[-1]), *names], notes)
     (evaluation,) = run_folder.glob("evaluation_*.json")
     assert json.loads(evaluation.read_text())["timesteps_this_iter"] == 200
 
 
-def test_ratio_env_trains_by_its_file_name(folder: Path) -> None:
-    run([*SHOAL, "train", "ratio_env.py:RatioEnv", "--stop", "timesteps_total=20000"], folder)
+def test_the_ratio_trains(folder: Path) -> None:
+    run([*SHOAL, "train", "-f", "ratio.yml", "--stop", "timesteps_total=8192"], folder / "theta")
 
 
 @pytest.mark.slow
 def test_train_ppo_leaves_a_checkpoint(folder: Path) -> None:
     pytest.importorskip("torch")
-    printed = run([sys.executable, "train_ppo.py"], folder)
-    checkpoint = (folder / "rl_checkpoint").read_text()
+    printed = run([sys.executable, "train_ppo.py"], folder / "theta")
+    checkpoint = (folder / "theta" / "rl_checkpoint").read_text()
     assert f"Final checkpoint saved at {checkpoint}" in printed
     assert (Path(checkpoint) / "manifest.json").exists()
     assert "training_iteration: 10" in printed
 
 
 def test_curriculum_rises_by_one_every_thousand_steps(folder: Path) -> None:
-    printed = run([sys.executable, "curriculum.py"], folder)
+    printed = run([sys.executable, "curriculum.py"], folder / "learning-ray")
     assert [int(n) for n in re.findall(r"Current difficulty: (\d+)", printed)] == [1, 2, 3, 4]
     assert re.search(r"^5\d\d\d steps, task 4 return", printed, re.MULTILINE)
 
@@ -79,17 +97,18 @@ def test_the_maze_is_learned_in_stages(folder: Path) -> None:
     assert last["stages_passed"] == 14
 
 
+@pytest.mark.slow
 def test_learning_ray_goes_through_the_whole_api(folder: Path) -> None:
-    printed = run([sys.executable, "learning_ray.py"], folder)
+    printed = run([sys.executable, "learning_ray.py"], folder / "learning-ray")
     assert "training_iteration: 10" in printed
-    assert re.search(r"\{'obs1': [012], 'obs2': [012]\}", printed)
+    assert re.search(r"\{'obs1': [0-6], 'obs2': [0-6]\}", printed)
     assert "4 workers have" in printed
 
 
 @pytest.mark.slow
 def test_parametric_actions_are_learned_by_both_models(folder: Path) -> None:
     pytest.importorskip("torch")
-    printed = run([sys.executable, "parametric_actions.py"], folder)
+    printed = run([sys.executable, "parametric_actions.py"], folder / "learning-ray")
     rewards = re.findall(r"^(built-in|custom) model: (\S+) -> (\S+) per day$", printed, re.MULTILINE)
     assert [name for name, _, _ in rewards] == ["built-in", "custom"]
     assert all(float(last) > float(first) + 3 for _, first, last in rewards)
@@ -98,7 +117,7 @@ def test_parametric_actions_are_learned_by_both_models(folder: Path) -> None:
 @pytest.mark.slow
 def test_memory_yml_learns_to_repeat(folder: Path) -> None:
     pytest.importorskip("torch")
-    run([*SHOAL, "train", "-f", "memory.yml"], folder)
+    run([*SHOAL, "train", "-f", "memory.yml"], folder / "learning-ray")
     (run_folder,) = (folder.parent / "home" / "shoal_results" / "repeat_after_me").iterdir()
     last = json.loads((run_folder / "result.json").read_text().splitlines()[-1])
     assert last["episode_reward_mean"] >= 50
@@ -114,7 +133,7 @@ def test_sweep_yml_searches_and_trains_the_best_for_longer(folder: Path) -> None
 
 @pytest.mark.slow
 def test_training_function_tries_every_combination(folder: Path) -> None:
-    printed = run([sys.executable, "training_function.py"], folder)
+    printed = run([sys.executable, "training_function.py"], folder / "learning-ray")
     assert printed.splitlines()[0] == "{'x': 0, 'y': 0}"
     (trials,) = (folder.parent / "home" / "shoal_results" / "training_function").glob("sweep_*/trials")
     assert len(list(trials.iterdir())) == 25

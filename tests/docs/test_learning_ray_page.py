@@ -43,7 +43,7 @@ def table(title: str) -> dict[str, str]:
 
 def test_the_commands_run(tmp_path: Path) -> None:
     for name in ("custom.yml", "custom_env.py"):
-        shutil.copy(ROOT / "examples" / name, tmp_path)
+        shutil.copy(ROOT / "examples" / "learning-ray" / name, tmp_path)
     train, evaluate = (shlex.split(line) for line in re.findall(r"^ {4}shoal (.*)$", PAGE, re.MULTILINE))
     run([sys.executable, "-m", "shoal", *train], tmp_path)
     (folder,) = (tmp_path / "shoal_results" / "custom_env").glob("DQN_custom_env.CustomEnv_*")

@@ -48,6 +48,7 @@ def test_the_oscillator_in_c_comes_to_rest(tmp_path: Path) -> None:
     assert best_return("./oscillator", folder, 16) > -6  # without control: -18
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gfortran") is None, reason="there is no Fortran compiler")
 def test_the_rod_in_fortran_is_heated(tmp_path: Path) -> None:
     folder = built("fortran", tmp_path)
@@ -78,6 +79,7 @@ def test_the_tank_in_octave_is_filled(tmp_path: Path) -> None:
     assert best_return("octave-cli --quiet tank.m", tmp_path / "octave", 14) > -5  # at random: about -11
 
 
+@pytest.mark.slow
 def test_the_thermostat_trains_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SIMULATORS / "python")
     words = ["python3 thermostat.py", "--protocol", "lines", "--stop", "timesteps_total=2000"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import json
 import re
 import shlex
 import sys
@@ -13,28 +13,33 @@ from desks import Desk
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+OVERVIEW = (ROOT / "docs" / "overview.md").read_text()
+INSTALL = (ROOT / "docs" / "start" / "install.md").read_text()
+MEASURED = (ROOT / "docs" / "measured.md").read_text()
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
-    for where in (".", "docs", "docs/seeds", "examples", "benchmarks")
-    for path in (ROOT / where).glob("*.md")
+    for pattern in ("*.md", "docs/*.md", "docs/*/*.md", "examples/*.md", "examples/*/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+    if path.parent.name != "reference"
 )
 MOST_STEPS = 3000
 FURTHER_STEPS = 6000
 
 
-def fenced(language: str, text: str = README) -> list[str]:
+def fenced(language: str, text: str) -> list[str]:
     """The code blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def typed(program: str) -> list[str]:
-    """What README's indented lines type, without their comments."""
-    prose = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+def typed(program: str, text: str) -> list[str]:
+    """What the indented lines of a document type, without their comments."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return [re.split(r" +# ", line)[0].strip() for line in re.findall(rf"^ {{4}}({program} .*)$", prose, re.MULTILINE)]
 
 
-ENVIRONMENT, PROGRAM = fenced("python")
-(YAML,) = fenced("yaml")
+(ENVIRONMENT,) = fenced("python", README)
+(PROGRAM,) = fenced("python", OVERVIEW)
+(YAML,) = fenced("yaml", OVERVIEW)
 
 
 @pytest.fixture
@@ -54,6 +59,8 @@ def shortened(command: str) -> str:
     words = shlex.split(command)
     if words[1] == "resume":
         return re.sub(r"timesteps_total=\d+", f"timesteps_total={FURTHER_STEPS}", command)
+    if words[1] == "submit":
+        return command.replace("shoal submit", "shoal submit --scheduler slurm --dry-run")
     if words[1] == "tune":
         return f"{command} --num-samples 2 --stop timesteps_total={FURTHER_STEPS}"
     if words[1] == "train" and "--dry-run" not in words:
@@ -65,10 +72,12 @@ def shortened(command: str) -> str:
 
 @pytest.mark.slow
 def test_every_shoal_command_ends_well(desk: Desk) -> None:
-    """In README's order, since some go on from what others leave."""
-    commands = typed("shoal")
+    """Those of README and of the overview, in their order, since some go on from what others leave."""
+    commands = typed("shoal", README + OVERVIEW)
     assert {shlex.split(command)[1] for command in commands} == {
+        "check",
         "train",
+        "submit",
         "tune",
         "envs",
         "evaluate",
@@ -82,7 +91,9 @@ def test_every_shoal_command_ends_well(desk: Desk) -> None:
     for command in commands:
         short = re.sub(r"\bRUN\b", shlex.quote(run), shortened(command))
         printed = desk.run(["bash", "-c", short])
-        if "--dry-run" in command:
+        if shlex.split(command)[1] == "submit":
+            assert "#SBATCH --nodes=3\n" in printed
+        elif "--dry-run" in command:
             assert printed.startswith("first:\n")
         elif shlex.split(command)[1] == "tune":
             assert "Finished: 2 trials have ended" in printed
@@ -113,7 +124,7 @@ def test_the_program_runs(desk: Desk) -> None:
 
 
 def test_the_loop_over_results_runs(desk: Desk) -> None:
-    (loop,) = re.findall(r"`(for result in shoal\.run\(.*?\))`", README)
+    (loop,) = re.findall(r"`(for result in shoal\.run\(.*?\))`", OVERVIEW)
     short = loop.replace("50000", str(MOST_STEPS))
     assert short != loop
     printed = desk.run([sys.executable, "-c", f"import shoal\n{short}: print(result['timesteps_total'])"])
@@ -122,12 +133,36 @@ def test_the_loop_over_results_runs(desk: Desk) -> None:
 
 def test_make_and_pip_lines_name_what_there_is() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = [command.split()[1] for command in typed("make")]
+    named = [command.split()[1] for command in typed("make", README)]
     assert named
     assert set(named) <= targets
-    extras = importlib.metadata.metadata("shoal-rl").get_all("Provides-Extra")
-    assert extras is not None
-    assert set(re.findall(r"\[(\w+)\]", " ".join(typed("pip")))) <= set(extras)
+    table = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = ", table, re.MULTILINE)) - {"dev"}
+    told = set(re.findall(r"\[(\w+)\]", " ".join(typed("pip", README) + typed("pip", INSTALL))))
+    assert told == extras
+
+
+def test_readme_is_two_screens_and_its_figures_are_those_of_the_page() -> None:
+    assert len(README.splitlines()) <= 110
+    rows = [row for row in README.splitlines() if ".json](" in row]
+    assert len(rows) >= 8
+    assert all(row.replace("](benchmarks/", "](../benchmarks/") in MEASURED.splitlines() for row in rows)
+
+
+def test_figures_of_the_fastest_row_are_those_that_are_kept() -> None:
+    rates = json.loads((ROOT / "benchmarks" / "results" / "throughput.json").read_text())["results"]["rates"]
+    medians = {name: rate["overall"]["median"] for name, rate in rates.items()}
+    ours, sb3, rllib = (
+        max(value for name, value in medians.items() if name.startswith(who)) for who in ("shoal", "SB3", "RLlib")
+    )
+    row = f"| {ours:,.0f} | {sb3:,.0f} ({ours / sb3:.1f}x) | {rllib:,.0f} ({ours / rllib:.1f}x) |"
+    assert row in README
+
+
+def test_the_pictures_are_small() -> None:
+    pictures = re.findall(r"!\[.*\]\((\S+)\)", README)
+    assert len(pictures) == 2
+    assert all((ROOT / picture).stat().st_size < 150_000 for picture in pictures)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -49,8 +49,10 @@ def test_all_commands_are_there() -> None:
 
 def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    checked = f"{program}\nassert again == results and results._repr_html_()"
+    kept, drawn = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    checked = (
+        f"{kept}\nassert again == results and results._repr_html_()\n{drawn}\nassert result['timesteps_total'] >= 4000"
+    )
     done = subprocess.run(
         [sys.executable, "-c", checked], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )

@@ -22,7 +22,7 @@ from shoal.version import __version__
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text() for path in (ROOT / "docs" / "seeds").glob("*.md") if path.name != "README.md"}
-EXAMPLES = ("custom.yml", "custom_env.py", "train_ppo.py")
+EXAMPLES = ("learning-ray/custom.yml", "learning-ray/custom_env.py", "theta/train_ppo.py")
 LAUNCHERS = ("mpirun", "aprun", "srun")
 HEADER = "| there | here | what changed, and why |\n|---|---|---|\n"
 
@@ -197,6 +197,7 @@ def test_installing_lines_name_extras_that_there_are(command: str) -> None:
     assert set(re.findall(r"\[(\w+)\]", command)) <= set(extras)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "ec2"])
 def test_the_python_of_a_page_runs(page: str, ray_variables: dict[str, str], desk: Path) -> None:
     if page == "theta":
@@ -211,6 +212,7 @@ def test_the_python_of_a_page_runs(page: str, ray_variables: dict[str, str], des
         assert re.search(r"^total +\d+", printed, re.MULTILINE | re.IGNORECASE), "the summary is printed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", of("python"))
 def test_scripts_of_the_pages_run(command: str, ray_variables: dict[str, str], desk: Path) -> None:
     run_python(shlex.split(command)[1:], desk, ray_variables)

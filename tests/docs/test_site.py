@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SHOAL = str(Path(sys.executable).with_name("shoal"))
 NAMED = re.compile(r"`([\w/]+\.py)`: `([\w.]+)`")
-PAGES = [(DOCS / page).read_text() for page in ("ppo_trpo_dqn.md", "appo.md", "tour.md")]
+PAGES = [page.read_text() for page in DOCS.glob("*.md")]
+EQUATIONS = ("ppo_trpo_dqn", "appo", "sac", "evolution", "offline")
 PLACES = sorted({found for page in PAGES for found in NAMED.findall(page)})
 
 
@@ -64,6 +65,32 @@ def test_the_code_that_pages_point_at_is_there(file: str, name: str) -> None:
     for part in name.split("."):
         (found,) = (node for node in nodes if getattr(node, "name", None) == part)
         nodes = getattr(found, "body", [])
+
+
+@pytest.mark.parametrize("page", EQUATIONS)
+def test_every_algorithm_has_equations_and_the_code_that_does_them(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text()
+    assert text.count("$") >= 4 or "| equation | where |" in text
+    assert len(NAMED.findall(text)) >= 5
+
+
+@pytest.mark.slow
+def test_places_in_the_code_are_links_to_their_lines(site: Path) -> None:
+    linked = set()
+    for page in [*EQUATIONS, "tour"]:
+        for file, anchor in re.findall(
+            r'href="(reference/code/[\w-]+\.html)#([\w-]+)"', (site / f"{page}.html").read_text()
+        ):
+            assert f'id="{anchor}"' in (site / file).read_text()
+            linked.add((file, anchor))
+    assert len(linked) >= 40
+    shown = (site / "reference" / "code" / "data-returns-py.html").read_text()
+    first = next(
+        n
+        for n, line in enumerate((ROOT / "src/shoal/data/returns.py").read_text().splitlines(), 1)
+        if line.startswith("def gae(")
+    )
+    assert re.search(rf'<span class="linenos">\s*{first}</span>', shown), "lines have their own numbers"
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:

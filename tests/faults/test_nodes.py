@@ -53,7 +53,8 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("num_learners", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_learners", [1, 2])
 def test_a_lost_node_costs_its_fragments(num_learners) -> None:
     variables = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="n-") as folder:

@@ -237,7 +237,7 @@ def test_a_failure_tells_what_was_drawn(trainer_of, caplog) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_hooks_are_called_where_they_belong(trainer_of, tmp_path, num_workers) -> None:
     trainer = trainer_of("Failing", num_workers, callbacks=f"{FILE}:Moves")
     result = trainer.train()

@@ -129,7 +129,9 @@ def test_a_native_vector_environment_trains(trainer_of) -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("name", ["Walk", pytest.param("Masked", marks=pytest.mark.slow), "Offers"])
+@pytest.mark.parametrize(
+    "name", ["Walk", pytest.param("Masked", marks=pytest.mark.slow), pytest.param("Offers", marks=pytest.mark.slow)]
+)
 def test_two_workers_sample_and_learn_the_same(trainer_of, name) -> None:
     changes = {**VARIANTS["priorities and filter"], "exploration_config": {"type": "PerWorkerEpsilonGreedy"}}
     alone, shared = trainer_of(name, **changes), trainer_of(name, **changes, num_workers=2, num_envs_per_worker=2)

@@ -169,6 +169,7 @@ def test_cases_that_all_fail_are_an_error_that_leaves_their_results(run, tmp_pat
         (["--output", "x.csv"], "--output is for the results of --cases"),
         (["--video", "x.mp4", "--num-workers", "1"], "A video is made in one process"),
         (["--video", "x.avi"], "a video's name must end in .mp4 or .gif"),
+        (["--gif", "x.mp4"], "x.mp4: a video's name must end in .gif"),
         (["--trajectories", "x.csv"], "must end in .parquet"),
         (["--trajectories", "no/such/folder/x.parquet"], "there is no folder"),
         (["--trajectories", "/proc/x.parquet"], "/proc cannot be written"),
@@ -241,18 +242,20 @@ def test_trajectories_of_composite_spaces_have_a_column_for_each_leaf(tmp_path) 
     assert truncated[-2:] == [True, None]
 
 
-@pytest.mark.parametrize("name", ["out.mp4", "out.gif"])
-def test_a_video_shows_every_episode(run, tmp_path, name) -> None:
+def test_a_video_and_a_gif_show_every_episode(run, tmp_path) -> None:
     av = pytest.importorskip("av")
-    done = typed("evaluate", str(run), "--episodes", "3", "--video", str(tmp_path / name))
+    files = [tmp_path / "out.gif", tmp_path / "out.mp4"]
+    done = typed("evaluate", str(run), "--episodes", "3", "--gif", str(files[0]), "--video", str(files[1]))
     assert done.exit_code == 0, done.output
     report = json.loads(max(run.glob("evaluation_*.json"), key=lambda path: path.stat().st_mtime_ns).read_text())
-    with av.open(str(tmp_path / name)) as video:
-        frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
-    assert len(frames) == sum(length + 1 for length in report["episode_lengths"])
-    assert frames[0].shape == (32, 64, 3)
-    assert len({frame.tobytes() for frame in frames}) > 3
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    for file in files:
+        with av.open(str(file)) as video:
+            frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+        assert len(frames) == sum(length + 1 for length in report["episode_lengths"])
+        assert frames[0].shape == (32, 64, 3)
+        assert len({frame.tobytes() for frame in frames}) > 3
+        assert f"video in {file}" in done.output
+    assert sorted(tmp_path.iterdir()) == files
 
 
 def test_a_video_of_cases(run, tmp_path) -> None:

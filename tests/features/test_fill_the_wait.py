@@ -57,9 +57,8 @@ def test_updates_follow_the_intensity_however_workers_come(start_trainer, caplog
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize(
-    ("run", "name"), [("DQN", "SlowWalk"), pytest.param("SAC", "SlowWalkInBox", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("run", "name"), [("DQN", "SlowWalk"), ("SAC", "SlowWalkInBox")])
 def test_auto_learns_at_least_as_often_and_tells_how_it_judges(start_trainer, tmp_path, run, name) -> None:
     config = {**CONFIG, "training_intensity": "auto", "learning_starts": 100}
     trainer = start_trainer(run, f"{PROBES}:{name}", config)

@@ -96,6 +96,7 @@ def test_a_side_that_is_bright_is_learned() -> None:
         assert trainer.evaluate(episodes=10)["episode_reward_mean"] > 9
 
 
+@pytest.mark.slow
 def test_processes_of_their_own_change_nothing() -> None:
     weights = []
     for isolation in ("none", "process"):

@@ -65,7 +65,7 @@ def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
     ("memory", "run", "layouts"),
     [
         pytest.param("lstm", "PPO", [(2, 1), (2, 2)], marks=pytest.mark.slow),
-        ("lstm", "TRPO", [(2, 2)]),
+        pytest.param("lstm", "TRPO", [(2, 2)], marks=pytest.mark.slow),
         pytest.param("lstm", "PPO", [(1, 1)], marks=pytest.mark.slow),
         pytest.param("attention", "PPO", [(2, 2)], marks=pytest.mark.slow),
         pytest.param("custom", "PPO", [(2, 1)], marks=pytest.mark.slow),

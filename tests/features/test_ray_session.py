@@ -133,6 +133,7 @@ def test_one_after_another_in_a_program_that_had_a_ray_of_its_own_before(short_f
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_users_own_ray_is_used_and_left_running(short_folder) -> None:
     done = run(
         """
@@ -201,6 +202,7 @@ def test_a_ray_that_cannot_start_is_two_lines_and_its_logs(short_folder) -> None
     assert not list(Path(short_folder).glob("shl-*")), "the token is not kept"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_busy_machine_is_no_reason_not_to_start(short_folder) -> None:
     count = 12 * (os.cpu_count() or 1)

@@ -204,12 +204,13 @@ def trained(trainer: shoal.Trainer, iterations: int) -> tuple[list[Any], np.ndar
     ("memory", "run", "name"),
     [
         ("lstm", "PPO", "Course"),
-        pytest.param("lstm", "TRPO", "Offering", marks=pytest.mark.slow),
-        pytest.param("lstm", "TRPO", "Course", marks=pytest.mark.slow),
-        pytest.param("attention", "PPO", "Course", marks=pytest.mark.slow),
-        pytest.param("lstm", "PPO", "Crowded", marks=pytest.mark.slow),
+        ("lstm", "TRPO", "Offering"),
+        ("lstm", "TRPO", "Course"),
+        ("attention", "PPO", "Course"),
+        ("lstm", "PPO", "Crowded"),
     ],
 )
+@pytest.mark.slow
 def test_memory_behind_masks_is_the_same_in_any_layout(trainer_of, memory, run, name) -> None:
     pytest.importorskip("torch")
     trajectories, weights = trained(trainer_of(name, run, **with_memory(memory)), 2)

@@ -314,6 +314,7 @@ def test_hyperband_pauses_trials_that_go_on_where_they_were(sweep) -> None:
         assert len(told) == record.last_result["training_iteration"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_population_follows_a_best_learning_rate_that_changes(sweep) -> None:
     iterations = 16

@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 
-RATIO = f"{Path(__file__).parents[2] / 'examples' / 'ratio_env.py'}:RatioEnv"
+RATIO = f"{Path(__file__).parents[2] / 'examples' / 'theta' / 'ratio_env.py'}:RatioEnv"
 
 
 def reaches(env: Any, goal: float, timesteps: int, algorithm: str = "PPO", **settings: Any) -> bool:

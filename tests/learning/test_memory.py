@@ -87,7 +87,7 @@ def reached(env: Any, algorithm: str, model: dict[str, Any], iterations: int, go
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_repeat_after_me_is_learned_with_memory(memory: str) -> None:
-    """With an LSTM, `examples/memory.yml` learns it in the tests that every change must pass."""
+    """With an LSTM, `examples/learning-ray/memory.yml` learns it in the tests that every change must pass."""
     model = {**MEMORIES[memory], "max_seq_len": 10, "vf_share_layers": True}
     assert reached(RepeatAfterMe, "PPO", model, 60, goal=26) >= 26  # of 28
 

@@ -19,7 +19,12 @@ ROOT = Path(shoal.__file__).parents[2]
 PUBLIC: dict[str, ModuleType] = {"shoal": shoal, "shoal.tune": shoal.tune}
 DOCUMENTS = [
     *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
-    *(path for where in ("docs", "docs/seeds", "examples") for path in sorted((ROOT / where).glob("*.*"))),
+    *(
+        path
+        for where in ("docs", "docs/seeds", "docs/start", "examples", "examples/theta", "examples/learning-ray")
+        for path in sorted((ROOT / where).glob("*.*"))
+        if path.suffix != ".png"
+    ),
 ]
 OPTIONAL = {"torch"}  # without which some names cannot be had
 NO_NAMES = {
@@ -27,8 +32,11 @@ NO_NAMES = {
     "A2C": "is what the recipe for an algorithm makes",
     "config.a2c": "is what the recipe for an algorithm makes",
     "schedulers": "is a group of entry points",
+    "loggers": "is a group of entry points",
     "progress": "is a logger",
     "f90": "is a file in Fortran",
+    "sif": "is an image of Apptainer",
+    "def": "is the recipe of that image",
 }
 """What documents write after `shoal.` that nobody can import."""
 

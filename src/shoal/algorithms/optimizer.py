@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 
 import numpy as np
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.state import State
+from shoal.models.compiled_mlp import kernel_of
+from shoal.models.kernel import AdamStruct, Kernel, address, check_close, checking
 from shoal.models.network import Array, Network
 from shoal.parallel.group import Alone, Group
 
@@ -34,6 +37,9 @@ class Optimizer:
             self._of_values = network.value_params.astype(np.float32)
         self.grad_clip = config.grad_clip
         self.adam = Adam(len(network.params), config.optimizer.betas, config.optimizer.eps)
+        self._kernel = kernel_of(network)  # None: NumPy
+        if self._kernel is not None:
+            check_adam(self._kernel)
         self.refused = 0  # gradients that were not finite, since `guarded` was last entered
         self.lr = 0.0  # of the last step
 
@@ -50,6 +56,8 @@ class Optimizer:
         """Sum the learners' gradients `[P]` and step; returns the norm before clipping, or None if it was refused."""
         self.lr = lr
         gradient = self.group.sum(gradient)
+        if self._kernel is not None:
+            return self._compiled_step(self._kernel, gradient, lr)
         norm = sqrt(np.dot(gradient, gradient))
         if not isfinite(norm):
             self.refused += 1
@@ -57,6 +65,14 @@ class Optimizer:
         if self.grad_clip is not None and norm > self.grad_clip:
             self._clip(gradient, norm, self.grad_clip)
         self.adam.step(self.network.params, gradient, lr)
+        self.network.sync()
+        return norm
+
+    def _compiled_step(self, kernel: Kernel, gradient: Array, lr: float) -> float | None:
+        norm = self.adam.compiled_step(kernel, self.network.params, gradient, lr, self.grad_clip, self._of_values)
+        if norm is None:
+            self.refused += 1
+            return None
         self.network.sync()
         return norm
 
@@ -131,6 +147,30 @@ class Adam:
         room *= lr / (1 - beta1**self.steps)
         params -= room
 
+    def compiled_step(
+        self,
+        kernel: Kernel,
+        params: Array,
+        gradient: Array,
+        lr: float,
+        grad_clip: float | None,
+        of_values: Array | None,
+    ) -> float | None:
+        """The same in the compiled kernel, with the clipping before it: see `Optimizer.step`, also for the answer."""
+        beta1, beta2 = self.betas
+        steps = self.steps + 1
+        longest = inf if grad_clip is None else grad_clip
+        v_scale, rate = 1 / sqrt(1 - beta2**steps), lr / (1 - beta1**steps)
+        struct = AdamStruct(beta1, beta2, self.eps, longest, v_scale, rate)
+        gradient = np.ascontiguousarray(gradient, np.float32)
+        arrays = address(params), address(gradient), address(self.m), address(self.v)
+        values_at = None if of_values is None else address(of_values)
+        norm: float = kernel.adam(ctypes.addressof(struct), len(params), *arrays, values_at)
+        if not isfinite(norm):
+            return None
+        self.steps = steps
+        return norm
+
     def get_state(self) -> State:
         """Moments and step count."""
         return State.of(steps=self.steps, m=self.m.copy(), v=self.v.copy())
@@ -140,3 +180,17 @@ class Adam:
         self.steps = int(state.values["steps"])
         self.m[:] = state.arrays["m"]
         self.v[:] = state.arrays["v"]
+
+
+def check_adam(kernel: Kernel) -> None:
+    """Hold the kernel's steps against NumPy's; a ConfigError refuses a kernel that differs."""
+    rng = np.random.default_rng(0)
+    plain, compiled = Adam(77), Adam(77)
+    expected = rng.normal(0, 1, 77).astype(np.float32)
+    found = expected.copy()
+    for _ in range(3):
+        gradient = rng.normal(0, 1, 77).astype(np.float32)
+        plain.step(expected, gradient, 0.1)
+        compiled.compiled_step(kernel, found, gradient, 0.1, None, None)
+    with checking():
+        check_close("Adam's step", found, expected)

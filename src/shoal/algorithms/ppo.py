@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.algorithms.compiled_ppo import CompiledObjective, CompiledTerms, compiled_objective
 from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
 from shoal.algorithms.on_policy import explained_variance, is_sound, values_and_advantages
@@ -27,6 +28,7 @@ from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.models.distributions import Evaluation
+from shoal.models.kernel import check_close, checking
 from shoal.models.network import Array
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
@@ -42,6 +44,9 @@ class PPOLearner:
         self.rewards = LearnedRewards(config, self.group)
         self.kl_coeff = config.kl_coeff
         self.minibatches = Minibatches(config.seed, config.sgd_minibatch_size, config.shuffle_sequences, policy.window)
+        self._compiled = compiled_objective(policy, config)  # None: NumPy's
+        if self._compiled is not None:
+            self._check_compiled(self._compiled)
 
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample, then learn."""
@@ -115,12 +120,40 @@ class PPOLearner:
         for part, count in epoch:
             size = np.float32(1 / count)
             outputs, values, tape = network.forward(inputs_in(part))
-            terms = self._objective(outputs, values, ordered.part(part), now)
-            d_outputs, d_values = self._gradient(terms, now, size)
+            d_outputs, d_values, terms = self._loss_gradient(outputs, values, ordered.part(part), now, size)
             norm = self.optimizer.step(network.vjp(tape, d_outputs, d_values), now.lr)
             if totals is not None and norm is not None:
                 totals.add(terms, size, norm / self.group.size)
             self.after_minibatch()
+
+    def _loss_gradient(
+        self, outputs: Array, values: Array, steps: BatchSteps, now: Coefficients, size: np.float32
+    ) -> tuple[Array, Array, Terms | CompiledTerms]:
+        """The loss's gradient by the network's outputs and values, and the terms that it is made of."""
+        if self._compiled is not None and not now.kl_coeff:
+            rows = (steps.actions, steps.log_probs, steps.advantages, steps.targets)
+            return self._compiled.gradient(outputs, values, *rows, now.clip_param, now.entropy_coeff, size)
+        terms = self._objective(outputs, values, steps, now)
+        d_outputs, d_values = self._gradient(terms, now, size)
+        return d_outputs, d_values, terms
+
+    def _check_compiled(self, compiled: CompiledObjective) -> None:
+        """Hold the kernel's gradient against the one below, on steps that are drawn."""
+        rng, distribution, rows = np.random.default_rng(0), self.policy.distribution, 45
+        outputs = rng.normal(0, 1, (rows, distribution.num_inputs)).astype(np.float32)
+        values, log_probs, advantages, targets = rng.normal(0, 0.3, (4, rows)).astype(np.float32)
+        actions = distribution.sample(outputs, distribution.noise(rng, rows))
+        log_probs += distribution.evaluate(outputs, actions).log_prob
+        steps = BatchSteps(actions, log_probs, None, advantages, targets)
+        now = Coefficients(lr=1.0, entropy_coeff=0.1, clip_param=0.2, kl_coeff=0.0)
+        size = np.float32(1 / rows)
+        d_outputs, d_values = self._gradient(self._objective(outputs, values, steps, now), now, size)
+        found, found_values, _ = compiled.gradient(
+            outputs, values, actions, log_probs, advantages, targets, now.clip_param, now.entropy_coeff, size
+        )
+        with checking():
+            check_close("PPO's gradient by outputs", found, d_outputs)
+            check_close("PPO's gradient by values", found_values, d_values)
 
     def _objective(self, outputs: Array, values: Array, steps: BatchSteps, now: Coefficients) -> Terms:
         """The terms of the objective for one minibatch, each `[B]`."""
@@ -190,6 +223,19 @@ class Terms(NamedTuple):
     clipped: Array
     value_error: Array
 
+    def sums(self, size: np.float32) -> tuple[Any, ...]:
+        """What policy loss, value loss, entropy, KL and clipped steps add up to, times `size`."""
+        kl = self.now.kl
+        if kl is None:  # Schulman's low-variance estimate of KL(old, new) where the exact one is not needed
+            kl = self.ratio - 1 - self.log_ratio
+        return (
+            -np.minimum(self.surrogate, self.clipped).sum() * size,
+            np.dot(self.value_error, self.value_error) * size,
+            self.now.entropy.sum() * size,
+            kl.sum() * size,
+            np.count_nonzero(self.surrogate > self.clipped) * size,
+        )
+
 
 class BatchSteps(NamedTuple):
     """What the objective asks of a batch beside what the network sees, a row for each step."""
@@ -246,21 +292,10 @@ class EpochStatistics:
         self.count = 0
         self._sums = np.zeros(len(self.NAMES))
 
-    def add(self, terms: Terms, size: np.float32, norm: float) -> None:
+    def add(self, terms: Terms | CompiledTerms, size: np.float32, norm: float) -> None:
         """Count one minibatch."""
-        kl = terms.now.kl
-        if kl is None:  # Schulman's low-variance estimate of KL(old, new) where the exact one is not needed
-            kl = terms.ratio - 1 - terms.log_ratio
         self.count += 1
-        sums = (
-            -np.minimum(terms.surrogate, terms.clipped).sum() * size,
-            np.dot(terms.value_error, terms.value_error) * size,
-            terms.now.entropy.sum() * size,
-            kl.sum() * size,
-            np.count_nonzero(terms.surrogate > terms.clipped) * size,
-            norm,
-        )
-        self._sums += np.array(sums, np.float64)
+        self._sums += np.array((*terms.sums(size), norm), np.float64)
 
     def means(self, group: Group) -> dict[str, float]:
         """The mean of each statistic over the minibatches of all learners."""

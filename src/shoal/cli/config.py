@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.cli.completion import algorithms
+from shoal.cli.editor_settings import EDITOR_FILES, write_editor_settings, write_whole
 from shoal.cli.options import Command
 from shoal.errors import ConfigError
 from shoal.machine.terminal import is_terminal
@@ -27,7 +29,7 @@ INDENT = " " * 6
 
 @click.group()
 def config() -> None:
-    """Show every configuration key, or check a file."""
+    """Show every configuration key, check a file, or tell editors what may stand in one."""
 
 
 @config.command(cls=Command)
@@ -40,20 +42,12 @@ def config() -> None:
     shell_complete=algorithms,
     help="Algorithm whose keys are shown.",
 )
-@click.option("--json-schema", is_flag=True, help="Print the JSON Schema of experiment files, for editors.")
-def show(key: str | None, run: str, json_schema: bool) -> None:
+def show(key: str | None, run: str) -> None:
     """Show every key: type, default, meaning; or only KEY, such as lr, model, stop or scheduler."""
     from shoal.config import reference
     from shoal.config.experiment import algorithm_name
 
     run = algorithm_name(run)
-    if json_schema:
-        if key is not None:
-            raise ConfigError("--json-schema describes whole files; leave KEY out")
-        import json
-
-        click.echo(json.dumps(reference.file_schema(run), indent=2))
-        return
     experiment, sweep, spaces = reference.experiment_rows(), reference.sweep_rows(), reference.space_rows()
     if key is not None:
         own = reference.config_rows(run)
@@ -91,6 +85,39 @@ def check(file: str) -> None:
     counts = [(found.count(word), word) for word in ("experiment", "sweep") if word in found]
     told = " and ".join(f"{count} {word}{'s' * (count > 1)}" for count, word in counts)
     click.echo(f"{file}: {told}, no problems")
+
+
+@config.command(cls=Command)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it to a file.")
+@click.option("--vscode", is_flag=True, help="Write it to .vscode of this folder, with the settings that use it.")
+@click.option(
+    "--files",
+    multiple=True,
+    metavar="GLOB",
+    help=f"Files that --vscode is for; repeatable; default: {', '.join(EDITOR_FILES)}.",
+)
+def schema(output: Path | None, vscode: bool, files: tuple[str, ...]) -> None:
+    """Print the JSON Schema (draft-07) of experiment files: completion and red lines in editors.
+
+    It has the algorithms of installed packages too. YAML files that shoal writes name the schema in their first line;
+    for your own, --vscode tells Visual Studio Code (with its YAML extension), and keeps all other settings.
+    """
+    if vscode and output is not None:
+        raise click.UsageError("--vscode has its own place for the schema; leave -o out.")
+    if files and not vscode:
+        raise click.UsageError("--files is for --vscode.")
+    from shoal.config.algorithms import algorithm_names
+    from shoal.config.schema import schema_text
+    from shoal.config.yaml_files import schema_line
+
+    if vscode:
+        for line in write_editor_settings(Path.cwd(), lambda: schema_text(algorithm_names()), files or EDITOR_FILES):
+            click.echo(line)
+    elif output is None:
+        click.echo(schema_text(algorithm_names()), nl=False)
+    else:
+        write_whole(output, schema_text(algorithm_names()))
+        click.echo(f"Written to {output}; a YAML file beside it begins with: {schema_line(output.name).rstrip()}")
 
 
 def _matching(key: str, own: list[KeyRow], experiment: list[KeyRow], stop: list[KeyRow]) -> list[KeyRow]:

@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +22,15 @@ from shoal.errors import ConfigError, EnvError, ShoalError
 
 if TYPE_CHECKING:
     from shoal.cli.output import GuardedStream
-    from shoal.config.experiment import Experiment
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.cases import Cases
-    from shoal.envs.making import EnvMaker
     from shoal.models.policy import Policy
-    from shoal.runs.evaluation import EvaluationSetup
     from shoal.sampling.evaluation_episodes import EpisodeResults
 
 SHOWN = 10
 FILE = click.Path(path_type=Path)
+IN_RUN = Path("evaluation_DATE.parquet")
+"""What `--trajectories` without a name means."""
 
 
 @click.command(cls=Command)
@@ -46,8 +44,16 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--output", type=FILE, metavar="CSV", help="File for the results of the cases; default: in the run's folder."
 )
-@click.option("--trajectories", type=FILE, metavar="PARQUET", help="File for every observation, action and reward.")
-@click.option("--video", type=FILE, metavar="MP4|GIF", help="File for a video of the episodes, one after another.")
+@click.option(
+    "--trajectories",
+    type=FILE,
+    metavar="[PARQUET]",
+    is_flag=False,
+    flag_value=str(IN_RUN),
+    help="File for every observation, action and reward; without a name, in the run's folder, for its report.",
+)
+@click.option("--video", type=FILE, metavar="MP4", help="File for a video of the episodes, one after another.")
+@click.option("--gif", type=FILE, metavar="GIF", help="The same as a GIF, for pages and slides.")
 @click.option(
     "--num-workers", type=click.IntRange(0), default=0, help="Number of processes that evaluate; 0: only this one."
 )
@@ -76,6 +82,7 @@ def evaluate(
     output: Path | None,
     trajectories: Path | None,
     video: Path | None,
+    gif: Path | None,
     num_workers: int,
     explore: bool,
     seed: int | None,
@@ -94,36 +101,27 @@ def evaluate(
     """
     if sum(given is not None for given in (episodes, steps, cases)) > 1:
         raise click.UsageError("Use only one of --episodes, --steps and --cases.")
-    _check_pairs(cases, output, video, num_workers)
-    _check_files(output, trajectories, video)
+    _check_pairs(cases, output, video or gif, num_workers)
+    _check_files(output, trajectories, video, gif)
     from shoal.cli.output import guard_streams
     from shoal.cli.run_names import found_run
     from shoal.config.experiment import algorithm_name
-    from shoal.envs.making import maker_of, spaces_of
     from shoal.envs.recording import RecordingOptions
-    from shoal.runs.checkpoints import understood
     from shoal.runs.evaluation import start_cases, start_evaluation
     from shoal.runs.folders import env_text
-    from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
-    from shoal.runs.resuming import experiment_to_run
-    from shoal.sampling.evaluation_episodes import check_same_form
+    from shoal.runs.loaded_policy import find_checkpoint, score_of
+    from shoal.runs.trained_agent import trained_agent
 
     streams = guard_streams()
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
-    experiment, user_code = experiment_to_run(checkpoint.experiment_tree, checkpoint.path, trust, env is not None)
-    _check_same("--run", algorithm_name(run_name), experiment.run)
-    experiment = _with_env(experiment, env)
+    agent = trained_agent(checkpoint, trust, env, algorithm_name(run_name))
+    experiment = agent.experiment
     file = _read(cases, experiment.config)
     shown = 1 if file else episodes or steps or experiment.config.evaluation_duration
-    recording = RecordingOptions(trajectories is not None, None if video is None else video.absolute(), shown)
-    maker = maker_of(experiment.config, user_code)
-    policy = policy_of(checkpoint, maker, trust)
-    if experiment.config.learns_offline:
-        check_same_form(policy, *spaces_of(maker, experiment.config.env_config, experiment.config.env_ranks))
+    videos = [one for one in (video, gif) if one is not None]
+    recording = RecordingOptions(trajectories is not None, tuple(map(Path.absolute, videos)), shown)
     with ExitStack() as closing:
-        setup = _setup(experiment.config, maker, policy, num_workers, closing)
-        with understood(checkpoint.path):
-            setup = replace(setup, task=checkpoint.state.values["curriculum"]["task"])
+        setup = agent.setup(closing, num_workers)
         chosen: dict[str, Any] = {"explore": explore or None, "seed": seed, "recording": recording}
         if file is None:
             evaluation = start_evaluation(setup, episodes=episodes, steps=steps, **chosen)
@@ -134,7 +132,6 @@ def evaluate(
     if best:
         score = score_of(checkpoint.experiment_tree)
         click.echo(f"best by {score} {number_text(checkpoint.summary[score.removeprefix('min-')])}")
-    from shoal.reports.labels import counted
     from shoal.runs.case_results import case_rows, summary_of
 
     report = {
@@ -144,32 +141,35 @@ def evaluate(
         **metrics,
     }
     summary, place = summary_of(found), _place(checkpoint.path.parent)
-    if file is None:
-        failures = f", {counted(found.failures, 'failure')}" if found.failures else ""
-        click.echo(
-            f"  {counted(len(found.episodes), 'episode')}, {counted(found.num_steps, 'step')}{failures}\n"
-            f"{table(summary)}"
-        )
-    else:
+    _tell(file, found, table(summary))
+    if file is not None:
         report["cases"], report["failed"] = summary, {str(at + 1): why for at, why in found.failed_cases.items()}
-        click.echo(f"  {counted(len(file.rows), 'case')}, {len(found.failed_cases)} failed")
-        for at, why in list(found.failed_cases.items())[:SHOWN]:
-            click.echo(f"  case {at + 1}: {why}")
-        click.echo(table(summary))
     place.write_text(json.dumps(report, indent=1, default=str) + "\n")
     if file is not None:
         _write_cases(output or place.with_suffix(".csv"), *case_rows(file, found))
     if trajectories is not None:
-        from shoal.runs.trajectories import write_trajectories
-
-        with _written(trajectories):
-            write_trajectories(trajectories, found.trajectories, policy.obs_spec.space, policy.action_spec.space)
-        click.echo(f"trajectories in {trajectories}")
-    if video is not None and not found.video_problem:
-        click.echo(f"video in {video}")
+        own = place.with_suffix(".parquet") if trajectories == IN_RUN else trajectories
+        _write_trajectories(own, file, found, agent.policy)
+    if not found.video_problem:
+        for one in videos:
+            click.echo(f"video in {one}")
     click.echo(f"written to {short_path(place)}")
     _check_printed(streams, place)
     _check_found(file, found)
+
+
+def _tell(file: Cases | None, found: EpisodeResults, numbers: str) -> None:
+    """Print how many episodes or cases there were, which of these failed, and their numbers."""
+    from shoal.reports.labels import counted
+
+    if file is None:
+        failures = f", {counted(found.failures, 'failure')}" if found.failures else ""
+        click.echo(f"  {counted(len(found.episodes), 'episode')}, {counted(found.num_steps, 'step')}{failures}")
+    else:
+        click.echo(f"  {counted(len(file.rows), 'case')}, {len(found.failed_cases)} failed")
+        for at, why in list(found.failed_cases.items())[:SHOWN]:
+            click.echo(f"  case {at + 1}: {why}")
+    click.echo(numbers)
 
 
 def _check_found(file: Cases | None, found: EpisodeResults) -> None:
@@ -185,22 +185,7 @@ def _check_pairs(cases: Path | None, output: Path | None, video: Path | None, nu
     if output is not None and cases is None:
         raise click.UsageError("--output is for the results of --cases; leave it out.")
     if video is not None and num_workers:
-        raise click.UsageError("A video is made in one process; leave --num-workers or --video out.")
-
-
-def _setup(
-    config: AlgorithmConfig, maker: EnvMaker, policy: Policy, num_workers: int, closing: ExitStack
-) -> EvaluationSetup:
-    """The policy with its environment, and no more processes than are asked for here."""
-    from shoal.config.changing import unchecked
-    from shoal.parallel.ray_workers import without_gpu
-    from shoal.parallel.start import start_evaluators
-    from shoal.runs.evaluation import EvaluationSetup
-
-    if num_workers and config.policy:
-        raise ConfigError("--num-workers: a policy of RLlib's is evaluated in this process; leave it out")
-    config = unchecked(without_gpu(config), num_workers=0, num_learners=1, evaluation_num_workers=num_workers)
-    return EvaluationSetup(config, maker, policy, start_evaluators(config, policy, maker.user_code, None, closing))
+        raise click.UsageError("A video is made in one process; leave --num-workers out, or --video and --gif.")
 
 
 def table(summary: dict[str, dict[str, Any]]) -> str:
@@ -218,38 +203,22 @@ def table(summary: dict[str, dict[str, Any]]) -> str:
     )
 
 
-def _with_env(experiment: Experiment, env: str | None) -> Experiment:
-    """The experiment, which must have the environment that is given; one of recorded steps alone gets it."""
-    from shoal.config.experiment import with_settings
-    from shoal.runs.folders import env_text
-
-    if experiment.config.env is not None:
-        _check_same("--env", env, env_text(experiment.config.env))
-        return experiment
-    if env is None:
-        raise ConfigError("env: the agent has learned from recorded steps alone; add --env, e.g. --env CartPole-v1")
-    return with_settings(experiment, {"env": env})
-
-
-def _check_same(flag: str, asked: str | None, stored: str) -> None:
-    # `module.Class` and `module:Class` are two spellings of one thing.
-    if asked is not None and asked.replace(":", ".") != stored.replace(":", "."):
-        raise ConfigError(f"{flag}: the checkpoint has {stored} (got {asked}); leave {flag} out or use {stored}")
-
-
-def _check_files(output: Path | None, trajectories: Path | None, video: Path | None) -> None:
+def _check_files(output: Path | None, trajectories: Path | None, video: Path | None, gif: Path | None) -> None:
     """Refuse what could not be written after hours of episodes."""
     if trajectories is not None:
         from shoal.runs.trajectories import check_trajectories
 
         check_trajectories(trajectories)
-    if video is not None:
+    if video is not None or gif is not None:
         from shoal.envs.video import check_video
 
-        check_video(video)
+        if video is not None:
+            check_video(video)
+        if gif is not None:
+            check_video(gif, [".gif"])
     from shoal.runs.folders import check_writable
 
-    for path in (output, trajectories, video):
+    for path in (output, trajectories, video, gif):
         if path is None:
             continue
         if path.is_dir():
@@ -277,6 +246,16 @@ def _write_cases(path: Path, header: list[str], rows: list[list[Any]]) -> None:
     with _written(path):
         path.write_text(text.getvalue())
     click.echo(f"cases in {path}")
+
+
+def _write_trajectories(path: Path, file: Cases | None, found: EpisodeResults, policy: Policy) -> None:
+    from shoal.runs.case_results import case_names
+    from shoal.runs.trajectories import write_trajectories
+
+    names = [] if file is None else case_names(file, found)
+    with _written(path):
+        write_trajectories(path, found.trajectories, policy.obs_spec.space, policy.action_spec.space, names)
+    click.echo(f"trajectories in {path}")
 
 
 def _place(folder: Path) -> Path:

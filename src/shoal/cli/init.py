@@ -15,6 +15,7 @@ from shoal.errors import ConfigError
 
 TEMPLATES = Path(__file__).with_name("templates")
 ENDING = ".template"  # so that no tool takes a template for code of shoal's own
+SCHEMA = ".shoal/experiments.schema.json"  # which experiment.yml names, so that editors find it wherever the project is
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,10 @@ def init(folder: Path, kind: str) -> None:
 
 def make_project(folder: Path, kind: str) -> list[str]:
     """Write the files of a project into a folder that is new or empty; returns their names."""
+    from shoal.config.yaml_files import SCHEMA as SHIPPED
+
     contents = dict(project_files(KINDS[kind], _project_name(folder)))
+    contents[SCHEMA] = SHIPPED.read_text()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,7 +104,7 @@ class Command(click.Command):
         if not ctx.resilient_parsing:
             _check_pairs(words, ctx)
         try:
-            return super().parse_args(ctx, list(words))
+            rest = super().parse_args(ctx, list(words))
         except click.NoSuchOption as error:
             arguments = [parameter for parameter in self.params if isinstance(parameter, click.Argument)]
             problems = []
@@ -111,6 +112,11 @@ class Command(click.Command):
                 instead = _instead(name, value, known, bool(arguments), ctx.command_path)
                 problems.append(f"There is no option {name}; {instead}")
             raise click.UsageError("\nError: ".join(problems), ctx) from None
+        for parameter in self.params:
+            value = ctx.params.get(parameter.name or "")
+            if isinstance(value, float) and not isfinite(value):
+                raise click.UsageError(f"{parameter.opts[0]} must be a number that is finite (got {value}).", ctx)
+        return rest
 
 
 def _check_pairs(words: list[str], ctx: click.Context) -> None:

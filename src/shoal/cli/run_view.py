@@ -51,6 +51,11 @@ def follow(run: Run, quiet: bool) -> None:
         with _undisturbed():
             _tell_end(run)
             _flush()
+    if run.is_stuck:
+        from shoal.errors import ShoalError
+        from shoal.runs.run import STUCK
+
+        raise ShoalError(STUCK)
     if run.outcome is not None and run.outcome.signal is not None:
         from shoal.machine.signals import exit_code
 

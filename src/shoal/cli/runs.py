@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -49,6 +48,7 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
     """
     import json
 
+    from shoal.reports.run_choice import in_order, matching
     from shoal.reports.run_list import runs_below
     from shoal.runs.folders import DEFAULT_RESULTS, results_root
 
@@ -57,7 +57,7 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
         click.echo(f"There are no runs yet: {short_path(place)} does not exist. Start one: shoal train CartPole-v1")
         return
     found = runs_below(place)
-    chosen = _sorted(_matching(found, where), found, sort)
+    chosen = in_order(matching(found, where), found, sort)
     if as_json:
         for run in chosen:
             click.echo(json.dumps(run.to_json()))
@@ -81,7 +81,7 @@ def remove(paths: tuple[str, ...], yes: bool) -> None:
     from shoal.machine.memory import bytes_text
     from shoal.runs.atomic_files import remove_folder
 
-    found = [_idle_run(path) for path in paths]
+    found = list({run.path: run for run in map(_idle_run, paths)}.values())
     for run in found:
         click.echo(f"{short_path(run.path)}: {run.state}, {bytes_text(run.size)}, {_steps(run)} steps")
     if not yes:
@@ -100,12 +100,17 @@ def move(path: str, folder: str, yes: bool) -> None:
     """Move the folder of a run into FOLDER, after a question; never one that is being written."""
     import shutil
 
+    from shoal.runs.folders import is_run
+
     run = _idle_run(path)
     target = Path(folder).expanduser().absolute() / run.path.name
     if target.exists():
         raise ConfigError(f"{target} exists already; move the run to another folder.")
     if target.is_relative_to(run.path):
         raise ConfigError(f"{target.parent} is inside of the run itself; move it to another folder.")
+    for around in target.parents:
+        if is_run(around):
+            raise ConfigError(f"{around} is a run, and a run inside of another is not found; give another folder.")
     if not yes:
         click.confirm(f"Move {short_path(run.path)} to {short_path(target)}?", abort=True)
     _idle_run(str(run.path))
@@ -120,72 +125,17 @@ def move(path: str, folder: str, yes: bool) -> None:
 def _idle_run(text: str) -> ListedRun:
     """The run that a person means by its folder alone, if nobody writes it: what is deleted must be named exactly."""
     from shoal.reports.run_list import listed
+    from shoal.runs.folders import is_run
     from shoal.runs.lease import check_free
 
     path = Path(text).expanduser().absolute()
     if path.is_symlink():
         raise ConfigError(f"{path} is a link; give the folder that it leads to.")
-    run = listed(path) if path.is_dir() else None
+    run = listed(path) if is_run(path) else None  # a checkpoint has an experiment too
     if run is None:
         raise ConfigError(f"{path} is not the folder of a run; `shoal runs` lists the folders.")
     check_free(path)
     return run
-
-
-def _matching(found: list[ListedRun], where: str | None) -> list[ListedRun]:
-    """The runs for which a condition holds; a run without a name in it does not meet it."""
-    if where is None:
-        return found
-    from shoal.envs.expressions import Expression
-
-    names = _names(found)
-    try:
-        condition = Expression(where, set(names), takes_text=True)
-    except ValueError as error:
-        raise ConfigError(f"--where: {_shortened(str(error), where, names)}") from None
-    nothing = dict.fromkeys(names, float("nan"))
-    return [run for run in found if condition({**nothing, **run.values}) == 1]
-
-
-def _shortened(message: str, where: str, names: list[str]) -> str:
-    """A message without the list of all names, of which there may be hundreds: the near ones are enough."""
-    head, found, _ = message.partition("; there are ")
-    if not found:
-        return message
-    from shoal.config.vocabulary import nearest
-
-    unknown = head.rpartition(" ")[2]
-    near = nearest(unknown, names)
-    hint = f"did you mean {near}?" if near else "`shoal runs --json` shows the names of results"
-    return f"{where!r} has the unknown name {unknown}; {hint}"
-
-
-def _sorted(chosen: list[ListedRun], found: list[ListedRun], sort: str) -> list[ListedRun]:
-    """The runs by a value, highest first, or lowest first with a minus; those without it last."""
-    name, is_rising = (sort[1:], True) if sort.startswith("-") else (sort, False)
-    names = _names(found)
-    if found and name not in names:
-        from shoal.config.vocabulary import nearest
-
-        near = nearest(name, names)
-        hint = f"; did you mean {near}?" if near else ""
-        raise ConfigError(f"--sort: no run has {name!r}{hint}")
-    having = [run for run in chosen if name in run.values]
-    without = [run for run in chosen if name not in run.values]
-    key = _text_key if any(isinstance(run.values[name], str) for run in having) else _number_key
-    return sorted(having, key=lambda run: key(run.values[name]), reverse=not is_rising) + without
-
-
-def _text_key(value: Any) -> Any:
-    return str(value)
-
-
-def _number_key(value: Any) -> Any:
-    return float(value)
-
-
-def _names(found: Iterable[ListedRun]) -> list[str]:
-    return sorted({name for run in found for name in run.values})
 
 
 def _steps(run: ListedRun) -> str:

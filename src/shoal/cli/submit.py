@@ -55,6 +55,8 @@ class ForeignOptions(click.Command):
     "--scheduler", metavar="NAME", help="Scheduler: slurm, lsf, cobalt, pbs or sge; auto: the one of this machine."
 )
 @click.option("--parallel-environment", metavar="NAME", help="Parallel environment; Grid Engine requires it.")
+@click.option("--container", metavar="IMAGE", help="Image that has shoal: a .sif file, docker://..., or a name.")
+@click.option("--container-runtime", metavar="NAME", help="apptainer, podman-hpc or shifter; default: by the image.")
 @click.option("--output", metavar="FILE", help="Log of the job; %j in it is replaced by the job's id.")
 @click.option(
     "--signal-before", metavar="TIME", help="How long before the time limit the command gets a signal to save."
@@ -86,6 +88,7 @@ def submit(file: Path | None, script: Path | None, dry_run: bool, command: tuple
         raise click.UsageError("--dry-run writes no file; leave --script out, or redirect: --dry-run > job.sh")
     job = _job(file, flags, command)
     _check_command(job.command)
+    _check_image(job.container)
     scheduler = find_scheduler(os.environ) if job.scheduler == "auto" else scheduler_called(job.scheduler)
     folder = job_records.folder_for(job.name)
     text = batch_script(job, scheduler, _programs(), folder)
@@ -210,6 +213,14 @@ def _check_command(command: Sequence[str]) -> None:
 
     for doubt in doubts_about(command, os.environ):
         click.echo(f"Warning: the command fails here, but may not on the nodes: {doubt}", err=True)
+
+
+def _check_image(image: str | None) -> None:
+    """Warn of an image that is not here; the nodes may have it."""
+    if image is not None and image.endswith(".sif") and not Path(image).expanduser().exists():
+        click.echo(
+            f"Warning: the image {image} is not here, but may be on the nodes; `apptainer build` makes one", err=True
+        )
 
 
 def _programs() -> Path:

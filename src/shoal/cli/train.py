@@ -23,6 +23,7 @@ from shoal.cli.options import (
     where_option,
     wrap_option,
 )
+from shoal.cli.walltimes import deadline_of, walltime_option
 from shoal.config.algorithms import BUILT_IN
 from shoal.errors import ConfigError
 
@@ -109,7 +110,9 @@ class TrainCommand(Command):
     default=None,
     help="Save a checkpoint when the run ends, which is the default, or not.",
 )
+@walltime_option
 @click.option("--new", is_flag=True, help="Start a new run even if there is one to continue.")
+@click.option("--with-code", is_flag=True, help="Keep a copy of your own code in the run's folder, for reproduction.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved config and stop.")
 @trust_option
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
@@ -134,7 +137,9 @@ def train(
     results_dir: str | None,
     checkpoint_freq: int | None,
     checkpoint_at_end: bool | None,
+    walltime: str | None,
     new: bool,
+    with_code: bool,
     dry_run: bool,
     trust: bool,
     quiet: bool,
@@ -190,8 +195,11 @@ def train(
     from shoal.cli.run_view import follow
     from shoal.runs.run import Run
 
+    deadline = deadline_of(walltime)
     for experiment in experiments:
-        follow(Run.open(experiment, new, user_code), quiet)
+        run = Run.open(experiment, new, user_code)
+        run.keeps_code, run.deadline = with_code, deadline
+        follow(run, quiet)
 
 
 def _show(experiments: Sequence[Experiment]) -> None:
@@ -248,10 +256,17 @@ def _overrides(flags: Mapping[str, Any], sets: Sequence[str]) -> list[tuple[str,
 @stop_option("Stop criteria that replace those of the run; repeatable.")
 @set_option("Change a key that may change during a run, e.g. config.lr=1e-4; repeatable.")
 @where_option()
+@walltime_option
 @trust_option
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
 def resume(
-    run: str, stop: tuple[str, ...], sets: tuple[str, ...], results_dir: str | None, trust: bool, quiet: bool
+    run: str,
+    stop: tuple[str, ...],
+    sets: tuple[str, ...],
+    results_dir: str | None,
+    walltime: str | None,
+    trust: bool,
+    quiet: bool,
 ) -> None:
     """Continue RUN (a folder, or the NAME of an experiment: its newest run) from its newest good checkpoint.
 
@@ -265,7 +280,9 @@ def resume(
     from shoal.cli.run_view import follow
     from shoal.runs.run import Run
 
-    follow(Run.resume(found_run(run, results_dir, is_trained=False), dict(overrides), trust), quiet)
+    resumed = Run.resume(found_run(run, results_dir, is_trained=False), dict(overrides), trust)
+    resumed.deadline = deadline_of(walltime)
+    follow(resumed, quiet)
 
 
 def argument_or_file(argument: str | None, file: Path | None) -> tuple[str | None, Path | None]:

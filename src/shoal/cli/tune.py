@@ -12,11 +12,13 @@ import click
 
 from shoal.cli.options import Command, asked_preset, preset_option, set_option, stop_option, trust_option
 from shoal.cli.train import argument_or_file, check_file, limits
+from shoal.cli.walltimes import deadline_of, walltime_option
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.config.sweep import MethodChoice, Sweep
     from shoal.envs.importing import UserCode
+    from shoal.machine.deadlines import Deadline
     from shoal.reports.records import Event
     from shoal.tune.sweep_run import SweepRun
 
@@ -50,6 +52,7 @@ NUM_EXAMPLES = 3
 @click.option("--resume", "resumed", metavar="NAME|FOLDER", help="Continue a sweep, without its file.")
 @click.option("--dry-run", is_flag=True, help="Print what would be tried, and stop.")
 @trust_option
+@walltime_option
 @click.option("--quiet", is_flag=True, help="Print only the start and the end.")
 @click.option("--ray-address", metavar="HOST:PORT|auto", help="Address of a running Ray cluster for the trials.")
 @click.option("--num-cpus", type=click.IntRange(1), help="Total number of cores to use.")
@@ -72,6 +75,7 @@ def tune(
     resumed: str | None,
     dry_run: bool,
     trust: bool,
+    walltime: str | None,
     quiet: bool,
     ray_address: str | None,
     num_cpus: int | None,
@@ -109,7 +113,7 @@ def tune(
         _use(ray_address)
         from shoal.tune.sweep_run import SweepRun
 
-        follow(SweepRun.resume(resumed, results_dir, num_cpus, trust), quiet)
+        follow(SweepRun.resume(resumed, results_dir, num_cpus, trust), quiet, deadline_of(walltime))
         return
     if file is None:
         raise click.UsageError("There is no sweep to run; type `shoal tune -f FILE`, or `shoal tune --resume NAME`.")
@@ -130,14 +134,16 @@ def tune(
     _use(ray_address)
     from shoal.tune.sweep_run import SweepRun
 
+    deadline = deadline_of(walltime)
     for sweep in sweeps:
-        follow(SweepRun.open(sweep, new, user_code, num_cpus=num_cpus, trust=trust), quiet)
+        follow(SweepRun.open(sweep, new, user_code, num_cpus=num_cpus, trust=trust), quiet, deadline)
 
 
-def follow(run: SweepRun, quiet: bool) -> None:
+def follow(run: SweepRun, quiet: bool, deadline: Deadline | None = None) -> None:
     """Run a sweep before the user's eyes; the process ends here if a signal ended it."""
     from shoal.cli.output import guard_streams, report_lost_streams
     from shoal.cli.tune_view import open_tune_view, tell_end
+    from shoal.runs.walltime import Walltime
 
     streams = guard_streams()
     is_done = run.done is not None
@@ -145,7 +151,7 @@ def follow(run: SweepRun, quiet: bool) -> None:
         click.echo(f"{run.folder} is finished: {run.done}. To start another one, add --new.")
     analysis = None
     try:
-        with open_tune_view(run, quiet or is_done) as view:
+        with open_tune_view(run, quiet or is_done) as view, Walltime(deadline):
 
             def show(event: Event) -> None:
                 view.show(event)

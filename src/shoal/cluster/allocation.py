@@ -9,7 +9,7 @@ from shoal.cluster.scheduler import Environ, HostVariables, Scheduler
 from shoal.cluster.schedulers import all_schedulers, scheduler_called
 from shoal.errors import ClusterError
 
-__all__ = ["Allocation", "Host", "allocation", "job_of"]
+__all__ = ["Allocation", "Host", "allocation", "job_of", "scheduler_of"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,14 @@ def allocation(environ: Environ, scheduler: str | None = None) -> Allocation | N
     raise ClusterError(
         f"This is not a job of {scheduler}: {ways} must be set; run this inside a job, or leave --scheduler out."
     )
+
+
+def scheduler_of(environ: Environ) -> Scheduler | None:
+    """The scheduler that this process is in a job of; None outside of any."""
+    for each in all_schedulers():
+        if _job_id(each, environ) is not None and _variables(each, environ) is not None:
+            return each
+    return None
 
 
 def job_of(environ: Environ) -> str | None:

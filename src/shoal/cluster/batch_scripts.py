@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
+from shoal.cluster.containers import container_lines, container_problems, container_runtime
 from shoal.cluster.job import Job
 from shoal.cluster.scheduler import Scheduler, Script
 from shoal.errors import ConfigError
@@ -14,7 +17,9 @@ MARK = "# Written by `shoal submit`"
 """How a script that may be replaced is known."""
 
 
-def batch_script(job: Job, scheduler: Scheduler, programs: Path, folder: Path) -> str:
+def batch_script(
+    job: Job, scheduler: Scheduler, programs: Path, folder: Path, environ: Mapping[str, str] = os.environ
+) -> str:
     """The script; `programs` has the shoal that writes it, `folder` and the job's id name the folder of its cluster."""
     dialect = scheduler.script
     problems = _problems(job, dialect)
@@ -28,8 +33,8 @@ def batch_script(job: Job, scheduler: Scheduler, programs: Path, folder: Path) -
         _profile(job, scheduler),
         [dialect.opening.replace("@LOG@", log if log.startswith("/") else f"$PWD/{log}")],
         _preamble(job),
-        _environment(job, programs),
-        _launch(job, folder),
+        _environment(job, programs) if job.container is None else _container(job, dialect, folder, environ),
+        _launch(job, folder, dialect),
         _wait(job, scheduler),
         _end(job, scheduler),
     ]
@@ -42,6 +47,9 @@ def _problems(job: Job, dialect: Script) -> list[str]:
     found += [f"{key}: is missing; {where}" for key, where in dialect.needed.items() if getattr(job, key) is None]
     if job.parallel_environment is not None and "parallel_environment" not in dialect.needed:
         found.append("parallel_environment: only Grid Engine has them; leave it out")
+    found += container_problems(job)
+    if job.container is not None and job.nodes > 1 and not dialect.every_node:
+        found.append("container: nobody knows how this scheduler starts one on every node; use nodes: 1")
     if dialect.variables is not None:
         found += [
             f"extra_directives: {line!r} would be lost when the job is requeued; write its variables under variables"
@@ -98,17 +106,39 @@ def _environment(job: Job, programs: Path) -> list[str]:
     return [*lines, "export PATH", *(f"export {name}={shlex.quote(value)}" for name, value in job.variables.items())]
 
 
-def _launch(job: Job, folder: Path) -> list[str]:
+def _container(job: Job, dialect: Script, folder: Path, environ: Mapping[str, str]) -> list[str]:
+    """Which image and folders the container has, and how it is started on every node."""
+    lines = container_lines(job, container_runtime(job, environ), folder.parent)
+    if job.nodes > 1 and dialect.every_node_function:
+        exports = " ".join(f"-x {name}" for name in ("PYTHONNOUSERSITE", *job.variables))
+        function = dialect.every_node_function.replace("@NODES@", str(job.nodes)).replace("@EXPORTS@", exports)
+        lines += ["", function]
+    return lines
+
+
+def _launch(job: Job, folder: Path, dialect: Script) -> list[str]:
     options = f'--job-dir {shlex.quote(str(folder))}-"$job_id"'
     for name in ("min_nodes", "ports", "on_node_loss"):
         if getattr(job, name) is not None:
             options += f" --{name.replace('_', '-')} {getattr(job, name)}"
+    start: list[str] = []
+    if job.container is not None and job.nodes > 1:
+        options += f" --num-ranks {job.nodes}"
+        start.append(dialect.every_node.replace("@NODES@", str(job.nodes)))
+    if job.container is not None:
+        start.append('"${container[@]}"')
+    about = "# `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code."
+    if start:
+        about = (
+            "# A container on every node: `shoal launch` in it starts Ray, the first runs the command, all end with it."
+        )
     return [
-        "# `shoal launch` starts Ray on all nodes, runs the command on the first, and ends with its exit code.",
+        about,
         "# Its process group is its own (set -m): signals of the scheduler reach it through this shell.",
         "set +e -m",
-        f"shoal launch {options} \\",
-        f"  -- {shlex.join(job.command)} </dev/null &",
+        *(f"{words} \\" for words in start),
+        f"{'  ' * bool(start)}shoal launch {options} \\",
+        f"  {'  ' * bool(start)}-- {shlex.join(job.command)} </dev/null &",
         "launch=$!",
     ]
 

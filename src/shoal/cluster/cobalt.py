@@ -18,8 +18,10 @@ from shoal.cluster.scheduler import (
     Scheduler,
     Script,
     Start,
+    WalltimeFacts,
     Words,
     given,
+    length,
     variable_file,
 )
 from shoal.cluster.start_commands import SSH
@@ -64,6 +66,13 @@ def _directives(job: Job) -> list[str]:
     ]
 
 
+def _end(answers: str, now: float) -> float | None:
+    """From the last line below the head, `41  00:29:30`."""
+    words = answers.split()
+    left = length(words[-1]) if words else None
+    return None if left is None else now + left
+
+
 _WHOLE_NODES = "Cobalt allocates whole nodes; leave it out"
 
 COBALT = Scheduler(
@@ -75,6 +84,11 @@ COBALT = Scheduler(
         HostVariables(("COBALT_PARTNAME",), _hosts_of_location),
     ),
     starts=(Start("aprun", _aprun), Start("mpiexec.hydra", _hydra), SSH),
+    walltime=WalltimeFacts(
+        end_variable="COBALT_ENDTIME",
+        questions=(lambda job_id: ["qstat", "--header", "JobID:TimeRemaining", job_id],),
+        end=_end,
+    ),
     script=Script(
         word="#COBALT",
         submit="qsub job.sh",
@@ -91,6 +105,7 @@ COBALT = Scheduler(
             "memory_per_node": _WHOLE_NODES,
         },
         variables="--env",
+        every_node="aprun -n @NODES@ -N 1 -cc none",
     ),
     commands=Commands(
         submit=("qsub",),

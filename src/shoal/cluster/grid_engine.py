@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import getpass
+import re
 import socket
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shoal.cluster.host_lists import Host, hosts_with_slots
 from shoal.cluster.scheduler import (
     COUNT_FILE,
+    EVERY_MPI,
     Commands,
     Environ,
     HostVariables,
     Scheduler,
     Script,
     Start,
+    WalltimeFacts,
     Words,
     clock,
     given,
+    length,
     variable_file,
 )
 from shoal.cluster.start_commands import in_this_folder
@@ -56,6 +61,20 @@ def _directives(job: Job) -> list[str]:
     ]
 
 
+def _end(answers: str, _now: float) -> float | None:
+    """The limit among its hard resources, and the start of the job of that number in the list of running ones."""
+    number = re.search(r"^job_number:\s+(\d+)", answers, re.MULTILINE)
+    limit = re.search(r"^hard[ _]resource_list:.*\bh_rt=([\d:]+)", answers, re.MULTILINE)
+    if number is None or limit is None:
+        return None
+    job = rf"<JB_job_number>{number[1]}</JB_job_number>(?:(?!</job_list>).)*?<JAT_start_time>([\dT:-]+)"
+    begun = re.search(job, answers, re.DOTALL)
+    seconds = length(limit[1])
+    if begun is None or seconds is None:
+        return None
+    return time.mktime(time.strptime(begun[1], "%Y-%m-%dT%H:%M:%S")) + seconds
+
+
 _SITE_OWN = "Grid Engine's name for it differs from site to site; write your site's into extra_directives, as"
 
 GRID_ENGINE = Scheduler(
@@ -68,6 +87,13 @@ GRID_ENGINE = Scheduler(
         HostVariables(("SGE_ROOT", "QUEUE"), _this_host),
     ),
     starts=(Start("qrsh", _qrsh),),
+    walltime=WalltimeFacts(
+        questions=(
+            lambda job_id: ["qstat", "-j", job_id],
+            lambda job_id: ["qstat", "-u", getpass.getuser(), "-s", "r", "-xml"],
+        ),
+        end=_end,
+    ),
     script=Script(
         word="#$",
         submit="qsub job.sh",
@@ -78,6 +104,8 @@ GRID_ENGINE = Scheduler(
         requeue_code=99,
         requeues_unasked=True,
         chooses_shell=True,
+        every_node="every_node",
+        every_node_function=EVERY_MPI,
         stops="TERM INT USR2",  # USR2 is what -notify announces the end by
         needed={"parallel_environment": "Grid Engine needs one, and `qconf -spl` lists this site's"},
         refused={

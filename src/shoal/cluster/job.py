@@ -87,6 +87,16 @@ def directive_lines(value: Any) -> tuple[str, ...]:
     return tuple(line.strip() for line in value)
 
 
+def bind_paths(value: Any) -> tuple[str, ...]:
+    """Folders of the host, or HOST:INSIDE, in which `$NAME` is the job's own variable."""
+    if not isinstance(value, list | tuple):
+        raise ValueError('must be a list of folders, such as ["/scratch"]')
+    for path in value:
+        if not isinstance(path, str) or not re.fullmatch(r"[\w./:$@+,=~-]+", path, re.ASCII):
+            raise ValueError(f"each must be a folder of letters, digits and . / : $ @ + , = _ -, unlike {path!r}")
+    return tuple(value)
+
+
 def variable_values(value: Any) -> dict[str, str]:
     """Environment variables; numbers become text, true and false are the user's to spell."""
     if not isinstance(value, Mapping):
@@ -171,6 +181,16 @@ class Job(BaseModel):
     """Variables to export after the preamble."""
     command: Annotated[tuple[str, ...], PlainValidator(command_words), _LINES]
     """The command to run on the first node, with a Ray cluster on all of them; on the command line it follows `--`."""
+    container: Text | None = None
+    """Image in which shoal runs on every node: a .sif file, an address (docker://...), or an image's name; null: none.
+
+    The nodes need no shoal then; the image has it (docs/containers.md)."""
+    container_runtime: Literal["auto", "apptainer", "podman-hpc", "shifter"] = "auto"
+    """What runs the image; auto: apptainer (or singularity) for files and addresses, else what this machine has."""
+    container_binds: Annotated[tuple[str, ...], PlainValidator(bind_paths), _LINES] = ()
+    """More folders that the container sees, such as [/scratch, $SCRATCH, /data:/input].
+
+    The working folder and the job's folder are always there, and with Apptainer and podman-hpc the home folder."""
     output: Annotated[Text, AfterValidator(log_file)] | None = None
     """Log of the job, in which %j is replaced by its id; null: NAME-%j.log in the folder it is submitted from."""
     signal_before: Duration = 120

@@ -62,6 +62,14 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "directives": "extra_directives",
         "signal": "signal_before",
         "max_restarts": "max_requeues",
+        "image": "container",
+        "apptainer": "container",
+        "singularity": "container",
+        "sif": "container",
+        "bind": "container_binds",
+        "binds": "container_binds",
+        "volumes": "container_binds",
+        "mounts": "container_binds",
     }
 )
 """The words of schedulers and of other tools, and ours."""

@@ -39,7 +39,9 @@ from shoal.cluster.ranks import Rank, rank_of
 from shoal.cluster.schedulers import starts_of
 from shoal.cluster.start_commands import agents_command
 from shoal.cluster.user_command import UserCommand
+from shoal.cluster.walltimes import job_deadline
 from shoal.errors import ClusterError, ConfigError
+from shoal.machine.deadlines import VARIABLE
 from shoal.machine.host_names import is_own_name, short_name
 from shoal.machine.processes import adopt_orphans
 from shoal.machine.ray_variables import LOOPBACK, token_variables
@@ -181,6 +183,7 @@ async def _lead(
                 **token_variables(first.answer["token_path"]),
                 "SHOAL_JOB_DIR": str(folder),
                 "SHOAL_CLUSTER_EVENTS": str(folder / EVENTS),
+                **(await asyncio.to_thread(_deadline_variable, environ)),
                 **(LOOPBACK if address.startswith("127.0.0.1:") else {}),
             }
             command = await UserCommand.start([word.replace("{address}", address) for word in options.command], env)
@@ -193,6 +196,12 @@ async def _lead(
         if not was_there:
             with contextlib.suppress(OSError):  # of a command that was refused nothing is left to read
                 folder.rmdir()
+
+
+def _deadline_variable(environ: Mapping[str, str]) -> dict[str, str]:
+    """What tells the command when the walltime of this job ends, if anybody knows."""
+    found = job_deadline(environ)
+    return {} if found is None else {VARIABLE: f"{found.at:.0f}"}
 
 
 def _capacity_check(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shoal.cluster.host_lists import Host, hosts_and_slots, hosts_of_lines
 from shoal.cluster.scheduler import (
     COUNT_FILE,
+    EVERY_MPI,
     OWN_LOG,
     Commands,
     Environ,
@@ -16,6 +18,7 @@ from shoal.cluster.scheduler import (
     Scheduler,
     Script,
     Start,
+    WalltimeFacts,
     Words,
     given,
     memory,
@@ -75,6 +78,12 @@ def _directives(job: Job) -> list[str]:
     ]
 
 
+def _end(answers: str, now: float) -> float | None:
+    """From `754 second(s)|20.0/hostA`: the time that it has run, and the limit in minutes of some host."""
+    match = re.match(r"\s*(\d+)[^|]*\|\s*([\d.]+)", answers)
+    return now - int(match[1]) + 60 * float(match[2]) if match else None
+
+
 LSF = Scheduler(
     name="lsf",
     title="LSF",
@@ -86,6 +95,10 @@ LSF = Scheduler(
         HostVariables(("LSB_HOSTS",), _hosts_of_names),
     ),
     starts=(Start("jsrun", _jsrun), Start("blaunch", _blaunch)),
+    walltime=WalltimeFacts(
+        questions=(lambda job_id: ["bjobs", "-noheader", "-o", "run_time runtimelimit delimiter='|'", job_id],),
+        end=_end,
+    ),
     script=Script(
         word="#BSUB",
         submit="bsub < job.sh",
@@ -97,6 +110,8 @@ LSF = Scheduler(
         requeues="requeues a job that ends with 99 (-Q)",
         again=f'echo "$job_id" >>{COUNT_FILE} && exit 99',
         requeue_code=99,
+        every_node="every_node",
+        every_node_function=EVERY_MPI,
         warnings="USR1 USR2",  # USR2: the run limit is reached, ten minutes are left
     ),
     commands=Commands(

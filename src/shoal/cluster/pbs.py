@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 from shoal.cluster.host_lists import Host, hosts_of_lines
 from shoal.cluster.scheduler import (
     COUNT_FILE,
+    EVERY_MPI,
     OWN_LOG,
     SUBMITS_ANEW,
     Commands,
@@ -17,9 +20,11 @@ from shoal.cluster.scheduler import (
     Scheduler,
     Script,
     Start,
+    WalltimeFacts,
     Words,
     clock,
     given,
+    length,
     memory,
     variable_file,
 )
@@ -67,12 +72,26 @@ def _directives(job: Job) -> list[str]:
     ]
 
 
+def _end(answers: str, now: float) -> float | None:
+    """Its start, which PBS Pro calls stime and Torque start_time, or else the time that it has used, and its limit."""
+    facts = dict(re.findall(r"^\s*([\w.]+) = (.+?)\s*$", answers, re.MULTILINE))
+    limit = length(facts.get("Resource_List.walltime", ""))
+    if limit is None:
+        return None
+    begun = facts.get("stime") or facts.get("start_time")
+    if begun is not None:
+        return time.mktime(time.strptime(begun, "%a %b %d %H:%M:%S %Y")) + limit
+    used = length(facts.get("resources_used.walltime", ""))
+    return None if used is None else now - used + limit
+
+
 PBS = Scheduler(
     name="pbs",
     title="PBS",
     job_variable="PBS_JOBID",
     host_variables=(HostVariables(("PBS_NODEFILE",), _hosts),),
     starts=(Start("pbs_tmrsh", _pbs_tmrsh), Start("pbsdsh", _pbsdsh), SSH),
+    walltime=WalltimeFacts(questions=(lambda job_id: ["qstat", "-f", job_id],), end=_end),
     script=Script(
         word="#PBS",
         submit="qsub job.sh",
@@ -84,6 +103,8 @@ PBS = Scheduler(
         ),
         requeues=SUBMITS_ANEW,
         again=f'cd "$PBS_O_WORKDIR" && qsub -v SHOAL_FIRST_JOB="$job_id" "$0" >>{COUNT_FILE} && exit 0',
+        every_node="every_node",
+        every_node_function=EVERY_MPI,
         variables="-v",
     ),
     commands=Commands(

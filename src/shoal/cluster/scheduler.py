@@ -6,6 +6,7 @@ has the types, and what those files have in common. Nobody else knows a schedule
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,8 @@ class Script:
     needed: Mapping[str, str] = field(default_factory=dict)  # keys that it must be told, and where to learn them
     refused: Mapping[str, str] = field(default_factory=dict)  # keys that it cannot be told, and what to do instead
     variables: str | None = None  # the directive for variables, which a resubmission needs for itself
+    every_node: str = ""  # shell words that start a command once on each of @NODES@ nodes, for containers
+    every_node_function: str = ""  # the shell function that these words call, if they do
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,19 @@ class Commands:
     from_stdin: bool = False  # whether the script goes to the command's standard input instead
 
 
+def _unknown(_answers: str, _now: float) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class WalltimeFacts:
+    """How a running job learns when its time is over."""
+
+    end_variable: str | None = None  # has the end in seconds since 1970
+    questions: tuple[Callable[[str], Words], ...] = ()  # from the job's id; all of them are asked
+    end: Callable[[str, float], float | None] = _unknown  # the end, from what these print and the time now
+
+
 @dataclass(frozen=True)
 class Scheduler:
     """All that shoal knows of one scheduler."""
@@ -87,6 +103,7 @@ class Scheduler:
     starts: tuple[Start, ...]  # the first whose program is on PATH is used
     script: Script
     commands: Commands
+    walltime: WalltimeFacts = WalltimeFacts()
     part_variables: tuple[str, ...] = ()  # tell jobs with the same id apart: elements of an array, restarts
     marks: tuple[str, ...] = ()  # variables that tell it from others with the same command for submitting
     help_says: str = ""  # what `qstat -help` prints here and not for the others
@@ -94,6 +111,16 @@ class Scheduler:
 
 OWN_LOG = 'log=@LOG@\nexec >>"$log" 2>&1'
 """For an `opening`: the shell writes the log itself, where the scheduler keeps it until the end or replaces it."""
+
+EVERY_MPI = """\
+# One container on every node, by the words of this site's mpiexec: Open MPI's, or those of Hydra and PALS.
+every_node() {
+  case "$(mpiexec --version 2>&1)" in
+    *"Open MPI"* | *OpenRTE* | *PRRTE*) exec mpiexec -n @NODES@ --map-by ppr:1:node --bind-to none @EXPORTS@ "$@" ;;
+    *) exec mpiexec -n @NODES@ --ppn 1 "$@" ;;
+  esac
+}"""
+"""For a scheduler's `every_node`, where the site's MPI starts processes."""
 
 SUBMITS_ANEW = "requeues a job for its operators only, so this one submits its script again"
 
@@ -121,6 +148,15 @@ def memory(job: Job, mega: str, giga: str) -> str | None:
         return None
     whole, rest = divmod(job.memory_per_node, 1024)
     return f"{job.memory_per_node}{mega}" if rest else f"{whole}{giga}"
+
+
+def length(text: str) -> float | None:
+    """The seconds in `7200`, `02:00:00`, `30:00` or `1-02:00:00`, as schedulers print lengths; None of other words."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)(?:\.\d+)?", text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, secs = (int(group or 0) for group in match.groups())
+    return float(days * 86400 + hours * 3600 + minutes * 60 + secs)
 
 
 def clock(length_s: int) -> str:

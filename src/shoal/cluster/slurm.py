@@ -14,9 +14,11 @@ from shoal.cluster.scheduler import (
     Scheduler,
     Script,
     Start,
+    WalltimeFacts,
     Words,
     clock,
     given,
+    length,
     memory,
 )
 from shoal.errors import ClusterError
@@ -134,6 +136,11 @@ def _directives(job: Job) -> list[str]:
     ]
 
 
+def _end(answers: str, now: float) -> float | None:
+    left = length(answers)  # nothing for UNLIMITED
+    return None if left is None else now + left
+
+
 SLURM = Scheduler(
     name="slurm",
     title="Slurm",
@@ -141,6 +148,11 @@ SLURM = Scheduler(
     part_variables=("SLURM_RESTART_COUNT",),
     host_variables=(HostVariables(("SLURM_JOB_NODELIST",), _hosts),),
     starts=(Start("srun", _srun),),
+    walltime=WalltimeFacts(
+        end_variable="SLURM_JOB_END_TIME",  # since Slurm 22.05
+        questions=(lambda job_id: ["squeue", "--noheader", f"--jobs={job_id}", "--format=%L"],),
+        end=_end,
+    ),
     script=Script(
         word="#SBATCH",
         submit="sbatch job.sh",
@@ -150,6 +162,10 @@ SLURM = Scheduler(
         requeues="puts the same job back into its queue",
         requeue_count="${SLURM_RESTART_COUNT:-0}",
         again='scontrol requeue "$SLURM_JOB_ID" && exit 0',
+        every_node=(
+            "srun --nodes=@NODES@ --ntasks=@NODES@ --ntasks-per-node=1 --overlap --mem=0 --cpu-bind=none --no-kill "
+            "--kill-on-bad-exit=0 --wait=0 --mpi=none"
+        ),
     ),
     commands=Commands(
         submit=("sbatch", "--parsable"),

@@ -22,6 +22,7 @@ from shoal.config.algorithm import Algorithm
 from shoal.config.algorithms import ALGORITHMS, RLLIB, algorithm_names, name_of
 from shoal.config.changing import changed
 from shoal.config.fields import MAX_DEPTH, STRICT, Count, Flag, Size, Text
+from shoal.config.logger_names import known_loggers
 from shoal.config.model import ModelConfig
 from shoal.config.overrides import Override, set_in
 from shoal.config.presets import PresetName, fold_preset
@@ -76,6 +77,10 @@ class Experiment(BaseModel):
     may differ."""
     report: Flag = True
     """Whether a run leaves report.html at its end: curves, times, incidents and configuration on one page."""
+    loggers: Annotated[tuple[Text, ...], AfterValidator(known_loggers)] = ()
+    """Services that are told every result, beside the files of the run: wandb, mlflow, trackio, or a package's own.
+
+    Each needs its package, e.g. pip install 'shoal-rl[wandb]'; TensorBoard's files are always written."""
     config: InstanceOf[AlgorithmConfig]
     """The algorithm's own keys."""
 
@@ -233,7 +238,8 @@ def experiment_from(tree: Mapping[str, Any], overrides: Iterable[Override] = ())
         problems += error.problems
         # A stand-in, so that the other keys are checked too; it has all that a stop name may be refused for.
         run = str(body.get("run", "PPO"))
-        kind = algorithm_class(run) if run in ALGORITHMS and not _learns_offline(run) else AlgorithmConfig
+        is_plain = run in ALGORITHMS and not _learns_offline(run) and run not in RLLIB  # RLlib has no curriculum
+        kind = algorithm_class(run) if is_plain else AlgorithmConfig
         config = kind.model_validate({"evaluation_interval": 1, "curriculum": {"stages": [{"task": 1}]}})
     problems += [f"{key}: keys must be text; put it in quotes" for key in body if not isinstance(key, str)]
     try:
@@ -312,7 +318,7 @@ def with_settings(experiment: Experiment, changes: Mapping[str, Any]) -> Experim
 def as_tree(experiment: Experiment) -> dict[str, Any]:
     """The resolved experiment as a plain tree of text, numbers, lists and mappings; `experiment_from` reads it back."""
     fields = experiment.model_dump(exclude={"config"})
-    return {**fields, "config": config_tree(experiment.config)}
+    return {**fields, "loggers": list(experiment.loggers), "config": config_tree(experiment.config)}
 
 
 def config_tree(config: AlgorithmConfig) -> dict[str, Any]:

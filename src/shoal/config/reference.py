@@ -1,4 +1,4 @@
-"""Every key with its type, default and meaning: as rows for people, and as a JSON Schema for editors."""
+"""Every key with its type, default and meaning, as rows for people; `schema` has the same for editors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from shoal.config.algorithms import algorithm_names
 from shoal.config.experiment import Experiment, algorithm_class
-from shoal.config.result_names import CUSTOM_METRICS, OPEN_NAMES, POLICY_REWARDS, result_names
+from shoal.config.result_names import CUSTOM_METRICS, POLICY_REWARDS, result_names
 from shoal.config.search_spaces import KINDS
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
@@ -73,7 +72,7 @@ def topics(run: str) -> dict[str, list[KeyRow]]:
 
 def experiment_rows() -> list[KeyRow]:
     """Every key that may stand beside `config` in an experiment."""
-    rows = [row for row in _rows(Experiment, _experiment_schema(), {}, "") if row.key in EXPERIMENT_KEYS]
+    rows = [row for row in _rows(Experiment, experiment_schema(), {}, "") if row.key in EXPERIMENT_KEYS]
     return [KeyRow("env", "text, or mapping", "", meanings(AlgorithmConfig)["env"]), *rows]
 
 
@@ -119,79 +118,6 @@ def space_rows() -> list[KeyRow]:
     return [KeyRow(name, kind.form, "", kind.meaning) for name, kind in KINDS.items()]
 
 
-def file_schema(run: str) -> dict[str, Any]:
-    """The JSON Schema of a file of experiments with this algorithm."""
-    kind = algorithm_class(run)
-    experiment = _described(Experiment, _experiment_schema())
-    config = _described(kind, kind.model_json_schema())
-    definitions = config.pop("$defs")
-    for inner in _inner_models(kind).values():
-        _described(inner, definitions[inner.__name__])
-    del experiment["properties"]["name"]
-    experiment["properties"]["run"] = {"enum": algorithm_names(), "default": "PPO"}
-    experiment["properties"]["stop"] = {
-        "type": "object",
-        "description": experiment["properties"]["stop"]["description"],
-        "properties": {
-            **{name: {"type": "number", "description": known} for name, known in result_names().items()},
-            "time_total_s": {"type": ["number", "string"], "description": result_names()["time_total_s"]},
-        },
-        "patternProperties": {f"^{prefix}.": {"type": "number"} for prefix in OPEN_NAMES},
-        "additionalProperties": False,
-    }
-    experiment["properties"]["env"] = config["properties"]["env"]
-    experiment["properties"]["config"] = config
-    experiment["properties"] |= _sweep_schema()
-    _searchable(config, definitions)
-    experiment.pop("required", None)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"shoal experiments with {run}",
-        "type": "object",
-        "additionalProperties": experiment,
-        "$defs": {
-            **definitions,
-            "Search": {"type": "object", "minProperties": 1, "maxProperties": 1} | _search_schema(),
-        },
-    }
-
-
-def _sweep_schema() -> dict[str, Any]:
-    """The schema of the keys of a sweep."""
-    said: dict[str, dict[str, Any]] = {
-        row.key: {"description": row.meaning} for row in sweep_rows() if "." not in row.key
-    }
-    for key in ("num_samples", "seeds", "max_concurrent_trials"):
-        said[key] |= {"type": "integer", "minimum": 1}
-    said["metric"] |= {"type": "string"}
-    said["mode"] |= {"enum": ["max", "min"]}
-    for key, table in (("scheduler", SCHEDULERS), ("search_alg", SEARCHERS)):
-        options = {name for entry in table.values() for name in entry.options}
-        named = {"type": {"enum": list(table)}, **{name: {} for name in sorted(options)}}
-        mapping = {"type": "object", "required": ["type"], "properties": named, "additionalProperties": False}
-        said[key] |= {"anyOf": [{"enum": list(table)}, mapping]}
-    return said
-
-
-def _search_schema() -> dict[str, Any]:
-    return {
-        "type": "object",
-        "minProperties": 1,
-        "maxProperties": 1,
-        "properties": {name: {"type": "array", "description": kind.meaning} for name, kind in KINDS.items()},
-        "additionalProperties": False,
-    }
-
-
-def _searchable(config: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Let a search stand in place of the value of every key, in place."""
-    for schema in (config, *definitions.values()):
-        for name, key in schema["properties"].items():
-            if "$ref" not in key:
-                described = {"description": key["description"]} if "description" in key else {}
-                schema["properties"][name] = {**described, "anyOf": [key, {"$ref": "#/$defs/Search"}]}
-
-
 @functools.cache
 def meanings(kind: type[BaseModel]) -> dict[str, str]:
     """The docstring under each field of a model, on one line; that of a package's own may be missing."""
@@ -220,21 +146,14 @@ def _docstrings(module: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def _experiment_schema() -> dict[str, Any]:
+def experiment_schema() -> dict[str, Any]:
     """The schema of an experiment without its algorithm's keys, which have a schema of their own."""
     schema = Experiment.model_json_schema()
     del schema["properties"]["config"]
     return schema
 
 
-def _described(kind: type[BaseModel], schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, with the meaning of each key written into it."""
-    for name, key in schema["properties"].items():
-        key["description"] = meanings(kind)[name]
-    return schema
-
-
-def _inner_models(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
+def inner_models(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
     """The fields whose values are mappings with keys of our own."""
     return {
         name: field.annotation
@@ -244,7 +163,7 @@ def _inner_models(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def _rows(kind: type[BaseModel], schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[KeyRow]:
-    inner = _inner_models(kind)
+    inner = inner_models(kind)
     for name, key_schema in schema["properties"].items():
         key, meaning = prefix + name, meanings(kind)[name]
         if name in inner:

@@ -89,6 +89,7 @@ INSTEAD = {
     "lr_schedule": "RLlib's own is rllib_config: {lr: [[0, 1e-3], [100000, 1e-4]]}",
     "exploration_config": "RLlib's own are keys of rllib_config, such as epsilon of DQN",
     "evaluation_num_workers": "evaluation runs in the driver's process",
+    "kernel": "RLlib's networks are of PyTorch",
     "restore_episodes": "a resumed run begins new episodes",
 }
 """What to do in place of some of them."""

@@ -230,6 +230,11 @@ class AlgorithmConfig(Algorithm):
     """Library of the network: numpy or torch; auto: torch for images, memory, custom models, GPUs, else numpy.
 
     Classic RLlib: tf, which is not supported."""
+    kernel: Literal["numpy", "compiled", "auto"] = "numpy"
+    """How NumPy networks compute: numpy; compiled: C that a compiler makes for this CPU; auto: that where it can.
+
+    The compiled kernel is checked against NumPy at the start. It learns about twice as fast, and its weights differ by
+    rounding; docs/kernel.md has its limits. Classic RLlib: no such key."""
 
     explore: Flag = True
     """Whether actions are sampled in training; false takes the most likely one."""

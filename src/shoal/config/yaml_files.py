@@ -37,6 +37,9 @@ from shoal.config.fields import MAX_DEPTH
 from shoal.config.problems import printable
 from shoal.errors import ConfigError
 
+SCHEMA = Path(__file__).with_name("experiments.schema.json")
+"""What editors know of experiment files; `schema.py` writes it."""
+
 MAX_BYTES = 1_000_000
 MAX_NODES = 100_000
 MAX_DIGITS = 400
@@ -130,6 +133,14 @@ def plain_scalar(text: str) -> Any:
             raise ValueError(f"the number {text} is too large for a float")
         return value
     return text
+
+
+def schema_line(schema: str | None = None) -> str:
+    """The first line of a YAML file by which editors find its schema: that of this installation, or another file.
+
+    An address of a file needs no network. A file that goes to other machines names one that lies beside it instead.
+    """
+    return f"# yaml-language-server: $schema={SCHEMA.as_uri() if schema is None else schema}\n"
 
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:

@@ -30,8 +30,8 @@ class MeanStdFilter:
 
     def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Filtered copy of `[B, R]`."""
-        y = (x - self._shift) * self._scale
-        np.clip(y, self._lowest, self._highest, out=y)
+        y = (x - self.shift) * self.scale
+        np.clip(y, self._lowest, self.highest, out=y)
         return y
 
     def update(self, x: NDArray[Any], total: Callable[[Numbers], Numbers] = lambda numbers: numbers) -> None:
@@ -84,8 +84,8 @@ class MeanStdFilter:
 
     def _refresh(self) -> None:
         std = np.sqrt(self.m2 / max(self.count - 1, 1)) if self.count > 1 else np.ones_like(self.m2)
-        self._shift = np.where(self.measured, self.mean, 0).astype(np.float32)
+        self.shift = np.where(self.measured, self.mean, 0).astype(np.float32)
         # A number that never moved carries nothing, and must not explode when it first does.
-        self._scale = np.where(self.measured & (std > 1e-8), 1 / np.maximum(std, 1e-8), 1).astype(np.float32)
-        self._highest = np.where(self.measured, self.clip, np.inf).astype(np.float32)
-        self._lowest = -self._highest
+        self.scale = np.where(self.measured & (std > 1e-8), 1 / np.maximum(std, 1e-8), 1).astype(np.float32)
+        self.highest = np.where(self.measured, self.clip, np.inf).astype(np.float32)
+        self._lowest = -self.highest

@@ -84,7 +84,7 @@ class Crowding:
 class IsolationCosts:
     """What a step costs beside the environment's own time when that has a process of its own."""
 
-    handle_s: float  # of the worker, for each step, beside acting
+    handle_s: float  # of the worker, for each step, beside acting; below 0 where the processes act by themselves
     latency_s: float  # of a step, until both sides are awake
     env_s: float  # of the environment's process, for each step, beside the step
 
@@ -243,7 +243,7 @@ def _isolated_sampling(
     extra = costs.isolation or IsolationCosts(0.0, 0.0, 0.0)
     own = _sums(costs, layout.samplers * layout.envs, layout.steps, rng, draws)
     own = own.reshape(draws, layout.samplers, layout.envs)
-    handling = layout.steps * (act_s(costs, layout.envs) + layout.envs * extra.handle_s)
+    handling = layout.steps * max(act_s(costs, layout.envs) + layout.envs * extra.handle_s, 0.0)
     pace = own.max(axis=2) + layout.steps * (extra.latency_s + extra.env_s)
     # What all of a node's processes compute, in the time that it would take with a core for each.
     computed = layout.envs * (own.mean() * costs.cpu_share + layout.steps * extra.env_s) + handling

@@ -10,6 +10,12 @@ all environments share. To be woken for every step of quick environments takes l
 set, all but the last of a group take a number from a semaphore instead. The answer to a command of the second kind is
 a token. After it, and after a step where `has_report` is set, a pickled `Report` follows in the socket, with its
 length before it.
+
+Even so, processes that take turns on few cores spend more time waking than stepping. The policy does not change within
+a fragment, so a process that has it (`Actor`) acts by itself after a step that is plain (sound beyond doubt, and
+not the end of an episode): a stretch of such steps is one answer. It ends with a step that is not plain, after as many
+steps as the worker has allowed, or after `LONGEST_STRETCH_S`. Each of its steps has its own deadline, and is in the
+shared row before the next one begins, so none is lost with the process.
 """
 
 from __future__ import annotations
@@ -24,14 +30,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from shoal.data.batch import Episode, Incident, Parts
+from shoal.data.batch import Array, Episode, Incident, Parts
 from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
@@ -41,7 +47,7 @@ from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.observations import ObsSpec
 from shoal.envs.pace import Pace
 from shoal.envs.randomizing import EpisodeValues, Randomizer
-from shoal.envs.shared_rows import Phase, SharedRows
+from shoal.envs.shared_rows import ActorShape, Phase, SharedRows
 from shoal.envs.spaces import ActionSpec, Space
 from shoal.envs.vector import LARGEST_REWARD, EpisodeObserver, PythonVector, Steps
 from shoal.envs.video import make_in_window
@@ -52,7 +58,24 @@ LENGTH = struct.Struct("<Q")
 TOKEN = struct.Struct("<III")  # row, generation of its process, whether it is for a step
 LONGEST_DELAY = 64  # times `restart_delay_s`
 
+LONGEST_STRETCH_S = 0.005  # before its last step
+
 OUT_OF_MEMORY = 77  # the exit code of a process whose simulator was refused memory
+
+
+class Actor(Protocol):
+    """A policy that acts for the environment of one row, as the worker would."""
+
+    shape: ActorShape
+
+    def sit_at(self, row: int) -> None:
+        """Act for the environment of this row from now on."""
+
+    def take_weights(self, weights: Array) -> None:
+        """Act by these numbers `[W]` from now on."""
+
+    def act(self, obs: NDArray[Any], noise: Array | None) -> tuple[NDArray[Any], Array]:
+        """The action `[A]` and the outputs `[K]` for an observation `[D]`, with the noise `[M]`, or without chance."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +147,7 @@ class EnvStart:
     num_envs: int
     row: int
     restart_delay_s: float
+    actor: Actor | None = None  # that acts in stretches; None: every step is asked for
 
 
 @dataclass
@@ -184,8 +208,8 @@ class OneEnvVector(PythonVector):
         self._rows.ended[self._row] = False
         self._begin(0, obs, seeded=True)
 
-    def take_step(self, actions: NDArray[Any], steps: Steps) -> None:
-        """As `step`; what is plain and goes on, as almost every step does, takes a short way to the same end."""
+    def take_step(self, actions: NDArray[Any], steps: Steps) -> bool:
+        """As `step`; what is plain and goes on, as almost every step does, takes a short way, and True is returned."""
         action = self._action_spec.decode(actions)[0]
         columns = self._columns
         try:
@@ -196,8 +220,9 @@ class OneEnvVector(PythonVector):
             steps.failed.append(0)
         else:
             if self._goes_on_plainly(steps):
-                return
+                return True
         self._settle(steps, None, [action])
+        return False
 
     def _goes_on_plainly(self, steps: Steps) -> bool:
         """Write a step that is sound beyond doubt and does not end its episode; False if it is not of that kind."""
@@ -293,6 +318,8 @@ class EnvProcess:
         self._rows: SharedRows | None = None
         self._vector: OneEnvVector | None = None
         self._row = self._generation = 0
+        self._actor: Actor | None = None
+        self._version = 0  # of the weights that the actor has
 
     def run(self) -> int:
         """Serve until the worker hangs up; the exit code."""
@@ -336,7 +363,10 @@ class EnvProcess:
 
     def on_start(self, start: EnvStart) -> None:
         """Make the environment."""
-        rows = self._rows = SharedRows(start.num_envs, start.obs_spec, start.action_spec, self._memory)
+        rows = SharedRows(start.num_envs, start.obs_spec, start.action_spec, self._memory, shape_of(start.actor))
+        self._rows, self._actor, self._version = rows, start.actor, 0
+        if start.actor is not None:
+            start.actor.sit_at(self._row)
         own = slice(self._row, self._row + 1)
         self._obs = tuple(part[own] for part in rows.obs)
         self._arrays = rows.rewards[own], rows.terminated[own], rows.truncated[own], rows.valid[own]
@@ -376,16 +406,12 @@ class EnvProcess:
         rows, row, vector = self._rows, self._row, self._vector
         assert rows is not None
         assert vector is not None
-        rows.ended[row] = False
-        rows.began[row] = monotonic()
-        rows.phase[row] = Phase.STEP
-        rows.valid[row] = True
-        steps, report = self._steps, None
-        if steps.failed or steps.seeded or steps.finals:
-            steps = self._steps = Steps(self._obs, *self._arrays)
+        until = monotonic() + LONGEST_STRETCH_S
+        allowed = int(rows.stretch[row])
+        report = None
         try:
-            vector.take_step(self._actions, steps)
-            rows.failed[row], rows.seeded[row] = bool(steps.failed), bool(steps.seeded)
+            while self._is_plain_step(rows, vector) and rows.taken[row] + 1 < allowed and monotonic() < until:
+                self._choose_next(rows, vector)
         except BaseException as error:
             report = Report(error=sendable(error))
         if vector.episodes or vector.incidents or report is not None:
@@ -395,6 +421,38 @@ class EnvProcess:
         rows.has_report[row] = False
         rows.phase[row] = Phase.IDLE
         self._report_step(rows)
+
+    def _is_plain_step(self, rows: SharedRows, vector: OneEnvVector) -> bool:
+        """Take the step whose action lies in the row; whether it was plain."""
+        row = self._row
+        rows.ended[row] = False
+        rows.began[row] = monotonic()
+        rows.phase[row] = Phase.STEP
+        rows.valid[row] = True
+        steps = self._steps
+        if steps.failed or steps.seeded or steps.finals:
+            steps = self._steps = Steps(self._obs, *self._arrays)
+        is_plain = vector.take_step(self._actions, steps)
+        rows.failed[row], rows.seeded[row] = bool(steps.failed), bool(steps.seeded)
+        return is_plain
+
+    def _choose_next(self, rows: SharedRows, vector: OneEnvVector) -> None:
+        """Put away a plain step, and choose the next action."""
+        row, actor = self._row, self._actor
+        assert actor is not None
+        vector.mirror()
+        if self._version != rows.version[0]:
+            self._version = int(rows.version[0])
+            actor.take_weights(rows.weights)
+        taken = int(rows.taken[row])
+        rows.passed[row, taken] = self._obs[0][0]
+        rows.passed_rewards[row, taken] = rows.rewards[row]
+        noise = rows.noise[row, taken + 1] if rows.explores[0] else None
+        action, outputs = actor.act(self._obs[0][0], noise)
+        rows.chosen[row, taken + 1] = action
+        rows.outputs[row, taken + 1] = outputs
+        rows.actions[row] = action
+        rows.taken[row] = taken + 1  # the last: from here on the step is a thing of the past
 
     def _report_step(self, rows: SharedRows) -> None:
         rows.answered[self._row] += 1
@@ -431,6 +489,11 @@ class EnvProcess:
     def _own(self) -> OneEnvVector:
         assert self._vector is not None
         return self._vector
+
+
+def shape_of(actor: Actor | None) -> ActorShape | None:
+    """What rows need to have room for where there is an actor."""
+    return None if actor is None else actor.shape
 
 
 def received(connection: socket.socket, length: int) -> bytes:

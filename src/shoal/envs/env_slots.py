@@ -26,7 +26,7 @@ from shoal.data.batch import Episode, Incident
 from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.env_limits import LONGEST_TICK_S, Limits
-from shoal.envs.env_process import LENGTH, LONGEST_DELAY, TOKEN, EnvStart, Report, received
+from shoal.envs.env_process import LENGTH, LONGEST_DELAY, TOKEN, EnvStart, Report, received, shape_of
 from shoal.envs.env_processes import Death, EnvProcesses
 from shoal.envs.fork_server import Folder
 from shoal.envs.process_deaths import cause_of, last_line
@@ -73,7 +73,7 @@ class EnvSlots:
         self.episodes: list[Episode] = []
         self.incidents: list[Incident] = []
         self.failures = 0
-        self.rows = SharedRows(num_envs, first.obs_spec, first.action_spec)
+        self.rows = SharedRows(num_envs, first.obs_spec, first.action_spec, actor=shape_of(first.actor))
         self.busy: set[int] = set()  # rows that have not answered yet
         self.done: list[int] = []  # rows that have
         self.group = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC)  # see env_process.py

@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.data.batch import Parts
+from shoal.data.batch import Array, Parts
 from shoal.data.state import State
 from shoal.envs.env_limits import Limits
-from shoal.envs.env_process import EnvPlan, EnvStart
+from shoal.envs.env_process import Actor, EnvPlan, EnvStart
 from shoal.envs.env_slots import LOST, EnvSlots
 from shoal.envs.observations import ObsSpec
 from shoal.envs.process_messages import packed
@@ -57,7 +57,9 @@ class IsolatedVector:
         seed: int,
         limits: Limits,
         max_failures: int | None = None,
+        actor: Actor | None = None,
     ) -> None:
+        """With an `actor`, processes may act by themselves for a stretch of steps (`envs/env_process.py`)."""
         self.num_envs = num_envs
         self.can_replay = True
         self._scratch = plan.scratch
@@ -66,7 +68,7 @@ class IsolatedVector:
         self._quiet_misses = 0  # of groups that took longer
         self._seedings_then: NDArray[np.int64] = np.zeros(num_envs, np.int64)  # when each row was given its last action
         try:
-            first = EnvStart(plan, obs_spec, action_spec, *spaces, seed, num_envs, 0, limits.restart_delay_s)
+            first = EnvStart(plan, obs_spec, action_spec, *spaces, seed, num_envs, 0, limits.restart_delay_s, actor)
             self._slots = EnvSlots(first, limits, max_failures)
         except BaseException:
             self._remove_scratch()
@@ -91,13 +93,28 @@ class IsolatedVector:
         for part, own in zip(obs, self.rows.obs, strict=True):
             part[:] = own
 
-    def send(self, rows: Sequence[int], actions: NDArray[Any]) -> None:
-        """Begin the step of some rows with their actions of `[N, A]`."""
+    @property
+    def longest_stretch(self) -> int:
+        """How many steps a row may be asked for at once; 0 if only one."""
+        return self.rows.longest_stretch
+
+    def set_weights(self, weights: Array, explores: bool) -> None:
+        """Let all processes act by these numbers in their next stretches, with chance or without."""
+        self.rows.weights[:] = weights
+        self.rows.version[0] += 1
+        self.rows.explores[0] = explores
+
+    def send(self, rows: Sequence[int], actions: NDArray[Any], stretches: NDArray[np.int64] | int = 1) -> None:
+        """Begin the step of some rows with their actions of `[N, A]`; each may take so many `stretches` of steps.
+
+        The noise for all steps of a stretch but the first lies in the shared rows already.
+        """
         which = slice(None) if len(rows) == self.num_envs else rows
+        self.rows.stretch[which], self.rows.taken[which] = stretches, 0
         self.rows.actions[which] = actions[which]
         self._seedings_then[which] = self.rows.seedings[which]
         now = monotonic()
-        self._set_quiet(which, len(rows), now)
+        self._set_quiet(which, len(rows), now, bool(np.max(stretches) > 1))
         self._slots.step(rows, now)
 
     def wait(self, patience_s: float = 0.0) -> list[int]:
@@ -214,9 +231,9 @@ class IsolatedVector:
         if self._scratch is not None:
             rmtree(self._scratch, ignore_errors=True)
 
-    def _set_quiet(self, rows: Sequence[int] | slice, count: int, now: float) -> None:
+    def _set_quiet(self, rows: Sequence[int] | slice, count: int, now: float, stretches: bool) -> None:
         """Let only the last of these rows wake us, if they are quick and nobody else is at work."""
-        is_quiet = not self._slots.busy and self._quiet_misses < MOST_QUIET_MISSES
+        is_quiet = not self._slots.busy and self._quiet_misses < MOST_QUIET_MISSES and not stretches
         self.rows.quiet[rows] = is_quiet
         if is_quiet:
             group = self._slots.group

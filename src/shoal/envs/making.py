@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -129,6 +129,16 @@ class EnvMaker:
             return _found_again, (self.source, self.user_code, self.legacy, self.wrappers)
         values = (self.name, self.source, self.create, self.user_code, self.legacy, self.by_text, self.wrappers)
         return EnvMaker, values
+
+
+def maker_fields(maker: EnvMaker) -> dict[str, Any]:
+    """All that a maker of another kind needs to make the same environments, and then do more with them."""
+    return {own.name: getattr(maker, own.name) for own in fields(EnvMaker)}
+
+
+def plain_maker(maker: EnvMaker) -> EnvMaker:
+    """Makes the same environments, and does no more with them."""
+    return EnvMaker(**maker_fields(maker))
 
 
 def env_maker(

@@ -6,7 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +18,7 @@ from shoal.envs.cases import Case
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.legacy import takes_options
-from shoal.envs.making import AnyEnv, EnvMaker
+from shoal.envs.making import AnyEnv, EnvMaker, maker_fields, plain_maker
 from shoal.envs.video import DEFAULT_FPS, Video, make_filmable, picture
 from shoal.errors import ConfigError
 
@@ -28,13 +28,13 @@ class RecordingOptions:
     """What is kept of an evaluation's episodes beside their numbers."""
 
     trajectories: bool = False
-    video: Path | None = None  # of the first environment, or of each case
-    video_episodes: int = 1  # how many episodes of an environment the video shows
+    videos: tuple[Path, ...] = ()  # of the first environment, or of each case: the same pictures in each file
+    video_episodes: int = 1  # how many episodes of an environment the videos show
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is kept."""
-        return not self.trajectories and self.video is None
+        return not self.trajectories and not self.videos
 
 
 @dataclass
@@ -62,39 +62,42 @@ class EpisodeRecorder:
         self.options = options or RecordingOptions()
         self.trajectories: list[Trajectory] = []  # in the order in which episodes ended
         self.begun: Counter[int] = Counter()  # episodes of each environment
-        self._video: Video | None = None
+        self._videos: list[Video] = []
 
     def show(self, env: gymnasium.Env[Any, Any], index: int) -> None:
         """Film the environment as it is now, if this is one of the episodes that are wanted of it."""
-        path = self.options.video
-        if path is None or self.video_problem or self.begun[index] > self.options.video_episodes:
+        paths = self.options.videos
+        if not paths or self.video_problem or self.begun[index] > self.options.video_episodes:
             return
-        with self._filming(path):
+        with self._filming():
             frame = picture(env)
-            if self._video is None:
-                self._video = Video(path, env.metadata.get("render_fps") or DEFAULT_FPS, frame.shape)
-            self._video.add(frame)
+            if not self._videos:
+                fps = env.metadata.get("render_fps") or DEFAULT_FPS
+                for path in paths:
+                    self._videos.append(Video(path, fps, frame.shape))
+            for video in self._videos:
+                video.add(frame)
 
     def finish(self) -> None:
         """Write what is to be written."""
-        if self._video is not None:
-            with self._filming(self._video.path):
-                self._video.finish()
-                self._video = None
+        with self._filming():
+            while self._videos:
+                self._videos[0].finish()
+                self._videos.pop(0)
 
     def close(self) -> None:
         """Give up what is not finished; may be called twice."""
-        if self._video is not None:
-            self._video.close()
-            self._video = None
+        while self._videos:
+            self._videos.pop().close()
 
     @contextmanager
-    def _filming(self, path: Path) -> Iterator[None]:
+    def _filming(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
             pass_on_interrupts(error)
-            self.video_problem = f"the video {path} was not made: {error_text(error)}"
+            names = " and ".join(map(str, self.options.videos))
+            self.video_problem = f"the video {names} was not made: {error_text(error)}"
             self.close()
 
 
@@ -175,8 +178,8 @@ class RecordedEnvMaker(EnvMaker):
         case = self.case
         if case.env_config is not None:
             ctx = ctx.with_config({**ctx, **case.env_config})
-        plain = EnvMaker(**{f.name: getattr(self, f.name) for f in fields(EnvMaker)})
-        filmed = self.recorder.options.video is not None and ctx.vector_index == 0
+        plain = plain_maker(self)
+        filmed = bool(self.recorder.options.videos) and ctx.vector_index == 0
         env = make_filmable(plain, ctx, case.options or self.first_options) if filmed else plain.make(ctx)
         if isinstance(env, AgentsEnv):
             env.close()
@@ -194,5 +197,4 @@ def recorded(
     maker: EnvMaker, recorder: EpisodeRecorder, case: Case | None = None, first_options: dict[str, Any] | None = None
 ) -> RecordedEnvMaker:
     """The same environments, recorded."""
-    same = {f.name: getattr(maker, f.name) for f in fields(EnvMaker)}
-    return RecordedEnvMaker(**same, recorder=recorder, case=case or Case(), first_options=first_options)
+    return RecordedEnvMaker(**maker_fields(maker), recorder=recorder, case=case or Case(), first_options=first_options)

@@ -7,8 +7,10 @@ process until it has answered.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -19,6 +21,8 @@ from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
 
 CACHE_LINE = 64  # bytes
+LONGEST_STRETCH = 64  # steps
+MOST_STRETCH_BYTES = 1 << 20  # of an environment
 
 
 class Phase(IntEnum):
@@ -32,8 +36,25 @@ class Phase(IntEnum):
     OTHER = 5  # whatever has no deadline: replaying, a function of the user's
 
 
+@dataclass(frozen=True)
+class ActorShape:
+    """What a policy reads and gives for one action, beside the observation."""
+
+    num_outputs: int
+    num_noise: int
+    num_weights: int  # all numbers that it acts by
+
+
 class SharedRows:
-    """N rows of what one step needs and gives."""
+    """N rows of what one step needs and gives, and of what a stretch of steps does.
+
+    A stretch (`env_process.py`) is the step that was asked for and plain ones before it, for which the environment's
+    process acts by itself. `stretch` is how many steps it may take, `taken` how many there are before the last; of
+    these `passed` has the observation after each and `passed_rewards` the reward. The k-th action of a stretch, with
+    the outputs of the policy, is row k of `chosen` and `outputs`, and the noise for it row k of `noise`; the worker has
+    those of the first. All processes act by the same `weights`, whose `version` tells when they have changed;
+    without chance where `explores` is False.
+    """
 
     obs: Parts  # where the next action is taken
     final: Parts  # the last observation of an episode that was truncated
@@ -57,11 +78,30 @@ class SharedRows:
     answered: NDArray[np.int64]  # steps that the row's processes have taken in all
     episode_reward: NDArray[np.float64]  # of the finished episode, where `ended`
     episode_length: NDArray[np.int64]
+    stretch: NDArray[np.int64]
+    taken: NDArray[np.int64]
+    passed: NDArray[np.generic]  # [N, S, D]
+    passed_rewards: NDArray[np.float32]  # [N, S]
+    chosen: NDArray[np.generic]  # [N, S, A]
+    outputs: NDArray[np.float32]  # [N, S, K]
+    noise: NDArray[np.float32]  # [N, S, M]
+    weights: NDArray[np.float32]  # [W]
+    version: NDArray[np.int64]  # [1]
+    explores: NDArray[np.bool_]  # [1]
 
     def __init__(
-        self, num_envs: int, obs_spec: ObsSpec, action_spec: ActionSpec, descriptor: int | None = None
+        self,
+        num_envs: int,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        descriptor: int | None = None,
+        actor: ActorShape | None = None,
     ) -> None:
+        """Without an `actor` the environments take one step at a time."""
         kinds = list(zip(obs_spec.shapes, obs_spec.dtypes, strict=True))
+        longest = 0 if actor is None else _longest_stretch(obs_spec, action_spec, actor)
+        self.longest_stretch = longest
+        given = actor or ActorShape(0, 0, 0)
         fields: list[tuple[str, tuple[int, ...], np.dtype[np.generic]]] = [
             *((f"obs{k}", shape, dtype) for k, (shape, dtype) in enumerate(kinds)),
             *((f"final{k}", shape, dtype) for k, (shape, dtype) in enumerate(kinds)),
@@ -77,6 +117,12 @@ class SharedRows:
                 (name, (), np.dtype(np.int64))
                 for name in ("seedings", "seeded_by", "lengths", "since_seed", "resets", "answered", "episode_length")
             ),
+            *((name, (), np.dtype(np.int64)) for name in ("stretch", "taken")),
+            ("passed", (longest, *obs_spec.shapes[0]), obs_spec.dtypes[0]),
+            ("passed_rewards", (longest,), np.dtype(np.float32)),
+            ("chosen", (longest, action_spec.size), action_spec.dtype),
+            ("outputs", (longest, given.num_outputs), np.dtype(np.float32)),
+            ("noise", (longest, given.num_noise), np.dtype(np.float32)),
         ]
         # All that is an environment's own lies together: cores that write into one cache line wait for each other.
         places, row_bytes = [], 0
@@ -85,7 +131,9 @@ class SharedRows:
             places.append(row_bytes)
             row_bytes += int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         row_bytes = -(-row_bytes // CACHE_LINE) * CACHE_LINE
-        size = num_envs * row_bytes
+        weights_at = num_envs * row_bytes
+        version_at = -(-(weights_at + 4 * given.num_weights) // CACHE_LINE) * CACHE_LINE
+        size = version_at + CACHE_LINE
         if descriptor is None:
             descriptor = os.memfd_create("shoal-envs", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, size)
@@ -101,3 +149,12 @@ class SharedRows:
         self.final = tuple(arrays.pop(f"final{k}") for k in range(len(kinds)))
         for name, array in arrays.items():
             setattr(self, name, array)
+        self.weights = np.ndarray((given.num_weights,), np.float32, memory, weights_at)
+        self.version = np.ndarray((1,), np.int64, memory, version_at)
+        self.explores = np.ndarray((1,), np.bool_, memory, version_at + 8)
+
+
+def _longest_stretch(obs_spec: ObsSpec, action_spec: ActionSpec, actor: ActorShape) -> int:
+    """How many steps there is room for."""
+    numbers = math.prod(obs_spec.shapes[0]) + 2 * action_spec.size + actor.num_outputs + actor.num_noise + 1
+    return min(LONGEST_STRETCH, MOST_STRETCH_BYTES // (4 * numbers))

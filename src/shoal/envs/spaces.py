@@ -119,7 +119,7 @@ class ActionSpec:
         is_continuous = any(leaf.kind == "gaussian" for leaf in self.leaves)
         self.dtype = np.dtype(np.float32 if is_continuous else np.int64)
         self._decoders = [_decoder(leaf, normalize, clip) for leaf in self.leaves]
-        self._normalize = normalize
+        self.normalize, self.clip = normalize, clip
 
     def decode(self, rows: NDArray[Any]) -> Sequence[Any]:
         """One environment action per row of `[N, A]`, each a member of the action space."""
@@ -149,7 +149,7 @@ class ActionSpec:
             elif leaf.kind == "bernoulli":
                 bad |= (numbers != 0) & (numbers != 1)
             else:
-                scale, middle = _scaling(leaf, self._normalize)
+                scale, middle = action_scale(leaf, self.normalize)
                 numbers = (numbers - middle) / np.where(scale, scale, 1)
                 inside = np.arctanh(np.clip(numbers, -LARGEST_SQUASHED, LARGEST_SQUASHED))
                 numbers = np.where(leaf.squashed, inside, numbers)
@@ -166,7 +166,7 @@ class ActionSpec:
         """
         rows = np.zeros((len(actions), self.size), self.dtype)
         for leaf in self.leaves:
-            scaling = _scaling(leaf, self._normalize) if leaf.kind == "gaussian" else None
+            scaling = action_scale(leaf, self.normalize) if leaf.kind == "gaussian" else None
             for row, action in enumerate(actions):
                 value = action
                 try:
@@ -225,7 +225,7 @@ def _bounded(space: Space) -> NDArray[np.bool_]:
     return np.asarray(space.bounded_below & space.bounded_above).reshape(-1)
 
 
-def _scaling(leaf: ActionLeaf, normalize: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def action_scale(leaf: ActionLeaf, normalize: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Half the width and the middle of each number's range; 1 and 0 where the policy has the environment's scale."""
     assert isinstance(leaf.space, spaces.Box)
     low, high = leaf.space.low.reshape(-1).astype(np.float64), leaf.space.high.reshape(-1).astype(np.float64)
@@ -234,6 +234,17 @@ def _scaling(leaf: ActionLeaf, normalize: bool) -> tuple[NDArray[np.float32], ND
         scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
         middle = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
     return scale, middle
+
+
+def action_bounds(space: spaces.Box) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What the numbers of a continuous action are clipped to, in the type in which they are: integers as doubles."""
+    if not np.issubdtype(space.dtype or np.float32, np.integer):
+        return space.low.reshape(-1), space.high.reshape(-1)
+    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
+    # The double nearest to a 64-bit bound may lie beyond it, where the cast back turns the sign.
+    tops = space.high.reshape(-1).tolist()
+    beyond = [int(near) > top for near, top in zip(high.tolist(), tops, strict=True)]
+    return low, np.where(beyond, np.nextafter(high, 0), high)
 
 
 def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray[Any]], Sequence[Any]]:
@@ -248,14 +259,9 @@ def _decoder(leaf: ActionLeaf, normalize: bool, clip: bool) -> Callable[[NDArray
     if leaf.kind == "bernoulli":
         return lambda rows: list(rows.astype(space.dtype).reshape(shape))
     assert isinstance(space, spaces.Box)
-    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     integer = np.issubdtype(space.dtype or np.float32, np.integer)
-    scale, middle = _scaling(leaf, normalize)
-    lowest, highest = space.low.reshape(-1), space.high.reshape(-1)
-    if integer:
-        # The double nearest to a 64-bit bound may lie beyond it, where the cast back turns the sign.
-        beyond = [int(near) > top for near, top in zip(high.tolist(), highest.tolist(), strict=True)]
-        lowest, highest = low, np.where(beyond, np.nextafter(high, 0), high)
+    scale, middle = action_scale(leaf, normalize)
+    lowest, highest = action_bounds(space)
     squashed = leaf.squashed if leaf.squashed.any() else None
 
     def continuous(rows: NDArray[Any]) -> Sequence[Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from shoal.errors import ConfigError, EnvStartError
 
 CODECS = {".mp4": ("libx264", "yuv420p"), ".gif": ("gif", "pal8")}
 MOST_COLOURS = 256  # of one picture of a GIF
+MOST_GIF_FPS = 50  # browsers show a picture of less than 20 ms for 100
 LEVELS = np.array([6, 7, 6], np.uint32)  # of red, green and blue, where there are more
 DEFAULT_FPS = 30
 # What the usual libraries read before they look for a screen.
@@ -34,10 +37,30 @@ def has_screen() -> bool:
     return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
-def check_video(path: Path) -> None:
-    """Refuse a video that cannot be written."""
-    if path.suffix.lower() not in CODECS:
-        raise ConfigError(f"{path}: a video's name must end in {' or '.join(CODECS)}")
+def screen_answers() -> bool:
+    """Whether the screen that DISPLAY or WAYLAND_DISPLAY names is there; a forwarded one may be gone."""
+    if not has_screen() or not sys.platform.startswith("linux"):
+        return has_screen()
+    if os.environ.get("SDL_VIDEODRIVER"):
+        return True  # who says how to draw knows where
+    wayland = os.environ.get("WAYLAND_DISPLAY")
+    if wayland and Path(os.environ.get("XDG_RUNTIME_DIR", "/"), wayland).exists():
+        return True
+    host, _, number = os.environ.get("DISPLAY", "").rpartition(":")
+    number = number.partition(".")[0]
+    if not number.isdecimal():
+        return False
+    if host in ("", "unix"):
+        return Path(f"/tmp/.X11-unix/X{number}").exists()
+    with suppress(OSError), socket.create_connection((host, 6000 + int(number)), timeout=2):
+        return True
+    return False
+
+
+def check_video(path: Path, kinds: Sequence[str] = tuple(CODECS)) -> None:
+    """Refuse a video that cannot be written, or is of no kind that is asked for."""
+    if path.suffix.lower() not in kinds:
+        raise ConfigError(f"{path}: a video's name must end in {' or '.join(kinds)}")
     check_videos(str(path))
 
 
@@ -137,9 +160,11 @@ class Video:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = path.with_name(f".tmp-{os.getpid()}-{os.urandom(4).hex()}-{path.name}")
         codec, self._pixels = CODECS[path.suffix.lower()]
+        self._every = ceil(fps / MOST_GIF_FPS) if codec == "gif" else 1
+        self._seen = 0
         self._to_frame: Callable[..., Any] = av.VideoFrame.from_ndarray
         self._file = av.open(str(self._temporary), "w")
-        stream: Any = self._file.add_stream(codec, rate=max(round(fps), 1))
+        stream: Any = self._file.add_stream(codec, rate=max(round(fps / self._every), 1))
         if codec == "gif":
             stream.options = {"gifflags": "-transdiff-offsetting"}  # they compare places, and palettes differ
         # The usual codec halves the resolution of colours, so that sides must be even.
@@ -149,6 +174,9 @@ class Video:
 
     def add(self, frame: NDArray[np.uint8]) -> None:
         """One picture more."""
+        self._seen += 1
+        if (self._seen - 1) % self._every:
+            return
         cut = np.ascontiguousarray(frame[: self._height, : self._width])
         shown = self._to_frame(paletted(cut), "pal8") if self._pixels == "pal8" else self._to_frame(cut, "rgb24")
         self._file.mux(self._stream.encode(shown))

@@ -27,11 +27,12 @@ from shoal.machine.cores import cores
 from shoal.machine.memory import keep_freed_memory
 from shoal.machine.threads import are_limited
 from shoal.models.catalog import with_model_class
+from shoal.models.compiled_mlp import mlp_for
 from shoal.models.distributions import Distribution, distribution_for, gaussian_noise, log_std_inputs
 from shoal.models.encoder import Encoder
 from shoal.models.exploration import OrnsteinUhlenbeck, acting_by_value
+from shoal.models.kernel import KernelUse
 from shoal.models.masked import MaskedNetwork, masked_outputs
-from shoal.models.mlp import MLP
 from shoal.models.network import Network
 from shoal.models.policy import Policy
 from shoal.models.recurrence import PreviousStep, Recurrence
@@ -99,8 +100,9 @@ def _single_policy(
     seed = number(config.seed, Stream.WEIGHTS, np.uint32)
     previous = PreviousStep(action_spec, config.model.sees_prev_action, config.model.sees_prev_reward)
     if reason is None:
-        network = _numpy_network(encoder, distribution, config.model, seed)
+        network, kernel_use = _numpy_network(encoder, distribution, config, seed)
     else:
+        kernel_use = _no_kernel(config, reason)
         network = _torch_network(encoder, distribution, config, action_space, previous, seed)
     if obs_spec.mask is not None:
         place = len(obs_spec.kinds) - 1
@@ -110,6 +112,7 @@ def _single_policy(
     if obs_spec.image_shapes and policy.is_stochastic and recurrence is None:
         # Policy and value share the convolutions, which are nearly all of the work.
         policy.act_and_value = getattr(network, "act_and_value", None)
+    policy.kernel_use = kernel_use
     _set_log_std(policy, config.model)
     if isinstance(exploration, NoiseConfig):
         _set_noise(policy, exploration)
@@ -233,11 +236,14 @@ def _set_noise(policy: Policy, noise: NoiseConfig) -> None:
         policy.ou = OrnsteinUhlenbeck(noise.ou_theta, columns)
 
 
-def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelConfig, seed: int) -> Network:
-    free = None
+def _numpy_network(
+    encoder: Encoder, distribution: Distribution, config: AlgorithmConfig, seed: int
+) -> tuple[Network, KernelUse | None]:
+    model, free = config.model, None
     if model.free_log_std:
         free = log_std_inputs(distribution)
-    return MLP(
+    return mlp_for(
+        config.kernel,
         encoder.size,
         distribution.num_inputs,
         tuple(model.fcnet_hiddens),
@@ -246,6 +252,15 @@ def _numpy_network(encoder: Encoder, distribution: Distribution, model: ModelCon
         free,
         seed,
     )
+
+
+def _no_kernel(config: AlgorithmConfig, reason: str) -> KernelUse | None:
+    """What becomes of `kernel` where the network is one of PyTorch, which has kernels of its own."""
+    if config.kernel == "compiled":
+        raise ConfigError(f"config.kernel: compiled is for NumPy networks, and {reason} needs PyTorch; leave it out")
+    if config.kernel == "numpy":
+        return None
+    return KernelUse(None, f"{reason} needs PyTorch")
 
 
 def _prepare_torch(obs_spec: ObsSpec) -> None:

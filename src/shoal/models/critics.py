@@ -7,7 +7,7 @@ import numpy as np
 from shoal.config.sac import SACConfig
 from shoal.errors import ConfigError
 from shoal.models.build import needs_torch
-from shoal.models.mlp import MLP
+from shoal.models.compiled_mlp import mlp_for
 from shoal.models.network import Array, Inputs, Network
 from shoal.models.policy import Policy
 from shoal.models.soft_actions import SoftActions
@@ -18,7 +18,8 @@ def build_critic(config: SACConfig, policy: Policy, actions: SoftActions, seed: 
     model, encoder = config.critic_model, policy.encoder
     reason = needs_torch(policy.obs_spec.space, config)
     if reason is None:
-        return MLP(
+        critic, _ = mlp_for(
+            config.kernel,
             encoder.size + actions.num_numbers,
             actions.num_combinations,
             tuple(model.fcnet_hiddens),
@@ -27,6 +28,7 @@ def build_critic(config: SACConfig, policy: Policy, actions: SoftActions, seed: 
             seed=seed,
             layer_norm=config.high_update_ratio,
         )
+        return critic
     if config.high_update_ratio:
         raise ConfigError(f"config.high_update_ratio: is for NumPy networks, and {reason} needs PyTorch; leave it out")
     from shoal.models.torch_build import build_torch_network

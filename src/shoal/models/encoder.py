@@ -46,11 +46,11 @@ class Encoder:
         self.filter = observation_filter
         self.measured = np.zeros(spec.vector_size, bool)  # which columns the filter applies to
         self._columns: dict[Path, slice] = {}  # of the leaves of the vector, among the features
-        self._plain = self._keep_plain()
-        self._all_plain = len(self._plain) == spec.vector_size
-        self._scale, self._shift = _scaling(spec.leaves, spec.vector_size)
-        self.size = len(self._plain)
-        self._choices: list[tuple[int, int, int]] = []  # column in the vector, number of values, number of features
+        self.plain = self._keep_plain()
+        self._all_plain = len(self.plain) == spec.vector_size
+        self.scale, self.shift = _scaling(spec.leaves, spec.vector_size)
+        self.size = len(self.plain)
+        self.choices: list[tuple[int, int, int]] = []  # column in the vector, number of values, number of features
         self._tables: dict[int, NDArray[np.float32]] = {}  # the indicators of each number of values
         self._add_choices()
         self.shapes = list(spec.shapes)  # of the inputs
@@ -62,7 +62,7 @@ class Encoder:
     @property
     def changes_anything(self) -> bool:
         """Whether features are other numbers than those that are stored."""
-        return not self._all_plain or self._scale is not None
+        return not self._all_plain or self.scale is not None
 
     def __call__(self, parts: Parts) -> Inputs:
         """Encoded inputs for a batch of observations, each part `[B, ...]`."""
@@ -82,17 +82,17 @@ class Encoder:
     def encode(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """Features `[B, D]` of the vector part `[B, R]`; the same array where nothing needs to change."""
         x = raw
-        if self._scale is not None:
-            x = x * self._scale + self._shift
+        if self.scale is not None:
+            x = x * self.scale + self.shift
         if self.filter is not None:
             x = self.filter(x)
         if self._all_plain:
             return x
         out = np.empty((len(raw), self.size), np.float32)
-        column = len(self._plain)
+        column = len(self.plain)
         if column:
-            out[:, :column] = x[:, self._plain]
-        for source, count, width in self._choices:
+            out[:, :column] = x[:, self.plain]
+        for source, count, width in self.choices:
             # Environments do step out of their spaces (at an episode's end, say): the nearest value stands for it.
             values = raw[:, source].astype(np.int64)
             if count in self._tables:
@@ -110,9 +110,9 @@ class Encoder:
 
     def measurements(self, raw: NDArray[np.float32]) -> NDArray[np.float32]:
         """What the filter learns from: the vector part after scaling, before filtering."""
-        if self._scale is None:
+        if self.scale is None:
             return raw
-        return raw * self._scale + self._shift
+        return raw * self.scale + self.shift
 
     def _keep_plain(self) -> NDArray[np.int64]:
         """The columns of the vector that stay one feature each, and which of them are measurements."""
@@ -139,7 +139,7 @@ class Encoder:
                     width = _num_digits(count)
                 else:
                     self._tables[count] = np.eye(count, dtype=np.float32)
-                self._choices.append((column, count, width))
+                self.choices.append((column, count, width))
                 self.size += width
             self._columns[leaf.path] = slice(begin, self.size)
 

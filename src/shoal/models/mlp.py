@@ -157,6 +157,8 @@ class MLPTape:
     scales: list[Array] = field(default_factory=list)  # [g, B, 1], one over the deviation that a layer was divided by
     normal: list[Array] = field(default_factory=list)  # [g, B, H], what became of it
     room: list[Array] = field(default_factory=list)  # [B, H], for `jvp`
+    compiled: Any = None  # the same as `kernel.c` sees it, where that made the pass
+    has_slopes: bool = True
 
 
 class MLP:
@@ -201,8 +203,9 @@ class MLP:
             self._shapes["log_std"] = (len(free),)
         total = sum(math.prod(shape) for shape in self._shapes.values())
         check_size(total)
-        self.params = np.zeros(total, np.float32)
-        self._gradient = np.zeros(total, np.float32)
+        self.params, self._gradient = self._empty(total), self._empty(total)
+        self.params.fill(0)
+        self._gradient.fill(0)
         self._p = self._views(self.params)
         self._g = self._views(self._gradient)
         self._hidden = []
@@ -218,6 +221,13 @@ class MLP:
             elif name.startswith("hidden") and self.groups == 2:
                 view[1] = True
         self._initialise(np.random.default_rng(seed))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        sizes = (self.num_features, self.num_outputs, self.hiddens, self.activation_name)
+        return MLP, (*sizes, self.groups == 1, self._free, 0, self.layer_norm), self.params
+
+    def __setstate__(self, params: Array) -> None:
+        self.params[:] = params
 
     def sync(self) -> None:
         """Nothing to do: the layers are views into `params`."""
@@ -462,12 +472,16 @@ class MLP:
         out[:, self._free] = views["log_std"]
         return out
 
+    def _empty(self, *shape: int) -> Array:
+        """An array of any numbers."""
+        return np.empty(shape, np.float32)
+
     def _tape(self, size: int, nets: StackedNets) -> MLPTape:
         tape = self._tapes.get((size, id(nets)))
         if tape is None:
 
             def rooms() -> list[Array]:
-                return [np.empty((w.shape[0], size, w.shape[2]), np.float32) for w in nets.weights]
+                return [self._empty(w.shape[0], size, w.shape[2]) for w in nets.weights]
 
             tape = MLPTape(
                 nets,

@@ -20,6 +20,7 @@ from shoal.errors import CheckpointError
 from shoal.models.distributions import Distribution
 from shoal.models.encoder import Encoder
 from shoal.models.exploration import ByValue, EpsilonGreedy, OrnsteinUhlenbeck
+from shoal.models.kernel import KernelUse
 from shoal.models.network import Array, Inputs, Network
 from shoal.models.recurrence import Recurrence
 
@@ -70,6 +71,7 @@ class Policy:
         self.network, self.distribution, self.encoder = network, distribution, encoder
         self.ou: OrnsteinUhlenbeck | None = None  # of a sampler's noise; single calls know nothing of each other
         self.recurrence = recurrence  # None: without memory
+        self.kernel_use: KernelUse | None = None  # None: `kernel: numpy`
         self.others: dict[str, Policy] = {}  # those of other agents in the same environments, by their names
         self.candidates: Array | None = None  # [N, P]: the parameters of each environment's policy, where they differ
         # Outputs and values in one pass, where values come with hardly more work; None where they do not.

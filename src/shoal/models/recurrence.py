@@ -31,10 +31,14 @@ class PreviousStep:
 
     def __call__(self, actions: NDArray[Any], rewards: NDArray[Any]) -> Array:
         """Features `[B, size]` of actions `[B, A]` as the policy has them, and rewards `[B]`."""
+        if self.with_action and self._clips:  # what was clipped on its way to the environment is remembered so
+            actions = self._spec.encode(self._spec.decode(actions))
+        return self._features(actions, rewards)
+
+    def _features(self, actions: NDArray[Any], rewards: NDArray[Any]) -> Array:
+        """The same of actions as the environment took them, in the policy's scale."""
         out = np.zeros((len(actions), self.size), np.float32)
         if self.with_action:
-            if self._clips:  # what was clipped on its way to the environment is remembered so
-                actions = self._spec.encode(self._spec.decode(actions))
             column = 0
             for leaf in self._spec.leaves:
                 numbers = actions[:, leaf.columns]
@@ -58,7 +62,7 @@ class PreviousStep:
         for row, (action, reward) in enumerate(zip(actions, rewards, strict=True)):
             if action is not None:
                 taken = self._spec.encode([action])
-                out[row, : self.action_size] = self(taken, np.zeros(1))[0, : self.action_size]
+                out[row, : self.action_size] = self._features(taken, np.zeros(1))[0, : self.action_size]
             if reward is not None:
                 try:
                     out[row, -1] = float(reward)

@@ -84,4 +84,4 @@ def _leaf(inputs: Tensors, place: LeafPlace) -> Any:
         return RepeatedValues.from_encoded(part)
     if place.columns is None:
         return part
-    return part[:, place.columns].float().reshape(len(part), *place.shape)
+    return part[:, place.columns].float().reshape(part.shape[0], *place.shape)  # not len, which no export could follow

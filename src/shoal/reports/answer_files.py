@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shoal.config.yaml_files import dump_yaml
+from shoal.config.yaml_files import dump_yaml, schema_line
 from shoal.reports.analysis import Analysis
 from shoal.reports.answer import Answer, answer_of
 from shoal.reports.page import page
@@ -32,4 +32,4 @@ def best_yaml(answer: Answer) -> str:
     comment = f"# The best of a sweep: {about}, {score}; here it trains for longer.\n# {command}\n"
     if answer.best.trials[0].exploits:
         comment += "# It copied other trials and changed its settings during training; these are its last.\n"
-    return comment + dump_yaml({tree.pop("name"): tree})
+    return schema_line() + comment + dump_yaml({tree.pop("name"): tree})

@@ -1,4 +1,4 @@
-"""The drawings of a sweep's page: parallel coordinates and learning curves."""
+"""What a sweep's page draws: parallel coordinates, and the lines of its learning curves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from shoal.config.sweep import Setting
 from shoal.data.number_text import number_text, tick_text
 from shoal.reports.answer import Answer
 from shoal.reports.curves import Curve, Floats, value_at
-from shoal.reports.drawing import Frame, Scale, chart, escaped, label, line, scale_of, tag
+from shoal.reports.drawing import Scale, chart, escaped, label, line, scale_of, tag
+from shoal.reports.figure_data import OwnLine
 from shoal.reports.labels import LIST_KINDS, LOG_KINDS, same_key, value_text
 from shoal.reports.records import TrialRecord
 
@@ -150,73 +151,47 @@ def _drawn_axis(name: str, x: float, ticks: Sequence[tuple[float, str]], top: fl
     return tag("g", tag("title", escaped(name)), *parts, class_="axis")
 
 
-def learning_curves(answer: Answer, entries: Sequence[ChartEntry]) -> str:
-    """The metric over the steps, one line per trial, or with seeds their mean with a band."""
+def learning_curves(answer: Answer, entries: Sequence[ChartEntry]) -> list[OwnLine]:
+    """The metric over the steps, one line per trial, or with seeds their mean with a band; best last."""
     analysis = answer.analysis
-    frame = Frame(960, 390, left=64, top=28, bottom=48)
     drawn = [entry for entry in entries if any(record.index in analysis.curves for record in entry.records)]
-    curves = [
-        analysis.curves[record.index] for entry in drawn for record in entry.records if record.index in analysis.curves
-    ]
-    if max((len(curve.x) for curve in curves), default=0) < 2:
-        return ""  # a function that reports once learns nothing on the way
-    x = Scale(0.0, max(float(curve.x[-1]) for curve in curves) or 1.0, *frame.across)
-    y = _score_scale(np.concatenate([curve.y for curve in curves]).tolist(), *frame.up)
     lines = []
     for place, entry in enumerate(drawn):
         own = [analysis.curves[record.index] for record in entry.records if record.index in analysis.curves]
-        mean, parts = _with_band(own, x, y, len(drawn) - place <= MOST_BANDS) if len(own) > 1 else (own[0], [])
-        points = _points(mean, x, y)
-        parts.append(line(points))
-        if len(drawn) <= MOST_TOUCHED:
-            parts.append(line(points, class_="touch"))
-        if points:
-            parts.append(_end_mark({record.status for record in entry.records}, *points[-1], len(drawn) <= MOST_DOTS))
-        lines.append(entry.group(*parts))
-    window = tag(
-        "rect", x=frame.left, y=frame.top - 6, width=frame.width, height=frame.height - frame.bottom - frame.top + 12
-    )
-    inside = tag("clipPath", window, id="in")
-    title = f"Learning curves: {analysis.sweep.metric} over {analysis.axis}, one line per trial"
-    words = frame.lattice(x, y, analysis.axis, analysis.sweep.metric)
-    drawing = tag("g", *lines, clip_path="url(#in)")
-    return chart(title, frame.width, frame.height, inside, words, drawing, class_=_crowd(drawn))
+        mean, bounds, rests = _with_band(own) if len(own) > 1 else (own[0], None, ())
+        is_bounded = len(drawn) - place <= MOST_BANDS
+        end = _end_mark({record.status for record in entry.records}, len(drawn) <= MOST_DOTS)
+        kind = f"t {entry.shade}"
+        lines.append(OwnLine(entry.title, kind, entry.index, mean, bounds if is_bounded else None, rests, end))
+    # A function that reports once learns nothing on the way.
+    return lines if max((len(line.curve.x) for line in lines), default=0) > 1 else []
 
 
 def _crowd(entries: Sequence[ChartEntry]) -> str:
     return "many" if len(entries) > MOST_DOTS else ""
 
 
-def _points(curve: Curve, x: Scale, y: Scale) -> list[tuple[float, float]]:
-    return [(x(a), y(b)) for a, b in zip(curve.x.tolist(), curve.y.tolist(), strict=True)]
-
-
-def _with_band(curves: Sequence[Curve], x: Scale, y: Scale, band: bool) -> tuple[Curve, list[str]]:
+def _with_band(curves: Sequence[Curve]) -> tuple[Curve, tuple[Floats, Floats] | None, tuple[Curve, ...]]:
     """The mean of seeds as far as all of them went, with the worst and the best of them, and how the others went on."""
     end, begin = min(float(curve.x[-1]) for curve in curves), max(float(curve.x[0]) for curve in curves)
     at: Floats = np.unique(np.concatenate([curve.x for curve in curves]))
     at = at[(at >= begin) & (at <= end)]
     at = at[:: max(1, len(at) // MOST_BAND_POINTS)]
     rows = np.stack([value_at(curve, at) for curve in curves])
-    parts = []
-    if band and len(at):
-        low, high = rows.min(axis=0).tolist(), rows.max(axis=0).tolist()
-        outline = [*zip(at.tolist(), high), *zip(at.tolist()[::-1], low[::-1])]
-        points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in outline)
-        parts.append(tag("polygon", points=points, class_="band"))
+    rests = []
     for curve in curves:
-        rest = curve.x >= end
+        later = curve.x >= end
         if curve.x[-1] > end:
-            parts.append(line(_points(Curve(curve.x[rest], curve.y[rest]), x, y), class_="alone"))
-    return Curve(at, rows.mean(axis=0)), parts
+            rests.append(Curve(curve.x[later], curve.y[later]))
+    return Curve(at, rows.mean(axis=0)), (rows.min(axis=0), rows.max(axis=0)) if len(at) else None, tuple(rests)
 
 
-def _end_mark(statuses: set[str], x: float, y: float, dots: bool) -> str:
+def _end_mark(statuses: set[str], dots: bool) -> str:
     if "stopped early" in statuses:
-        return tag("line", x1=x, x2=x, y1=y - 5, y2=y + 5, class_="end")
+        return "early"
     if statuses == {"failed"}:
-        return tag("path", d=f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8", class_="end")
-    return tag("circle", cx=x, cy=y, r=2.5, class_="dot") if dots and statuses == {"finished"} else ""
+        return "failed"
+    return "dot" if dots and statuses == {"finished"} else ""
 
 
 def legend(answer: Answer, entries: Sequence[ChartEntry]) -> str:

@@ -121,6 +121,51 @@ def _figure(spec: FigureSpec, groups: Sequence[RunGroup], axes: Sequence[str], m
     }
 
 
+@dataclass(frozen=True)
+class OwnLine:
+    """A line of a figure that shows neither runs nor groups: of a trial, or of an episode.
+
+    `kind` is its class in the style sheet. Lines and rows of the page with the same `t` are highlighted together.
+    """
+
+    title: str
+    kind: str
+    t: int
+    curve: Curve
+    bounds: tuple[Floats, Floats] | None = None
+    rests: tuple[Curve, ...] = ()
+    end: str = ""  # the mark at its end: `dot`, `early` or `failed`
+
+
+def own_figure(spec: FigureSpec, axis: tuple[str, str], note: str, lines: Sequence[OwnLine], named: bool) -> Any:
+    """A figure with lines and an axis (its name, and its words) of its own; `named` ones keep the names when saved."""
+    return {
+        "title": spec.title,
+        "metric": spec.metric,
+        "file": re.sub(r"\W+", "-", spec.metric).strip("-"),
+        "note": note,
+        "big": spec.is_big,
+        "axis": {"name": axis[0], "label": axis[1]},
+        "named": named,
+        "lines": [_own_line(line) for line in lines],
+    }
+
+
+def _own_line(line: OwnLine) -> dict[str, Any]:
+    found: dict[str, Any] = {"title": line.title, "kind": line.kind, "t": line.t, **_points(line.curve)}
+    if line.bounds is not None:
+        found |= {name: packed(one.astype(np.float32)) for name, one in zip(("low", "high"), line.bounds)}
+    if line.rests:
+        found["rests"] = [_points(rest) for rest in line.rests]
+    if line.end:
+        found["end"] = line.end
+    return found
+
+
+def _points(curve: Curve) -> dict[str, str]:
+    return {"x": packed(curve.x.astype(np.float64)), "y": packed(curve.y.astype(np.float32))}
+
+
 def _meaning(metric: str, groups: Sequence[RunGroup]) -> str:
     """What a result means; of learners' results as their own algorithm says, so that no other is imported."""
     if not metric.startswith("learner/"):

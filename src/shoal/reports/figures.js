@@ -3,7 +3,7 @@
   var place = document.getElementById("data");
   if (!place) { return; }
   var data = JSON.parse(place.textContent), NS = "http://www.w3.org/2000/svg", COLOURS = 8;
-  var shared = { axis: 0, smooth: 1, zoom: null, runs: !data.groups.some(function (g) { return g.runs.length > 1; }), hidden: {} };
+  var shared = { axis: 0, smooth: 1, zooms: {}, runs: !data.groups.some(function (g) { return g.runs.length > 1; }), hidden: {} };
   var figures = [];
 
   function numbers(text, kind) {
@@ -43,6 +43,8 @@
     }
     return found;
   }
+  /* A figure has an axis of its own, or the one that is chosen for all; those of one axis are zoomed together. */
+  function axisOfFigure(spec) { return spec.axis || data.axes[shared.axis]; }
   function smooth(values) {
     var count = values.length, half = Math.floor(shared.smooth / 2);
     if (half < 1 || count < 3) { return values; }
@@ -55,8 +57,21 @@
     return found;
   }
 
+  /* Lines of a figure's own: of trials, or of episodes. Those with the same `t` are highlighted together. */
+  function ownLine(line) {
+    if (!line.read) {
+      line.read = { x: numbers(line.x, Float64Array), y: numbers(line.y, Float32Array) };
+      if (line.low) { line.read.low = numbers(line.low, Float32Array); line.read.high = numbers(line.high, Float32Array); }
+      line.read.rests = (line.rests || []).map(function (rest) { return { x: numbers(rest.x, Float64Array), y: numbers(rest.y, Float32Array) }; });
+    }
+    var read = line.read, found = { title: line.title, kind: line.kind, t: line.t, end: line.end, strong: true, x: read.x, y: smooth(read.y), rests: read.rests };
+    if (read.low) { found.low = smooth(read.low); found.high = smooth(read.high); }
+    return found;
+  }
+
   /* What is drawn now: bands of groups with several runs, and the lines of runs. */
   function linesOf(spec) {
+    if (spec.lines) { return spec.lines.map(ownLine); }
     var found = [], axis = data.axes[shared.axis].name;
     spec.groups.forEach(function (own) {
       if (shared.hidden[own.group]) { return; }
@@ -126,22 +141,24 @@
     return log ? [low, high] : [low - 0.03 * (high - low), high + 0.03 * (high - low)];
   }
 
-  function kind(group) {
+  function kind(line) {
+    if (line.kind) { return line.kind; }
+    var group = line.group;
     return "s c" + group % COLOURS + (group >= COLOURS ? " d" + Math.floor(group / COLOURS) % 4 : "");
   }
   /* A figure that is saved leaves the page, so it takes its title and the names of its lines along. */
-  function keys(groups, wide) {
+  function keys(lines, wide) {
     var found = element("g", {}), x = 56, y = 32;
-    groups.forEach(function (group) {
-      var words = data.groups[group].label, room = 34 + 6.5 * words.length;
+    lines.forEach(function (line) {
+      var words = line.kind ? line.title : data.groups[line.group].label, room = 34 + 6.5 * words.length;
       if (x > 56 && x + room > wide) { x = 56; y += 16; }
-      var sample = element("g", { "class": kind(group) });
+      var sample = element("g", { "class": kind(line) });
       sample.appendChild(element("path", { d: "M" + x + " " + (y - 4) + "h22", "class": "line" }));
       found.appendChild(sample);
       found.appendChild(element("text", { x: x + 27, y: y }, words));
       x += room + 10;
     });
-    found.below = groups.length ? y + 12 : 26;
+    found.below = lines.length ? y + 12 : 26;
     return found;
   }
   function draw(figure) {
@@ -149,16 +166,17 @@
     var box = figure.box, wide = Math.max(Math.round(box.clientWidth), 280), high = figure.spec.big ? Math.min(380, Math.max(240, wide * 0.4)) : Math.max(190, Math.min(240, wide * 0.5));
     var frame = { left: 56, right: wide - 12, top: 12, bottom: high - 38 }, lines = linesOf(figure.spec), legend = null;
     if (figure.saving) {
-      var shown = lines.map(function (line) { return line.group; }).filter(function (group, i, all) { return all.indexOf(group) === i; });
-      legend = keys(data.groups.length > 1 && shown.length <= 24 ? shown : [], wide);
+      var shown = lines.filter(function (line, i) { return line.kind || lines.findIndex(function (other) { return other.group === line.group; }) === i; });
+      var told = figure.spec.lines ? figure.spec.named : data.groups.length > 1 && shown.length <= 24;
+      legend = keys(told ? shown : [], wide);
       frame.top = legend.below; frame.bottom += legend.below - 12; high += legend.below - 12;
     }
     var x0 = Infinity, x1 = -Infinity;
     lines.forEach(function (line) { if (line.x.length) { x0 = Math.min(x0, line.x[0]); x1 = Math.max(x1, line.x[line.x.length - 1]); } });
     if (x0 > x1) { x0 = 0; x1 = 1; }
-    var range = shared.zoom || [Math.min(x0, x1 * 0.05), x1], y = limits(lines, range, figure.log);
+    var axis = axisOfFigure(figure.spec), range = shared.zooms[axis.name] || [Math.min(x0, x1 * 0.05), x1], y = limits(lines, range, figure.log);
     var svg = element("svg", { viewBox: "0 0 " + wide + " " + high, width: wide, height: high, role: "img", xmlns: NS,
-      "aria-label": figure.spec.title + ": " + figure.spec.metric + " over " + data.axes[shared.axis].label });
+      "aria-label": figure.spec.title + ": " + figure.spec.metric + " over " + axis.label });
     var sx = figure.sx = scale(range[0], range[1], frame.left, frame.right), sy = figure.sy = scale(y[0], y[1], frame.bottom, frame.top, figure.log);
     figure.frame = frame; figure.lines = lines;
     if (legend) {
@@ -177,13 +195,17 @@
       grid.appendChild(element("line", { x1: frame.left, x2: frame.right, y1: sy(v), y2: sy(v) }));
       grid.appendChild(element("text", { x: frame.left - 6, y: sy(v) + 4, "text-anchor": "end", "class": "tick" }, short(v)));
     });
-    grid.appendChild(element("text", { x: (frame.left + frame.right) / 2, y: high - 5, "text-anchor": "middle", "class": "name" }, data.axes[shared.axis].label));
+    grid.appendChild(element("text", { x: (frame.left + frame.right) / 2, y: high - 5, "text-anchor": "middle", "class": "name" }, axis.label));
     svg.appendChild(grid);
     var marks = element("g", { "clip-path": "url(#" + clip + ")" });
     lines.forEach(function (line) {
-      var g = element("g", { "class": kind(line.group) + (line.strong ? lines.length > 20 ? " thin" : "" : " faint") });
+      var g = element("g", { "class": kind(line) + (line.strong ? lines.length > 20 ? " thin" : "" : " faint") });
+      if (line.t !== undefined) { g.setAttribute("data-t", line.t); g.appendChild(element("title", {}, line.title)); }
       if (line.low && (!figure.log)) { g.appendChild(element("path", { d: around(line, sx, sy), "class": "area" })); }
       g.appendChild(element("path", { d: path(line, sx, sy, figure.log), "class": "line" }));
+      (line.rests || []).forEach(function (rest) { g.appendChild(element("path", { d: path(rest, sx, sy, figure.log), "class": "alone" })); });
+      if (line.t !== undefined && lines.length <= 200) { g.appendChild(element("path", { d: path(line, sx, sy, figure.log), "class": "touch" })); }
+      if (line.end && line.x.length) { g.appendChild(mark(line.end, sx(line.x[line.x.length - 1]), sy(line.y[line.x.length - 1]))); }
       if (line.x.length === 1) { g.appendChild(element("circle", { cx: sx(line.x[0]), cy: sy(line.y[0]), r: 3, "class": "point" })); }
       marks.appendChild(g);
     });
@@ -192,6 +214,11 @@
     svg.appendChild(figure.cursor);
     var old = box.querySelector("svg");
     if (old) { box.replaceChild(svg, old); } else { box.appendChild(svg); }
+  }
+  function mark(end, x, y) {
+    if (end === "early") { return element("path", { d: "M" + x + " " + (y - 5) + "v10", "class": "end" }); }
+    if (end === "failed") { return element("path", { d: "M" + (x - 4) + " " + (y - 4) + "l8 8m0 -8l-8 8", "class": "end" }); }
+    return element("circle", { cx: x, cy: y, r: 2.5, "class": "dot" });
   }
   function path(line, sx, sy, log) {
     var parts = [], pen = "M";
@@ -230,19 +257,19 @@
     figure.at = at;
     figure.told.textContent = short(best.line.x[best.i]) + ": " + found.slice(0, 4).map(function (one) {
       var line = one.line, band = line.low ? " (" + digits(line.low[one.i]) + " to " + digits(line.high[one.i]) + ")" : "";
-      return (data.groups.length > 1 || !line.strong ? line.title + " " : "") + digits(line.y[one.i]) + band;
+      return ((line.kind ? figure.lines.length : data.groups.length) > 1 || !line.strong ? line.title + " " : "") + digits(line.y[one.i]) + band;
     }).join(" · ");
   }
   function forget(figure) { if (figure.cursor) { figure.cursor.textContent = ""; } figure.told.textContent = figure.spec.note; }
 
-  function zoom(range) {
-    shared.zoom = range;
+  function zoom(range, figure) {
+    if (range === null) { shared.zooms = {}; } else { shared.zooms[axisOfFigure(figure.spec).name] = range; }
     document.querySelectorAll("[data-do=reset]").forEach(function (button) { button.disabled = range === null; });
     redraw();
   }
   function zoomBy(figure, factor) {
     var low = figure.sx.low, high = figure.sx.high, middle = figure.sx.back(figure.at || (figure.frame.left + figure.frame.right) / 2);
-    zoom([middle - (middle - low) * factor, middle + (high - middle) * factor]);
+    zoom([middle - (middle - low) * factor, middle + (high - middle) * factor], figure);
   }
   function redraw() {
     figures.forEach(function (figure) { figure.stale = true; if (figure.seen) { draw(figure); forget(figure); } });
@@ -267,7 +294,7 @@
     });
     box.addEventListener("pointerup", function (event) {
       var to = inside(place(event)[0]);
-      if (shade) { shade.remove(); shade = null; zoom([figure.sx.back(Math.min(start, to)), figure.sx.back(Math.max(start, to))]); }
+      if (shade) { shade.remove(); shade = null; zoom([figure.sx.back(Math.min(start, to)), figure.sx.back(Math.max(start, to))], figure); }
       start = null;
     });
     box.addEventListener("pointerleave", function () { if (start === null) { forget(figure); } });
@@ -286,10 +313,10 @@
   function press(figure) { figure.element.querySelector("[data-do=log]").setAttribute("aria-pressed", String(figure.log)); }
 
   function csv(figure) {
-    var rows = [["group", "run", data.axes[shared.axis].name, figure.spec.metric, "low", "high"]], before = shared.runs, smoothing = shared.smooth;
+    var rows = [["group", "run", axisOfFigure(figure.spec).name, figure.spec.metric, "low", "high"]], before = shared.runs, smoothing = shared.smooth;
     shared.runs = true; shared.smooth = 1;
     linesOf(figure.spec).forEach(function (line) {
-      var label = data.groups[line.group].label, run = line.title === label ? (data.groups[line.group].runs.length > 1 ? "all" : "") : line.title.slice(label.length + 2);
+      var label = line.kind ? line.title : data.groups[line.group].label, run = line.kind ? "" : line.title === label ? (data.groups[line.group].runs.length > 1 ? "all" : "") : line.title.slice(label.length + 2);
       for (var i = 0; i < line.x.length; i++) {
         rows.push([label, run, line.x[i], line.y[i], line.low ? line.low[i] : "", line.high ? line.high[i] : ""]);
       }
@@ -349,12 +376,21 @@
       redraw();
     });
   });
+  /* New numbers for the same figures; zoom, smoothing and what is hidden stay as they are. */
+  window.shoal.update = function (fresh) {
+    data = fresh;
+    figures.forEach(function (figure) {
+      var spec = fresh.figures.find(function (one) { return one.metric === figure.spec.metric; });
+      figure.spec = spec || { title: figure.spec.title, metric: figure.spec.metric, file: figure.spec.file, note: figure.spec.note, big: figure.spec.big, groups: [] };
+    });
+    redraw();
+  };
   var bar = document.getElementById("controls");
   if (bar) {
     bar.hidden = false;
     bar.addEventListener("input", function (event) {
       var name = event.target.name;
-      if (name === "axis") { shared.axis = Number(event.target.value); shared.zoom = null; zoom(null); }
+      if (name === "axis") { shared.axis = Number(event.target.value); zoom(null); }
       if (name === "smooth") { shared.smooth = Number(event.target.value); bar.querySelector("output").textContent = shared.smooth; redraw(); }
       if (name === "runs") { shared.runs = event.target.checked; redraw(); }
     });

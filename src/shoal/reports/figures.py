@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ FORMATS = ("pdf", "png", "svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#555555")
 """Okabe and Ito's, which people of every kind of colour vision can tell apart; yellow is too pale for a line."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+MOST_IN_ROW = 4  # panels; more stand in rows of three
 MOST_IN_FRAME = 6  # lines whose names stand inside the panel; the names of more stand beside it
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -60,15 +62,21 @@ def write_figure(data: PlotData, path: Path, panel_inches: tuple[float, float] =
         ) from None
     with matplotlib.rc_context(STYLE):
         count = len(data.panels)
-        is_beside = max(len(panel.lines) for panel in data.panels) > MOST_IN_FRAME
-        width = panel_inches[0] * count + (1.5 if is_beside else 0.0)
-        figure = Figure(figsize=(width, panel_inches[1]), layout="constrained")
-        all_axes = figure.subplots(1, count, squeeze=False)[0]
+        columns = count if count <= MOST_IN_ROW else MOST_IN_ROW - 1
+        rows = ceil(count / columns)
+        named = max(sum(bool(line.label) for line in panel.lines) for panel in data.panels)
+        is_beside = named > MOST_IN_FRAME
+        share = 1.0 if rows == 1 else 0.7  # small multiples
+        width = panel_inches[0] * columns * share + (1.5 if is_beside else 0.0)
+        figure = Figure(figsize=(width, panel_inches[1] * rows * share), layout="constrained")
+        all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for place, (panel, axes) in enumerate(zip(data.panels, all_axes)):
             _draw(panel, axes)
-            if place == count - 1 and len(panel.lines) > 1:
+            if place == count - 1 and named and len(panel.lines) > 1:
                 outside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if is_beside else {"loc": "best"}
                 axes.legend(**outside)
+        for axes in all_axes[count:]:
+            axes.set_axis_off()
         if data.title:
             figure.suptitle(data.title, fontsize=8)
         dates: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
@@ -81,11 +89,16 @@ def write_figure(data: PlotData, path: Path, panel_inches: tuple[float, float] =
 def _draw(panel: Panel, axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    for place, line in enumerate(panel.lines):
+    for place, line in zip(panel.colours, panel.lines):
         colour = COLOURS[place % len(COLOURS)]
-        dashes = DASHES[place // len(COLOURS) % len(DASHES)]
         band = line.band
-        axes.plot(band.x, band.middle, color=colour, linestyle=dashes, label=line.label, zorder=3)
+        look: dict[str, Any] = {"linewidth": 0.5, "alpha": 0.4, "zorder": 2}  # of one of many
+        if line.label:
+            look = {"linestyle": DASHES[place // len(COLOURS) % len(DASHES)], "label": line.label, "zorder": 3}
+        axes.plot(band.x, band.middle, color=colour, **look)
+        if panel.is_path:
+            axes.plot(band.x[:1], band.middle[:1], "o", color=colour, markersize=3, zorder=4)
+            axes.plot(band.x[-1:], band.middle[-1:], "x", color=colour, markersize=4, zorder=4)
         if band.count > 1:
             axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, linewidth=0, zorder=2)
         for rest in line.rests:

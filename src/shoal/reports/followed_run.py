@@ -16,6 +16,7 @@ from typing import Any
 
 from shoal.reports.records import RESULTS_FILE
 from shoal.reports.run_list import RunState, listed
+from shoal.runs.bounded_files import open_regular
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import holder
 from shoal.runs.outcomes import read_outcome
@@ -24,10 +25,13 @@ _TOLD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (WARNING|ERROR|CRITIC
 
 
 class GrowingFile:
-    """The whole lines of a file that is appended to; one that was cut back or replaced is read from its start."""
+    """The whole lines of a file that is appended to; one that was cut back or replaced is read from its start.
 
-    def __init__(self, path: Path, from_end: bool = False) -> None:
-        self._path = path
+    With `tail`, the start is at most so many bytes before its end.
+    """
+
+    def __init__(self, path: Path, from_end: bool = False, tail: int | None = None) -> None:
+        self._path, self._tail = path, tail
         self._offset, self._inode, self._rest = 0, None, b""
         if from_end:
             self.new_lines()
@@ -37,18 +41,20 @@ class GrowingFile:
     def new_lines(self) -> tuple[list[bytes], bool]:
         """The lines that came since the last look, and whether they are the file's first."""
         try:
-            with open(self._path, "rb") as file:
+            with open_regular(self._path) as file:
                 status = os.fstat(file.fileno())
                 is_fresh = status.st_ino != self._inode or status.st_size < self._offset
                 if is_fresh:
-                    self._offset, self._inode, self._rest = 0, status.st_ino, b""
+                    self._inode, self._rest = status.st_ino, b""
+                    self._offset = 0 if self._tail is None else max(status.st_size - self._tail, 0)
+                is_cut = is_fresh and self._offset > 0
                 file.seek(self._offset)
                 piece = file.read()
         except OSError:  # not there yet, being replaced, or the disk is away for a moment
             return [], False
         self._offset += len(piece)
         *whole, self._rest = (self._rest + piece).split(b"\n")
-        return whole, is_fresh
+        return whole[1:] if is_cut else whole, is_fresh
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ A notebook that is not trusted runs no scripts and has a style of its own, so ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +56,60 @@ class Results(list[dict[str, Any]]):
         head = tag("p", escaped(f"{counted(len(self), 'result')}{more}"))
         points = [(row["timesteps_total"], row[RETURN]) for row in flat if RETURN in row and "timesteps_total" in row]
         return head + _curve(points, RETURN) + _table(COLUMNS, rows)
+
+
+def live(results: Iterable[dict[str, Any]], every_s: float = 1.0) -> Iterator[dict[str, Any]]:
+    """The same results, one by one; in a notebook, they are drawn below the cell while they come.
+
+    `for result in shoal.live(shoal.run(tree)): ...`. The drawing changes at most every `every_s` seconds, and once more
+    at the end, however that comes. Where there is no notebook, nothing is drawn.
+    """
+    shown = _Shown.below_this_cell()
+    seen, drawn_at = Results(), 0.0
+    try:
+        for result in results:
+            seen.append(result)
+            if shown is not None and monotonic() - drawn_at >= every_s:
+                shown.draw(seen)
+                drawn_at = monotonic()
+            yield result
+    finally:
+        if isinstance(results, Generator):
+            results.close()  # a loop that was left saves the run
+        if shown is not None:
+            shown.draw(seen)
+
+
+class _Shown:
+    """A place below a notebook's cell that is drawn again and again."""
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        self._handle = display(_Html("<p>no results yet</p>"), display_id=True)
+
+    @classmethod
+    def below_this_cell(cls) -> _Shown | None:
+        """The place; None where no notebook's kernel runs this."""
+        if "IPython" not in sys.modules:
+            return None
+        from IPython import get_ipython
+        from IPython.display import display
+
+        shell = get_ipython()
+        return cls(display) if shell is not None and getattr(shell, "kernel", None) is not None else None
+
+    def draw(self, results: Results) -> None:
+        """Put the results as they are now in the place of those before."""
+        self._handle.update(_Html(results._repr_html_()))
+
+
+class _Html:
+    """Markup that shows itself."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def _repr_html_(self) -> str:
+        return self._text
 
 
 def run_html(folder: Path) -> str:

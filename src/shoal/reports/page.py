@@ -15,21 +15,29 @@ from shoal.reports.charts import (
     parallel_coordinates,
 )
 from shoal.reports.drawing import escaped, tag
+from shoal.reports.figure_data import FigureSpec, own_figure
 from shoal.reports.labels import value_text
 from shoal.reports.lineage import lineage, settings_over_time
-from shoal.reports.page_shell import cell, filtered_table, html_page
+from shoal.reports.page_shell import cell, figure_box, figure_controls, filtered_table, html_page
 from shoal.reports.records import TrialRecord
 from shoal.reports.tables import axis_text, reached_text
 
 LONGEST_REASON = 160
+CURVES = "Learning curves"
 
 
 def page(answer: Answer) -> str:
     """The whole page; it is well-formed XML too."""
     sweep = answer.analysis.sweep
     entries = chart_entries(answer)
-    body = [tag("h1", escaped(sweep.name)), *_about(answer), tag("main", *_sections(answer, entries))]
-    return html_page(f"{sweep.name}: sweep", *body)
+    curves = learning_curves(answer, entries)
+    body = [tag("h1", escaped(sweep.name)), *_about(answer), tag("main", *_sections(answer, entries, bool(curves)))]
+    if not curves:
+        return html_page(f"{sweep.name}: sweep", *body)
+    axis = answer.analysis.axis
+    figure = own_figure(FigureSpec(CURVES, sweep.metric, is_big=True), (axis, axis_text(axis)), "", curves, False)
+    data = {"axes": [], "groups": [], "figures": [figure]}
+    return html_page(f"{sweep.name}: sweep", *body, scripts=("page.js", "figures.js"), data=data)
 
 
 def _about(answer: Answer) -> list[str]:
@@ -42,16 +50,17 @@ def _about(answer: Answer) -> list[str]:
     return [tag("p", escaped(" · ".join(word for word in words if word)), class_="soft")]
 
 
-def _sections(answer: Answer, entries: Sequence[ChartEntry]) -> list[str]:
+def _sections(answer: Answer, entries: Sequence[ChartEntry], has_curves: bool) -> list[str]:
     parts = [_answer(answer)]
     if answer.paths and answer.groups:
         parts += [tag("h2", "Settings and scores"), legend(answer, entries), parallel_coordinates(answer, entries)]
-    if curves := learning_curves(answer, entries):
-        parts += [tag("h2", "Learning curves")]
+    if has_curves:
+        parts.append(tag("h2", "Learning curves"))
         if answer.seeds:
             words = "The line is the mean of the seeds, the band goes from the worst of them to the best (first five)."
             parts.append(tag("p", words, class_="soft"))
-        parts.append(curves)
+        figure = tag("div", figure_box(0, answer.analysis.sweep.metric, True), class_="figures")
+        parts.append(tag("div", figure_controls(), figure))
     parts += _importance(answer)
     if any(record.exploits for record in answer.analysis.records):
         parts += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from shoal.errors import ConfigError
 from shoal.reports.bands import Band, Statistic, band_of, smoothed
@@ -27,7 +28,10 @@ WORDS = {
 
 @dataclass(frozen=True)
 class PlotLine:
-    """One group in one panel; `rests` is how single runs went on where not all of them went."""
+    """One group in one panel; `rests` is how single runs went on where not all of them went.
+
+    One of many that are not told apart has no label.
+    """
 
     label: str
     band: Band
@@ -36,11 +40,18 @@ class PlotLine:
 
 @dataclass(frozen=True)
 class Panel:
-    """One metric."""
+    """One metric; `is_path` where `x` does not grow, but goes where an episode goes."""
 
     metric: str
     axis: str
     lines: tuple[PlotLine, ...]
+    is_path: bool = False
+
+    @property
+    def colours(self) -> list[int]:
+        """The number of each line's colour: those without a label share the first."""
+        numbers = count(int(any(not line.label for line in self.lines)))
+        return [next(numbers) if line.label else 0 for line in self.lines]
 
     @property
     def y_label(self) -> str:

@@ -19,8 +19,10 @@ from shoal.errors import ConfigError
 from shoal.reports.curves import Curve, Floats
 from shoal.reports.labels import same_key, short_names, value_text
 from shoal.reports.records import RESULTS_FILE
+from shoal.runs.bounded_files import open_regular
 from shoal.runs.checkpoints import checkpoint_folder
 from shoal.runs.folders import DEFAULT_RESULTS, SWEEP_FILE, env_text, find_named, find_run, results_root, runs_of
+from shoal.runs.lineage import parent_of
 from shoal.runs.resuming import settings, stored_tree
 
 SEED = "config.seed"
@@ -146,7 +148,7 @@ def _pad(column: array[float], count: int) -> None:
 
 
 def _lines_of(path: Path, most: int) -> Iterator[bytes]:
-    with suppress(FileNotFoundError), open(path, "rb") as file:
+    with suppress(FileNotFoundError), open_regular(path) as file:
         count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b"")) + 1
         file.seek(0)
         stride = -(-count // most)
@@ -182,6 +184,20 @@ def read_runs(texts: Iterable[str], results_dir: str | None = None) -> list[Repo
     found = [read_run(folder) for folder in folders]
     if not any(run.columns for run in found):
         raise ConfigError(f"{found[0].path} has no results yet; there is something to see after the first iteration.")
+    return found
+
+
+def with_parents(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """The runs, and after each that is a fork the run that it continues, if that is there and not among them."""
+    found = list(runs)
+    for run in runs:
+        parent = parent_of(run.path)
+        while parent is not None and parent.resolve() not in {one.path.resolve() for one in found}:
+            with suppress(ConfigError):
+                found.append(read_run(parent))
+            if found[-1].path != parent:
+                break
+            parent = parent_of(parent)
     return found
 
 

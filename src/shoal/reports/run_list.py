@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.data.results import flat, numbers
-from shoal.errors import ConfigError
+from shoal.errors import CheckpointError, ConfigError
 from shoal.reports.records import RESULTS_FILE
 from shoal.runs.atomic_files import replace_file
-from shoal.runs.checkpoints import checkpoints_of
+from shoal.runs.bounded_files import bounded_bytes, open_regular
+from shoal.runs.checkpoints import LIMITS, checkpoints_of
 from shoal.runs.folders import EXPERIMENT_FILE, SWEEP_FILE, env_text
 from shoal.runs.lease import holder
 from shoal.runs.outcomes import read_outcome
@@ -31,6 +32,9 @@ RETURN = "episode_reward_mean"
 
 RunState = Literal["running", "finished", "interrupted", "failed", "killed", "new"]
 """`killed`: it ended without a word, by kill -9 or a power failure; `new`: it has no result and nobody writes it."""
+
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, CheckpointError)
+"""What reading a run raises that is half written, removed, or of somebody else's making."""
 
 STATES: dict[str, RunState] = {"stopped": "finished", "interrupted": "interrupted", "failed": "failed"}
 
@@ -104,25 +108,30 @@ def runs_below(folder: Path) -> list[ListedRun]:
 def listed(path: Path, cache: ProgressCache | None = None) -> ListedRun | None:
     """One run; None if its experiment cannot be read, or if it has just been removed."""
     try:
-        tree = json.loads((path / EXPERIMENT_FILE).read_bytes())
-        config = dict(tree["config"])
-        size, changed = _size_and_change(path)
+        size, changed = size_and_change(path)
         progress = (cache or ProgressCache(None)).progress(path / RESULTS_FILE)
-        state = _state(path, progress, dict(tree.get("stop") or {}))
-        return ListedRun(
-            path,
-            str(tree["name"]),
-            state,
-            state not in ("running", "finished") and bool(checkpoints_of(path)),
-            str(tree["run"]),
-            env_text(config.pop("env", "")),
-            progress,
-            changed,
-            size,
-            flat(config),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return described(path, progress, holder(path) is not None, size, changed)
+    except UNREADABLE:
         return None
+
+
+def described(path: Path, progress: Progress, is_written: bool, size: int, changed: float) -> ListedRun:
+    """One run, of which all is known but what its experiment and its outcome say; one of `UNREADABLE` if that fails."""
+    tree = json.loads(bounded_bytes(path / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE]))
+    config = dict(tree["config"])
+    state = "running" if is_written else _state(path, progress, dict(tree.get("stop") or {}))
+    return ListedRun(
+        path,
+        str(tree["name"]),
+        state,
+        state not in ("running", "finished") and bool(checkpoints_of(path)),
+        str(tree["run"]),
+        env_text(config.pop("env", "")),
+        progress,
+        changed,
+        size,
+        flat(config),
+    )
 
 
 class ProgressCache:
@@ -169,20 +178,24 @@ def _checked(entry: Any) -> dict[str, Any]:
 
 def read_progress(file: Path) -> Progress:
     """Read a run's results; a line that is half written is passed over."""
-    last: dict[str, float] = {}
-    best: float | None = None
-    with open(file, "rb") as lines:
-        for line in lines:
-            try:
-                result = json.loads(line)
-            except ValueError:
-                continue
-            if not isinstance(result, dict):
-                continue
-            last = numbers(result)
-            mean = last.get(RETURN)
-            if mean is not None and (best is None or mean > best):
-                best = mean
+    with open_regular(file) as lines:
+        return progress_after(Progress(), lines)
+
+
+def progress_after(before: Progress, lines: Iterable[bytes]) -> Progress:
+    """What the results say when these lines have come too."""
+    last, best = before.last, before.best
+    for line in lines:
+        try:
+            result = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(result, dict):
+            continue
+        last = numbers(result)
+        mean = last.get(RETURN)
+        if mean is not None and (best is None or mean > best):
+            best = mean
     return Progress(last, best)
 
 
@@ -191,14 +204,15 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     if (folder / EXPERIMENT_FILE).is_file():
         yield folder
         return
-    for child in _folders_in(folder):
+    for child in folders_in(folder):
         if (child / EXPERIMENT_FILE).is_file():
             yield child
         elif not (child / SWEEP_FILE).is_file():
-            yield from (run for run in _folders_in(child) if (run / EXPERIMENT_FILE).is_file())
+            yield from (run for run in folders_in(child) if (run / EXPERIMENT_FILE).is_file())
 
 
-def _folders_in(folder: Path) -> Iterable[Path]:
+def folders_in(folder: Path) -> Iterable[Path]:
+    """The folders in a folder, without links; none if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -206,7 +220,7 @@ def _folders_in(folder: Path) -> Iterable[Path]:
         return []
 
 
-def _size_and_change(path: Path) -> tuple[int, float]:
+def size_and_change(path: Path) -> tuple[int, float]:
     """The bytes of all files below, and when the newest of them was changed."""
     size, changed = 0, path.stat().st_mtime
     for folder, _, files in os.walk(path):
@@ -219,8 +233,7 @@ def _size_and_change(path: Path) -> tuple[int, float]:
 
 
 def _state(path: Path, progress: Progress, stop: Mapping[str, float]) -> RunState:
-    if holder(path) is not None:
-        return "running"
+    """How a run stands that nobody writes."""
     outcome = read_outcome(path)
     if outcome is not None:
         return STATES[outcome.kind]

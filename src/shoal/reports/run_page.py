@@ -12,10 +12,13 @@ from shoal.reports import run_sections as sections
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.figure_data import FigureSpec, figure_data, figures_of
 from shoal.reports.labels import counted
-from shoal.reports.page_shell import cell, filtered_table, html_page
+from shoal.reports.page_shell import cell, figure_box, figure_controls, filtered_table, html_page
 from shoal.reports.reported_runs import ReportedRun, RunGroup, grouped
 from shoal.reports.run_list import listed
 from shoal.reports.run_verdict import RETURN, solved_at, time_shares, verdict_of
+from shoal.reports.trajectories import Trajectories
+from shoal.reports.trajectory_section import trajectory_section
+from shoal.reports.video_section import videos
 
 COLOURS = 8
 HEADINGS = {
@@ -36,6 +39,7 @@ class ReportInput:
     by: Sequence[str] = ()
     cases: Sequence[tuple[str, list[list[str]]]] = field(default_factory=tuple)
     """Tables of case results: a name, and rows of which the first is the head."""
+    trajectories: Sequence[Trajectories] = ()
     has_findings: bool = True
     """Whether a single run is diagnosed too."""
 
@@ -45,11 +49,8 @@ def run_page(about: ReportInput) -> str:
     groups = grouped(about.runs, about.by)
     runs = [run for group in groups for run in group.runs]
     specs = figures_of(runs)
-    title = _title(groups, runs)
-    by_section = {
-        name: [place for place, spec in enumerate(specs) if spec.section == name]
-        for name in ("learning", "metrics", "evaluation", "curriculum", "time")
-    }
+    title = title_of(groups, runs)
+    by_section = {name: [place for place, spec in enumerate(specs) if spec.section == name] for name in HEADINGS}
     parts = [_verdict(groups, runs)]
     if specs:
         parts.append(_controls(groups))
@@ -62,12 +63,15 @@ def run_page(about: ReportInput) -> str:
         parts += _figures(name, by_section[name], specs)
     parts += _section("evaluation", by_section, specs, sections.evaluations(runs))
     parts += sections.cases(about.cases)
+    data = figure_data(groups, specs)
+    for found in about.trajectories:
+        parts += trajectory_section(found, data["figures"])
+    parts += videos(runs, about.place)
     parts += _section("curriculum", by_section, specs, sections.curriculum(runs))
     parts += _section("time", by_section, specs, sections.times(groups))
     parts += sections.incidents(runs)
     parts += sections.findings(runs) if about.has_findings else []
-    parts += [tag("h2", "Runs", id="runs"), _table_of_runs(groups, about.place)]
-    parts += sections.videos(runs, about.place)
+    parts += [tag("h2", "Runs", id="runs"), table_of_runs(groups, about.place)]
     parts += sections.configuration(groups, about.by)
     parts += sections.reproduction(runs)
     note = "The figures are drawn by a script in this page; progress.csv in a run's folder has all numbers."
@@ -77,10 +81,19 @@ def run_page(about: ReportInput) -> str:
         tag("main", *parts),
         tag("noscript", tag("p", note)),
     ]
-    return html_page(f"{title}: report", *body, scripts=("page.js", "figures.js"), data=figure_data(groups, specs))
+    return html_page(f"{title}: report", *body, scripts=("page.js", "figures.js"), data=data)
 
 
-def _title(groups: Sequence[RunGroup], runs: Sequence[ReportedRun]) -> str:
+def all_figures(groups: Sequence[RunGroup], specs: Sequence[FigureSpec]) -> list[str]:
+    """The figures under their headings, and what changes them all; nothing if there are none."""
+    parts = [_controls(groups)] if specs else []
+    for name in HEADINGS:
+        parts += _figures(name, [place for place, spec in enumerate(specs) if spec.section == name], specs)
+    return parts
+
+
+def title_of(groups: Sequence[RunGroup], runs: Sequence[ReportedRun]) -> str:
+    """Algorithm and environment, as far as they are the same."""
     envs, algorithms = {run.env for run in runs}, {run.algorithm for run in runs}
     words = [next(iter(names)) for names in (algorithms, envs) if len(names) == 1]
     return " ".join(words) or counted(len(groups), "group") + " of runs"
@@ -113,14 +126,12 @@ def _verdict(groups: Sequence[RunGroup], runs: Sequence[ReportedRun]) -> str:
 def _controls(groups: Sequence[RunGroup]) -> str:
     """What changes all figures at once, and the names of the groups, which hide and show them."""
     axis = tag("select", tag("option", "environment steps", value=0), tag("option", "time", value=1), name="axis")
-    slider = tag("input", type="range", name="smooth", min=1, max=51, step=2, value=1)
-    parts = [tag("label", "x ", axis), tag("label", "smoothing ", slider, tag("output", "1"))]
+    before, after = [tag("label", "x ", axis)], []
     if any(len(group.runs) > 1 for group in groups):
-        parts.append(tag("label", tag("input", type="checkbox", name="runs"), " single runs"))
-    parts.append(tag("button", "Reset zoom", type="button", class_="tool", data_do="reset", disabled="disabled"))
+        before.append(tag("label", tag("input", type="checkbox", name="runs"), " single runs"))
     if len(groups) > 1:
-        parts.append(tag("div", *(_key(place, group) for place, group in enumerate(groups)), class_="keys"))
-    return tag("div", *parts, id="controls", hidden="hidden", role="toolbar", aria_label="Figures")
+        after.append(tag("div", *(_key(place, group) for place, group in enumerate(groups)), class_="keys"))
+    return figure_controls(before, after)
 
 
 def _key(place: int, group: RunGroup) -> str:
@@ -147,27 +158,12 @@ def _figures(name: str, places: Sequence[int], specs: Sequence[FigureSpec]) -> l
         return []
     return [
         tag("h2", HEADINGS[name]),
-        tag("div", *(_figure(place, specs[place]) for place in places), class_="figures"),
+        tag("div", *(figure_box(place, specs[place].title, specs[place].is_big) for place in places), class_="figures"),
     ]
 
 
-def _figure(place: int, spec: FigureSpec) -> str:
-    tools = [
-        tag("button", words, type="button", class_="tool", data_do=what, aria_pressed=pressed, title=title)
-        for what, words, pressed, title in (
-            ("log", "log", "false", "logarithmic scale (key l)"),
-            ("svg", "SVG", None, "save the figure"),
-            ("csv", "CSV", None, "save its data"),
-        )
-    ]
-    heading = tag("h3", tag("span", escaped(spec.title)), *tools)
-    keys = "Left and right move the cursor, plus and minus zoom, 0 shows all, l is the logarithmic scale"
-    box = tag("div", "", class_="box", tabindex="0", role="group", aria_label=f"{spec.title}. {keys}")
-    told = tag("figcaption", "", class_="told", aria_live="off")
-    return tag("figure", heading, box, told, data_figure=place, class_="big" if spec.is_big else None)
-
-
-def _table_of_runs(groups: Sequence[RunGroup], place: Path) -> str:
+def table_of_runs(groups: Sequence[RunGroup], place: Path) -> str:
+    """How each run stands, with a link to its folder."""
     several = len(groups) > 1
     head = [
         *(["group"] if several else []),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import ConfigError
-from shoal.reports.reported_runs import ReportedRun, read_run
+from shoal.reports.reported_runs import ReportedRun, differing_keys, read_run, with_parents
 from shoal.reports.run_page import ReportInput, run_page
+from shoal.reports.trajectories import Trajectories, read_trajectories
 from shoal.runs.atomic_files import replace_file
+from shoal.runs.lineage import read_lineage
 
 REPORT_FILE = "report.html"
 QUICK_S = 10.0  # who trains for less does not wait to be diagnosed
@@ -20,18 +23,61 @@ def leave_report(folder: Path) -> None:
     run = read_run(folder)
     if run.columns:
         is_short = (run.last("time_total_s") or 0.0) < QUICK_S
-        about = ReportInput([run], folder / REPORT_FILE, has_findings=not is_short)
+        own = ReportFiles.newest(folder)
+        runs, place = with_parents([run]), folder / REPORT_FILE
+        about = ReportInput(runs, place, _grouping(runs, ()), own.cases, own.trajectories, has_findings=not is_short)
         replace_file(folder / REPORT_FILE, run_page(about).encode())
 
 
-def write_report(runs: Sequence[ReportedRun], place: Path, by: Sequence[str], cases: Sequence[Path]) -> None:
-    """Write the report of runs to a file."""
-    tables = [(path.name, _table(path)) for path in cases]
-    text = run_page(ReportInput(runs, place, by, tables))
+@dataclass(frozen=True)
+class ReportFiles:
+    """What a report shows beside runs: results of cases, and trajectories, as `shoal evaluate` has written them."""
+
+    cases: Sequence[tuple[str, list[list[str]]]] = ()
+    trajectories: Sequence[Trajectories] = ()
+
+    @classmethod
+    def read(cls, cases: Sequence[Path], trajectories: Sequence[Path]) -> ReportFiles:
+        """Those of files that a person names; what is no such file is refused."""
+        tables = [(path.name, _table(path)) for path in cases]
+        return cls(tables, [read_trajectories(path) for path in trajectories])
+
+    @classmethod
+    def newest(cls, folder: Path) -> ReportFiles:
+        """Those of the last evaluations in a run's folder; a file that cannot be read is left out."""
+        found = []
+        for kind in ("csv", "parquet"):
+            found.append(sorted(folder.glob(f"evaluation_*.{kind}"), key=_age)[-1:])
+        try:
+            return cls.read(*found)
+        except ConfigError:
+            return cls()
+
+
+def write_report(runs: Sequence[ReportedRun], place: Path, by: Sequence[str], more: ReportFiles) -> None:
+    """Write the report of runs to a file; a single run's last evaluations are shown if no others are named."""
+    own = ReportFiles.newest(runs[0].path) if len(runs) == 1 else ReportFiles()
+    cases, trajectories = more.cases or own.cases, more.trajectories or own.trajectories
+    runs = with_parents(runs)
+    text = run_page(ReportInput(runs, place, _grouping(runs, by), cases, trajectories))
     try:
         replace_file(place, text.encode())
     except OSError as error:
         raise ConfigError(f"-o {place}: cannot be written: {error.strerror or error}; give another file") from None
+
+
+def _grouping(runs: Sequence[ReportedRun], by: Sequence[str]) -> Sequence[str]:
+    """By what to tell runs apart: a fork that differs from its parent in no setting, by its name."""
+    is_alike = len(runs) > 1 and not differing_keys(runs)
+    has_fork = any(read_lineage(run.path) is not None for run in runs)
+    return ("name",) if not by and is_alike and has_fork else by
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _table(path: Path) -> list[list[str]]:

@@ -29,6 +29,7 @@ from shoal.reports.reported_runs import NOT_SET, SEED, ReportedRun, RunGroup
 from shoal.reports.run_verdict import TIMERS, TimeShares, time_shares
 from shoal.runs.incidents import FILE as INCIDENTS_FILE
 from shoal.runs.incidents import read_incidents
+from shoal.runs.lineage import read_lineage
 from shoal.runs.trust import MARK
 from shoal.version import __version__
 
@@ -261,13 +262,6 @@ def findings(runs: Sequence[ReportedRun]) -> list[str]:
     return [tag("h2", "Findings"), tag("ul", *items)]
 
 
-def videos(runs: Sequence[ReportedRun], place: Path) -> list[str]:
-    """Links to the videos in the folders of the runs."""
-    found = [video for run in runs for video in sorted(run.path.rglob("*.mp4"))][:50]
-    items = [tag("li", tag("a", escaped(video.name), href=link_to(video, place))) for video in found]
-    return [tag("h2", "Videos"), tag("ul", *items)] if items else []
-
-
 def configuration(groups: Sequence[RunGroup], by: Sequence[str]) -> list[str]:
     """Every setting; marked is what differs between groups, or in a single one from the default."""
     parts = [tag("h2", "Configuration")]
@@ -343,6 +337,11 @@ def reproduction(runs: Sequence[ReportedRun]) -> list[str]:
         place = entering_code(map(str, search), run.tree) if isinstance(search, list) else ""
         command = f"{place}shoal train -f {shlex.quote(str(file))} --new"
         parts.append(tag("code", escaped(command)))
+        lineage = read_lineage(run.path)
+        if lineage is not None:
+            changes = "; ".join(lineage.changes) or "nothing changed"
+            words = f"It continues {lineage.parent} from iteration {lineage.iteration}: {changes}."
+            parts.append(tag("p", escaped(words)))
         with suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
             inner = "\n".join(escaped(line) for line in text.splitlines())

@@ -12,6 +12,7 @@ from shoal.reports.drawing import Scale, scale_of
 from shoal.reports.plot_data import Panel
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+ONE_OF_MANY = "·"
 BRAILLE = 0x2800
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a cell's dots, four rows of two."""
@@ -28,9 +29,11 @@ def terminal_plot(panel: Panel, width: int, height: int, paint: Paint | None = N
     x = scale_of([float(xs.min()), float(xs.max())], 0.0, 1.0)
     ticks = y.ticks(5)
     margin = max(len(tick_text(value)) for value in ticks) + 1
-    is_dotted = paint is not None or len(panel.lines) == 1
-    cells = Cells(max(width - margin - 1, 10), max(height, 4), is_dotted)
-    for place, line in enumerate(panel.lines):
+    named = [(place, line.label) for place, line in zip(panel.colours, panel.lines) if line.label]
+    is_dotted = paint is not None or len(panel.lines) == 1 or not named
+    letters = LETTERS if len(named) == len(panel.lines) else ONE_OF_MANY + LETTERS
+    cells = Cells(max(width - margin - 1, 10), max(height, 4), "" if is_dotted else letters)
+    for place, line in zip(panel.colours, panel.lines):
         points = [(x(a), y(b)) for a, b in zip(line.band.x.tolist(), line.band.middle.tolist())]
         cells.draw(points, place)
     labels = {round((1 - y(value)) * (cells.height - 1)): tick_text(value) for value in ticks}
@@ -38,8 +41,10 @@ def terminal_plot(panel: Panel, width: int, height: int, paint: Paint | None = N
         f"{labels.get(row, ''):>{margin - 1}} {'┤' if row in labels else '│'}{cells.row(row, paint)}".rstrip()
         for row in range(cells.height)
     ]
-    named = [_named(place, line.label, is_dotted, paint) for place, line in enumerate(panel.lines)]
-    return [panel.y_label, *rows, *_below(x, cells.width, margin, panel.x_label), *(named if len(named) > 1 else [])]
+    below = _below(x, cells.width, margin, panel.x_label)
+    if len(panel.lines) == 1:
+        return [panel.y_label, *rows, *below]
+    return [panel.y_label, *rows, *below, *(_named(place, label, cells.letters, paint) for place, label in named)]
 
 
 def _below(x: Scale, width: int, margin: int, name: str) -> list[str]:
@@ -49,16 +54,19 @@ def _below(x: Scale, width: int, margin: int, name: str) -> list[str]:
     return [f"{' ' * margin}└{'─' * width}", f"{' ' * (margin + 1)}{first}{middle}{last}".rstrip()]
 
 
-def _named(place: int, label: str, is_dotted: bool, paint: Paint | None) -> str:
-    mark = "━━" if is_dotted else LETTERS[place % len(LETTERS)]
+def _named(place: int, label: str, letters: str, paint: Paint | None) -> str:
+    mark = letters[place % len(letters)] if letters else "━━"
     return f"  {paint(mark, place) if paint is not None else mark} {label}"
 
 
 class Cells:
-    """A grid of characters, each with the dots that lines have set in it and the last line that went through."""
+    """A grid of characters, each with the dots that lines have set in it and the last line that went through.
 
-    def __init__(self, width: int, height: int, is_dotted: bool) -> None:
-        self.width, self.height, self._is_dotted = width, height, is_dotted
+    With `letters`, that line's letter stands there in place of the dots.
+    """
+
+    def __init__(self, width: int, height: int, letters: str) -> None:
+        self.width, self.height, self.letters = width, height, letters
         self._dots = np.zeros((height, width), np.int64)
         self._owner = np.full((height, width), -1)
 
@@ -73,7 +81,7 @@ class Cells:
         """One row of characters."""
         text = ""
         for dots, owner in zip(self._dots[row].tolist(), self._owner[row].tolist()):
-            mark = chr(BRAILLE + dots) if self._is_dotted else LETTERS[owner % len(LETTERS)]
+            mark = self.letters[owner % len(self.letters)] if self.letters else chr(BRAILLE + dots)
             if not dots:
                 text += " "
             else:

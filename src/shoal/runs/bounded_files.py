@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from shoal.errors import CheckpointError
 from shoal.machine.memory import available_memory, bytes_text
@@ -40,6 +41,15 @@ def bounded_bytes(path: Path, limit: int, expected: int | None = None) -> bytes:
         raise CheckpointError(f"{path.name} is missing") from error
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from error
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, open for reading; an OSError for a link, and for a pipe or device, which might wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return open(descriptor, "rb")
 
 
 def bounded_json(content: bytes, name: str) -> Any:

@@ -29,6 +29,11 @@ def case_rows(cases: Cases, results: EpisodeResults) -> tuple[list[str], list[li
     return header, rows
 
 
+def case_names(cases: Cases, results: EpisodeResults) -> list[str]:
+    """What the case of each episode is called: by its own name, or by its number."""
+    return [str(cases.rows[at].get("case") or at + 1) for at in (episode.env_index for episode in results.episodes)]
+
+
 def summary_of(results: EpisodeResults) -> dict[str, dict[str, Any]]:
     """Mean, its 95 % interval by the bootstrap, smallest and largest of every number that cases have."""
     columns: dict[str, Sequence[float]] = {

@@ -178,6 +178,18 @@ def newest_summary(run_folder: Path) -> dict[str, Any] | None:
     return None
 
 
+def checkpoint_hash(path: Path) -> str | None:
+    """The SHA-256 that stands for a checkpoint, that of its manifest; None if the manifest is damaged."""
+    with suppress(CheckpointError):
+        return hashlib.sha256(_manifest_bytes(_checked_manifest(_place(path) / MANIFEST))).hexdigest()
+    return None
+
+
+def checkpoint_size(path: Path) -> int:
+    """The bytes of all files of a checkpoint."""
+    return sum(file.stat().st_size for file in _place(path).rglob("*") if file.is_file() and not file.is_symlink())
+
+
 def tidy(run_folder: Path) -> None:
     """Clean up after a writer that died: only for the process that holds the run's lease."""
     for child in list(run_folder.iterdir()):
@@ -208,14 +220,13 @@ def prune(run_folder: Path, keep: int | None, score: str | None = None) -> None:
     """Remove all but the newest `keep` checkpoints and the best by `score`; None keeps all."""
     if keep is None:
         return
-    best = best_checkpoint(run_folder, score) if score is not None else None
-    for path in checkpoints_of(run_folder)[max(keep, 1) :]:
-        if path == best:
-            continue
-        try:
-            remove_folder(path)
-        except OSError as error:
-            logger.warning("old checkpoint %s could not be removed: %s", path, error.strerror or error)
+    try:
+        best = best_checkpoint(run_folder, score) if score is not None else None
+        for path in checkpoints_of(run_folder)[max(keep, 1) :]:
+            if path != best:
+                remove_folder(path)
+    except OSError as error:  # whatever stays is tried again after the next save
+        logger.warning("old checkpoints of %s could not be removed: %s", run_folder, error.strerror or error)
 
 
 def _read_folder(folder: Path) -> Checkpoint:

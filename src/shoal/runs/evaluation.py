@@ -72,7 +72,7 @@ def start_evaluation(
     if episodes is None and steps is None:
         by_episode = config.evaluation_duration_unit == "episodes"
         episodes, steps = (config.evaluation_duration, None) if by_episode else (None, config.evaluation_duration)
-    whole = _whole(setup, explore, seed)
+    whole = whole_evaluation(setup, explore, seed)
     return PendingEvaluation(setup, whole, _parts(config, whole, episodes, steps, recording))
 
 
@@ -88,11 +88,11 @@ def start_cases(
 
     A case says all that is different, so nothing else is drawn for its episode.
     """
-    whole = _whole(setup, explore, seed)
+    whole = whole_evaluation(setup, explore, seed)
     whole = replace(whole, config=unchecked(whole.config, randomize=RandomizeConfig()), recording=recording)
     workers = setup.config.evaluation_num_workers
     size = len(cases)
-    if workers and recording.video is None:
+    if workers and not recording.videos:
         size = ceil(len(cases) / (PARTS_PER_WORKER * workers))
     parts = [replace(whole, first_index=at, cases=tuple(cases[at : at + size])) for at in range(0, len(cases), size)]
     return PendingEvaluation(setup, whole, parts)
@@ -162,8 +162,8 @@ def statistics(results: EpisodeResults, whole: EvaluationPart) -> dict[str, Any]
     }
 
 
-def _whole(setup: EvaluationSetup, explore: bool | None, seed: int | None) -> EvaluationPart:
-    """What all parts of an evaluation have in common."""
+def whole_evaluation(setup: EvaluationSetup, explore: bool | None, seed: int | None) -> EvaluationPart:
+    """What all parts of an evaluation have in common; what is not given comes from the config."""
     own = setup.config.evaluation_config
     return EvaluationPart(
         config_for_evaluation(setup.config, seed, explore),
@@ -182,7 +182,7 @@ def _parts(
         sizes = [(1, 0, count) for count in _spread(steps, min(workers, steps))]
     else:
         assert episodes is not None
-        in_a_row = recording.video is not None and recording.video_episodes > 1
+        in_a_row = bool(recording.videos) and recording.video_episodes > 1
         most = 1 if in_a_row else config.max_concurrent_envs or episodes
         num_envs = min(workers * config.envs_per_worker, episodes, most)
         widths, wanted = _spread(num_envs, min(workers, num_envs)), _spread(episodes, num_envs)
@@ -192,7 +192,7 @@ def _parts(
     for width, own_episodes, own_steps in sizes:
         part = replace(whole, first_index=at, episodes=own_episodes, steps=own_steps, recording=recording)
         parts.append(replace(part, config=unchecked(whole.config, num_envs_per_worker=width)))
-        recording = replace(recording, video=None)  # it shows the first environment
+        recording = replace(recording, videos=())  # they show the first environment
         at += width
     return parts
 

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -123,6 +124,45 @@ def holder(folder: Path) -> LeaseOwner | None:
     path = folder / LEASE
     owner = _read(path)
     return owner if owner is not None and _is_alive(owner, path) else None
+
+
+class LeaseWatch:
+    """Whether run folders are being written, for who looks again and again and writes nothing there.
+
+    `holder` asks the file system for its time by a file. Here a heartbeat is fresh from when it is seen to come, so
+    that hosts' clocks may differ; only at the first look this host's clock is trusted.
+    """
+
+    def __init__(self) -> None:
+        self._beats: dict[Path, tuple[int, float]] = {}  # the time of the last, and when it was seen
+        self._dead: dict[Path, int] = {}  # the lease of a process of this kernel that has ended
+
+    def is_written(self, folder: Path) -> bool:
+        """Whether somebody trains the run of a folder now."""
+        path = folder / LEASE
+        try:
+            beat = path.lstat().st_mtime_ns
+            if self._dead.get(folder) == beat:
+                return False
+            owner = _read(path)
+        except OSError:
+            owner = None
+        if owner is None:
+            self._beats.pop(folder, None)
+            return False
+        if _here(owner):
+            is_alive = bool(owner.started) and _start_time(owner.pid) == owner.started
+            if not is_alive:
+                self._dead[folder] = beat
+            return is_alive
+        now = time.monotonic()
+        before = self._beats.get(folder)
+        if before is None:
+            seen = now - abs(time.time() - beat / 1e9)
+        else:
+            seen = before[1] if before[0] == beat else now
+        self._beats[folder] = (beat, seen)
+        return now - seen <= LOST_AFTER_S
 
 
 def check_free(folder: Path) -> None:

@@ -360,7 +360,7 @@ def _isolation(
     finally:
         worker.stop()
     rounds = sum(steps * times for steps, times in chunks.items())
-    handle_s = max(handling / rounds - act_s(costs, envs), 0.0) / envs
+    handle_s = (handling / rounds - act_s(costs, envs)) / envs
     share = costs.crowding.alone  # on a busy machine, computing takes longer than what is computed
     env_s = max(below / rounds / envs / share - float(np.mean(costs.step_s)) * costs.cpu_share, 0.0)
     known = replace(costs, isolation=IsolationCosts(handle_s, 0.0, env_s))

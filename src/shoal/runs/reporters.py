@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shoal.data.results import flat, numbers, plain_json
-from shoal.runs.atomic_files import open_own, replace_file
+from shoal.runs.appended_file import AppendedFile
+from shoal.runs.atomic_files import replace_file
 from shoal.runs.tensorboard import event_file_name, opening, scalars
 
 logger = logging.getLogger("shoal.reporters")
@@ -45,30 +45,6 @@ class Reporters:
             reporter.close()
 
 
-class _Appended:
-    """A file that only grows by whole pieces: what does not fit is taken back and kept for the next time."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = open_own(path, os.O_WRONLY)
-        self._end = os.lseek(self._descriptor, 0, os.SEEK_END)
-        self._waiting = b""
-
-    def append(self, piece: bytes) -> None:
-        self._waiting += piece
-        written = 0
-        try:
-            while written < len(self._waiting):
-                written += os.pwrite(self._descriptor, self._waiting[written:], self._end + written)
-        except OSError:
-            os.ftruncate(self._descriptor, self._end)
-            raise
-        self._end += written
-        self._waiting = b""
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
 class ResultJson:
     """One JSON object per line and iteration, with null where a number is not finite."""
 
@@ -79,7 +55,7 @@ class ResultJson:
             kept = b"".join(line for line in old.splitlines(keepends=True) if _is_kept(line, iteration))
             if kept != old:
                 replace_file(path, kept)
-        self._file = _Appended(path)
+        self._file = AppendedFile(path)
 
     def report(self, result: Mapping[str, Any]) -> None:
         """Append one line."""
@@ -106,7 +82,7 @@ class ProgressCsv:
         self._columns: list[str] = []
         if path.exists():
             self._cut_back(iteration)
-        self._file = _Appended(path)
+        self._file = AppendedFile(path)
 
     def report(self, result: Mapping[str, Any]) -> None:
         """Append one row."""
@@ -151,7 +127,7 @@ class ProgressCsv:
         replace_file(self.path, _csv([wider, *([*row, *([""] * len(new))] for row in rows[1:])]))
         self._columns = wider
         self._file.close()
-        self._file = _Appended(self.path)
+        self._file = AppendedFile(self.path)
 
 
 def _csv(rows: list[list[str]]) -> bytes:
@@ -169,7 +145,7 @@ class TensorBoardEvents:
 
     def __init__(self, folder: Path, timesteps: int) -> None:
         self.path = folder / event_file_name()
-        self._file = _Appended(self.path)
+        self._file = AppendedFile(self.path)
         # Events at exactly `timesteps` are still true, those after it happen again.
         self._file.append(opening(timesteps + 1))
 

@@ -33,6 +33,7 @@ FREE_KEYS = (
     "search_path",
     MARK,
     "report",
+    "loggers",
     "config.log_level",
     "config.record_env",
     "config.render_env",
@@ -62,6 +63,7 @@ CHANGEABLE = (
     "config.max_worker_restarts",
     "config.ignore_worker_failures",
     "config.recreate_failed_workers",
+    "config.kernel",
 )
 """What may change in a run that goes on, beside the keys that its algorithm calls mutable.
 

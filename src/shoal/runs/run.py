@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,12 @@ from shoal.errors import (
     Interrupted,
     ShoalError,
 )
+from shoal.machine.deadlines import Deadline, told_deadline
+from shoal.machine.fingerprint import fingerprint
 from shoal.machine.signals import exit_code
 from shoal.parallel.capacity import check_batch, check_network
 from shoal.runs.activity import Activity, progress, training
+from shoal.runs.chain import Chain, ChainLink
 from shoal.runs.checkpoints import (
     Checkpoint,
     checkpoint_folder,
@@ -44,8 +48,9 @@ from shoal.runs.hints import Hints
 from shoal.runs.incidents import forget_after
 from shoal.runs.interrupts import Interrupts
 from shoal.runs.lease import check_free
+from shoal.runs.loggers import Loggers, check_loggers
 from shoal.runs.logs import log_to
-from shoal.runs.outcomes import Outcome, forget_outcome
+from shoal.runs.outcomes import Outcome, forget_outcome, read_outcome
 from shoal.runs.preset_notes import preset_note
 from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_recorded_paths
 from shoal.runs.reporters import Reporters
@@ -53,6 +58,8 @@ from shoal.runs.resuming import choose, experiment_of, experiment_to_run, stored
 from shoal.runs.run_folder import RunFolder, write_errors_named
 from shoal.runs.seals import trust_pickles
 from shoal.runs.stopping import default_stop, missing_metric, stop_reason
+from shoal.runs.user_files import file_hashes, keep_code, user_files
+from shoal.runs.walltime import Walltime
 from shoal.version import __version__
 
 if TYPE_CHECKING:
@@ -67,6 +74,12 @@ NOTEBOOK_VIEW = "shoal.reports.notebook:run_html"
 """Who writes the page of a run, and who shows it, by name: reports read what runs leave, and runs need none of them."""
 
 
+STUCK = (
+    "the walltime has ended the run twice without a finished iteration in between, so another start would gain "
+    "nothing; allow more time, or make iterations shorter with a smaller train_batch_size or evaluation_duration"
+)
+
+
 class Run:
     """A run and its folder; `results()` trains it.
 
@@ -74,7 +87,8 @@ class Run:
     `last_checkpoint` the newest it has. `done` is the criterion that it has met already, if there is nothing to train.
     `notes` are sentences for the user, `overrides` what `resume` was asked to change. `outcome` is set when it ends.
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
-    this process and its iteration. `leaves_report` says whether it leaves a page about itself.
+    this process and its iteration. `leaves_report` says whether it leaves a page about itself, `keeps_code` whether it
+    keeps a copy of the user's code. `deadline` is when its process will be ended: it saves and ends before.
     """
 
     def __init__(
@@ -97,6 +111,10 @@ class Run:
         self.last_result: dict[str, int | float] = {}
         self.best_return: tuple[float, int] | None = None
         self.leaves_report = experiment.report
+        self.keeps_code = False
+        self.deadline: Deadline | None = None
+        self._was_out_of_time = self._has_trained = False
+        self._walltime = Walltime(None)
         self._is_new = is_new
         self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
@@ -111,6 +129,17 @@ class Run:
     def last_checkpoint(self) -> Path | None:
         """The newest checkpoint that it has."""
         return self._kept.newest
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the walltime has ended it twice in a row with no iteration finished in between."""
+        is_out_of_time = self.outcome is not None and self.outcome.signal == signal.SIGUSR1
+        return is_out_of_time and self._was_out_of_time and not self._has_trained
+
+    @property
+    def last_link(self) -> ChainLink | None:
+        """The receipt of its last finished iteration, if this process has trained one."""
+        return None if self._kept.chain is None else self._kept.chain.last
 
     @classmethod
     def open(cls, experiment: Experiment, new: bool = False, user_code: UserCode = INSTALLED) -> Run:
@@ -162,6 +191,7 @@ class Run:
         tree, changes = with_changes(folder, tree, overrides or {})
         stored, _ = experiment_of(tree)
         experiment, notes = _with_stop(stored)
+        check_loggers(experiment.loggers)
         check_free(folder)
         done = stop_reason(newest_summary(folder) or {}, experiment.stop)
         if done is None:  # else nothing is changed
@@ -204,6 +234,8 @@ class Run:
                 stack.callback(self._leave_report)  # after the outcome, of which it tells
                 stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
+                    before = read_outcome(self.folder)
+                    self._was_out_of_time = before is not None and before.signal == signal.SIGUSR1
                     forget_outcome(self.folder)
                     stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
             except ShoalError:
@@ -216,6 +248,7 @@ class Run:
             interrupts = stack.enter_context(Interrupts(hold_signals))
             interrupts.what_is_saved = self._saved_words
             interrupts.when_late = self._save_meanwhile
+            self._walltime = stack.enter_context(Walltime(self.deadline))
             try:
                 with interrupts.cutting():
                     start = self._start()
@@ -236,18 +269,40 @@ class Run:
             with write_errors_named(self.folder):
                 reporters = Reporters(self.folder, self._kept.saved_iteration, timesteps)
                 forget_after(self.folder, self._kept.saved_iteration)
+                self._begin_chain(trainer, stack)
             stack.callback(reporters.close)
+            loggers = Loggers(self.experiment, self.folder, start is not None)
+            stack.callback(lambda: loggers.finish(self._state()))
             if self._taken_over is not None:
                 logger.info("It starts with the policy, optimiser and task of %s.", self._taken_over.path)
                 self._taken_over = None
                 if start is not None:  # its own checkpoint has it from now on, so that it is taken over once
                     self._kept.replace(start, trainer.get_state())
-            yield from self._train(trainer, reporters, interrupts)
+            yield from self._train(trainer, reporters, loggers, interrupts)
+
+    def _begin_chain(self, trainer: Trainer, stack: ExitStack) -> None:
+        """Open the receipt of the run, and keep the user's code if that is asked for."""
+        config = trainer.config
+        files = user_files(self.experiment, self.user_code)
+        if self.keeps_code:
+            keep_code(self.folder, files)
+        if config.trainer:  # RLlib's algorithms have their weights in files of their own
+            return
+        layout = {"workers": config.worker_count, "envs_per_worker": config.envs_per_worker}
+        layout["learners"] = config.num_learners
+        head = {"seed": config.seed, "shoal": __version__, **fingerprint(), "layout": layout}
+        self._kept.chain = Chain(self.folder, self._kept.saved_iteration, {**head, "code": file_hashes(files)})
+        stack.callback(self._kept.chain.close)
 
     def _write_outcome(self) -> None:
         """Leave word of how it ended, for who lists runs."""
         if self.outcome is not None:
             self._kept.leave_word(self.outcome)
+
+    def _state(self) -> str:
+        """How it has ended, as lists of runs say it."""
+        kind = "failed" if self.outcome is None else self.outcome.kind
+        return "finished" if kind == "stopped" else kind
 
     def _leave_report(self) -> None:
         """Leave a page about the run; whatever is wrong with it, the run is none the worse."""
@@ -264,22 +319,27 @@ class Run:
         stack.pop_all().close()
         self._kept.remove()
 
-    def _train(self, trainer: Trainer, reporters: Reporters, interrupts: Interrupts) -> Iterator[Result]:
+    def _train(
+        self, trainer: Trainer, reporters: Reporters, loggers: Loggers, interrupts: Interrupts
+    ) -> Iterator[Result]:
         """The loop, and the save at its end."""
         hints = Hints(self.experiment.run, trainer.config.num_envs, trainer.config)
         trainer.stop_at(self.experiment.stop.get("timesteps_total"))
         is_left = False
         try:
             while self.outcome is None:
+                begun = monotonic()
                 result = self._iterate(trainer, interrupts)
                 if result is not None:
+                    self._kept.link()
                     self._kept.confirm()
                     reporters.report(result)
+                    loggers.log(result)
                     self._warn_of_missing(result)
                     self._note_result(result)
                     for hint in hints.add(result):
                         logger.warning("%s", hint)
-                    self._kept.save_if_due()
+                    self._save_if_due()
                     if reason := stop_reason(result, self.experiment.stop):
                         self.outcome = Outcome("stopped", reason)
                     with interrupts.away():
@@ -287,6 +347,8 @@ class Run:
                         yield result
                         is_left = False
                 self._note_signal(interrupts)
+                if self.outcome is None and self._walltime.is_over(monotonic() - begun):
+                    self.outcome = Outcome("interrupted", str(self._walltime.sentence), signal.SIGUSR1)
             logger.info("The run ends: %s.", self.outcome.sentence)
             if self.outcome.kind == "interrupted" or self.experiment.checkpoint_at_end:
                 self._kept.save()
@@ -301,6 +363,13 @@ class Run:
             self.outcome = self.outcome or Outcome("stopped", "the program left the loop")
             logger.info("The run ends: %s.", self.outcome.sentence)
             self._kept.save()
+
+    def _save_if_due(self) -> None:
+        """Save on schedule, and note how long it took."""
+        before, begun = self.last_checkpoint, monotonic()
+        self._kept.save_if_due()
+        if self.last_checkpoint != before:
+            self._walltime.save_s = monotonic() - begun
 
     def _fail(self, error: BaseException) -> None:
         """Write down what ended the run, and save what there is; who catches the error shows it."""
@@ -344,6 +413,7 @@ class Run:
     def _note_result(self, result: Result) -> None:
         """Remember what the end will tell of: the last result, and the best return."""
         self.last_result = numbers(result)
+        self._has_trained = True
         mean = self.last_result.get("episode_reward_mean")
         if mean is not None and (self.best_return is None or mean > self.best_return[0]):
             self.best_return = mean, int(self.last_result["training_iteration"])
@@ -356,8 +426,10 @@ class Run:
 
     def _note_signal(self, interrupts: Interrupts) -> None:
         if self.outcome is None and interrupts.signal is not None:
-            name = signal.Signals(interrupts.signal).name
-            self.outcome = Outcome("interrupted", f"interrupted by {name}", interrupts.signal)
+            why = f"interrupted by {signal.Signals(interrupts.signal).name}"
+            if interrupts.signal == signal.SIGUSR1 and self._walltime.sentence is not None:
+                why = self._walltime.sentence
+            self.outcome = Outcome("interrupted", why, interrupts.signal)
 
     def _save_meanwhile(self, number: int) -> None:
         """Save while the main thread hangs in somebody's code in spite of a signal, and say what it waits for."""
@@ -415,7 +487,10 @@ def _close(reference: weakref.ref[Generator[Result, None, None]]) -> None:
 
 
 def _for_a_program(opened: Run) -> Generator[Result, None, None]:
+    opened.deadline = told_deadline()
     yield from opened.results()
+    if opened.is_stuck:
+        raise ShoalError(STUCK)
     number = opened.outcome.signal if opened.outcome is not None else None
     if number == signal.SIGINT:
         raise KeyboardInterrupt
@@ -481,6 +556,7 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
             raise ConfigError(
                 [f"config.{key}: a run without evaluation_interval evaluates nothing; set that too" for key in idle]
             )
+    check_loggers(experiment.loggers)
     experiment, notes = _with_stop(experiment)
     preset = preset_note(experiment)
     told = () if preset is None else (preset,)

@@ -16,6 +16,7 @@ from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.errors import CallbackError, CheckpointError, FolderGone, ShoalError
 from shoal.runs.atomic_files import remove_folder, replace_file
+from shoal.runs.chain import Chain, has_chain
 from shoal.runs.checkpoints import Checkpoint, checkpoints_of, newest_good, prune, tidy, write_checkpoint
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import Lease
@@ -34,6 +35,7 @@ class RunFolder:
 
     `path` changes where somebody moves the folder. `newest` is its newest checkpoint, `saved_iteration` the iteration
     of the one that the run goes on from, or has written. `on_checkpoint` is called with each that is written.
+    `chain` is its receipt, if it has one.
     """
 
     def __init__(self, path: Path, experiment: Experiment, user_code: UserCode) -> None:
@@ -41,6 +43,7 @@ class RunFolder:
         self.newest = next(iter(checkpoints_of(path)), None)
         self.saved_iteration = 0
         self.on_checkpoint: Callable[[Path], None] = lambda _: None
+        self.chain: Chain | None = None
         self._experiment, self._user_code = experiment, user_code
         self._lease: Lease | None = None
         self._last: tuple[Summary, State] | None = None
@@ -77,6 +80,12 @@ class RunFolder:
         """Remember the last finished iteration: this is what will be saved."""
         self._last = summary, state
 
+    def link(self) -> None:
+        """Write the receipt of the last finished iteration, unless it has one."""
+        with self._writing:
+            if self.chain is not None and self._last is not None and has_chain(self._last[1]):
+                self.chain.append(self._last[1])
+
     def save(self) -> None:
         """Make the last finished iteration a checkpoint, unless it is one, and tell of it."""
         self.write()
@@ -106,6 +115,8 @@ class RunFolder:
         """Put another state in the place of a checkpoint's own, whose iteration and numbers stay."""
         with self._writing:
             self.note(checkpoint.summary, state)
+            if self.chain is not None and has_chain(state):
+                self.chain.again(state)
             self._write(checkpoint.summary, state)
         self._tell()
 
@@ -132,6 +143,9 @@ class RunFolder:
 
     def _write(self, summary: Summary, state: State) -> None:
         self.confirm()
+        self.link()
+        if self.chain is not None:
+            self.chain.sync()
         self.newest = write_checkpoint(self.path, state, self._tree(), summary)
         self.saved_iteration, self._untold = _iteration(summary), self.newest
         self._reminder_s, self._remind_at = FIRST_REMINDER_S, 0.0
@@ -178,7 +192,10 @@ class RunFolder:
 
     def _write_down(self) -> None:
         """Write the resolved experiment, for people and for `resume`."""
-        replace_file(self.path / "config.yaml", experiment_yaml(self._experiment).encode())
+        from shoal.config.yaml_files import schema_line  # here, so that who only reads runs needs no YAML parser
+
+        text = schema_line() + experiment_yaml(self._experiment)
+        replace_file(self.path / "config.yaml", text.encode())
         replace_file(self.path / EXPERIMENT_FILE, json.dumps(self._tree(), indent=1).encode())
 
     def _tree(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from shoal.sampling.callbacks import call_hook, load_callbacks
 from shoal.sampling.evaluation_episodes import EpisodeResults
 
 log = logging.getLogger("shoal")
+progress = logging.getLogger("shoal.progress")
 
 MOST_INCIDENTS_SHOWN = 5
 
@@ -115,6 +116,7 @@ class Trainer(metaclass=TrainerType):
             log.warning("%s", note)
         self._begin()
         policy = self.get_policy()
+        self._kernel = _kernel_of(policy)
         self.output = self._start_output()
         self._spaces = [space_tree(spec.space) for spec in (policy.obs_spec, policy.action_spec)]
         self._other_spaces = {
@@ -311,6 +313,8 @@ class Trainer(metaclass=TrainerType):
         if self._other_spaces:
             workers["other_spaces"] = self._other_spaces
         output = {} if self.output is None else {"output": self.output.get_state()}
+        if self._kernel is not None:
+            workers["kernel"] = self._kernel
         return State.of(
             "/",
             algorithm=self.algorithm,
@@ -333,6 +337,7 @@ class Trainer(metaclass=TrainerType):
         if values["algorithm"] != self.algorithm:
             raise CheckpointError(f"the checkpoint is of {values['algorithm']}, but this is {self.algorithm}")
         self.get_policy().set_state(state.part("policy"))
+        self._note_kernel(values.get("kernel"))
         self.learner.set_state(state.part("learner"))
         self.iteration = int(values["training_iteration"])
         self.timesteps_total = int(values["timesteps_total"])
@@ -432,6 +437,15 @@ class Trainer(metaclass=TrainerType):
         self.preset = body.get("preset")
         return algorithm_config(self.algorithm, body["config"])
 
+    def _note_kernel(self, saved: str | None) -> None:
+        """Say so where a run goes on with another kernel than the one that it was saved with."""
+        if saved != self._kernel:
+            log.warning(
+                "the checkpoint was learned with %s and goes on with %s: the same up to rounding, not bit for bit",
+                _kernel_name(saved),
+                _kernel_name(self._kernel),
+            )
+
     def _check_going(self) -> None:
         if self._is_stopped:  # without its workers it would wait for ever
             raise ShoalError("this trainer was stopped; make another, and restore a checkpoint into it")
@@ -485,14 +499,14 @@ class Trainer(metaclass=TrainerType):
         self, iteration: int, episodes: int | None = None, explore: bool | None = None
     ) -> PendingEvaluation:
         """Begin an evaluation with the policy as it is now, and with the video of this iteration if there are any."""
-        recording = RecordingOptions(video=self._video(iteration))
+        recording = RecordingOptions(videos=self._videos(iteration))
         return start_evaluation(self._setup, episodes=episodes, explore=explore, recording=recording)
 
-    def _video(self, iteration: int) -> Path | None:
+    def _videos(self, iteration: int) -> tuple[Path, ...]:
         """Where the video of one evaluation goes: into `videos/` of the run, or where `record_env` says."""
         if not self.config.record_env:
-            return None
-        return video_in(videos_folder(self.config) or self._folder_for_files() / "videos", iteration)
+            return ()
+        return (video_in(videos_folder(self.config) or self._folder_for_files() / "videos", iteration),)
 
     def _evaluated(self, metrics: dict[str, Any], results: EpisodeResults) -> dict[str, Any]:
         """The metrics of an evaluation, and what the user's hook adds to them."""
@@ -612,3 +626,15 @@ def _timers(elapsed: float, spent: Mapping[str, float]) -> dict[str, float]:
     """Seconds of an iteration's parts, and their shares of the whole."""
     seconds = {f"{name}_s": time for name, time in spent.items()}
     return seconds | {f"{name}_share": time / elapsed for name, time in spent.items()}
+
+
+def _kernel_of(policy: Policy) -> str | None:
+    """The digest of the compiled kernel that a policy's network computes with, which is told; None is NumPy's."""
+    if policy.kernel_use is None:
+        return None
+    progress.info("%s", policy.kernel_use)
+    return policy.kernel_use.digest
+
+
+def _kernel_name(digest: str | None) -> str:
+    return "NumPy" if digest is None else f"the compiled kernel {digest}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
@@ -29,12 +30,17 @@ def check_trajectories(path: FilePath) -> None:
 
 
 def write_trajectories(
-    path: FilePath, trajectories: Sequence[Trajectory], observation_space: Space, action_space: Space
+    path: FilePath,
+    trajectories: Sequence[Trajectory],
+    observation_space: Space,
+    action_space: Space,
+    cases: Sequence[str] = (),
 ) -> None:
     """Write `episode, step, obs, action, reward, terminated, truncated`; where an episode is over, only `obs` is there.
 
     Dict and Tuple spaces have a column for each leaf, such as `obs.position`. An array lies flat in its cell, and its
-    shape in the column's metadata. The items of a Sequence lie one after another in one cell.
+    shape in the column's metadata. The items of a Sequence lie one after another in one cell. The names of `cases`, one
+    for each episode, are in the file's metadata.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -44,9 +50,12 @@ def write_trajectories(
     tables = [
         _table(episode, trajectory, observation_space, action_space) for episode, trajectory in enumerate(trajectories)
     ]
+    whole = pa.concat_tables(tables)
+    if cases:
+        whole = whole.replace_schema_metadata({"episodes": json.dumps(list(cases))})
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
-        pq.write_table(pa.concat_tables(tables), temporary)
+        pq.write_table(whole, temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

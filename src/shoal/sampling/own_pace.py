@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.batch import Array, Parts
+from shoal.envs.shared_rows import SharedRows
 from shoal.envs.vector import Vector
 from shoal.errors import EnvError
 from shoal.models.policy import Policy
@@ -121,6 +122,19 @@ class OwnPaceFragment(Fragment):
         for row in rows[shared.seeded[rows]].tolist():
             self.seeded_at[row] = int(self.times[row]) + 1
         self.times[rows] += 1
+
+    def add_stretch(self, row: int, count: int, shared: SharedRows) -> None:
+        """Count so many plain steps of a row, whose first action is here already, and the action of the next one."""
+        buffers, begin = self.buffers, int(self.times[row])
+        end = begin + count
+        buffers.obs[0][begin + 1 : end + 1, row] = shared.passed[row, :count]
+        buffers.rewards[begin:end, row] = shared.passed_rewards[row, :count]
+        buffers.terminated[begin:end, row] = False
+        buffers.truncated[begin:end, row] = False
+        buffers.valid[begin:end, row] = True
+        buffers.actions[begin + 1 : end + 1, row] = shared.chosen[row, 1 : count + 1]
+        buffers.dist_inputs[begin + 1 : end + 1, row] = shared.outputs[row, 1 : count + 1]
+        self.times[row] = end
 
     def rest_where_done(self, rows: NDArray[np.int64], steps: int, complete_episodes: bool) -> NDArray[np.int64]:
         """Let those of `rows` rest that have taken their steps; returns the others."""

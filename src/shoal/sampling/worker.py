@@ -36,6 +36,7 @@ from shoal.errors import CheckpointError, ConfigError, EnvError
 from shoal.machine.slots import TakenSlots, take_slots
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
+from shoal.models.row_actor import RowActor
 from shoal.sampling.agent_sampler import AgentSampler
 from shoal.sampling.callbacks import EPISODE_HOOKS, load_callbacks, overridden
 from shoal.sampling.episode_hooks import EpisodeHooks, HooksInProcess, WorkerElsewhere
@@ -221,6 +222,7 @@ class Worker:
         self.observation_space, self.action_space = look.observation_space, look.action_space
         spaces = look.observation_space, look.action_space
         self.policy = policy or build_policy(*spaces, config, self._maker.user_code)
+        quorum = config.straggler_quorum
         vector = IsolatedVector(
             plan,
             config.envs_per_worker,
@@ -230,9 +232,9 @@ class Worker:
             seed=config.seed,
             limits=limits,
             max_failures=config.max_env_failures,
+            actor=None if quorum is not None else RowActor.of(self.policy, config.envs_per_worker),
         )
         self.vector = vector
-        quorum = config.straggler_quorum
         self.sampler = ReadyFirstSampler(self.policy, vector, config.seed, self._first_index, quorum)
 
     def _plan(self) -> EnvPlan:

@@ -9,7 +9,10 @@ import torch
 from shoal.algorithms.optimizer import Adam, Optimizer
 from shoal.config.ppo import PPOConfig
 from shoal.data.state import State
-from shoal.models.mlp import MLP
+from shoal.models.compiled_mlp import mlp_for
+
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
+both_kernels = pytest.mark.parametrize("kernel", ["numpy", "compiled"])
 
 
 @pytest.mark.parametrize(("betas", "eps"), [((0.9, 0.999), 1e-5), ((0.5, 0.9), 1e-8)])
@@ -59,26 +62,28 @@ class TwoLearners:
         return x + x
 
 
-def optimizer_of(group=None, grad_clip=None, lr=0.1, shared=False, **options):
+def optimizer_of(group=None, grad_clip=None, lr=0.1, shared=False, kernel="numpy", **options):
     """A guarded optimiser over a small network."""
-    network = MLP(2, 2, (3,), "tanh", shared, None, 0)
+    network, _ = mlp_for(kernel, 2, 2, (19,), "tanh", shared, None, 0)
     return Optimizer(network, PPOConfig(grad_clip=grad_clip, lr=lr), group, **options), network
 
 
-def test_a_step_is_that_of_adam_by_the_clipped_sum_of_all_learners() -> None:
-    optimizer, network = optimizer_of(TwoLearners(), grad_clip=0.5, clips_apart=False)
+@both_kernels
+def test_a_step_is_that_of_adam_by_the_clipped_sum_of_all_learners(kernel) -> None:
+    optimizer, network = optimizer_of(TwoLearners(), grad_clip=0.5, clips_apart=False, kernel=kernel)
     gradient = np.linspace(-1, 1, len(network.params)).astype(np.float32)
     expected, total = network.params.copy(), 2 * gradient
     norm = float(np.linalg.norm(total))
     Adam(len(expected)).step(expected, total * np.float32(0.5 / (norm + 1e-6)), 0.1)
     assert optimizer.step(gradient, 0.1) == pytest.approx(norm)
-    np.testing.assert_allclose(network.params, expected, rtol=1e-6)
+    np.testing.assert_allclose(network.params, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared layers"])
 @pytest.mark.parametrize("large", [1.0, 1e6])
-def test_large_errors_of_the_values_leave_the_policys_step_as_it_is(shared, large) -> None:
-    optimizer, network = optimizer_of(grad_clip=0.5, shared=shared)
+@both_kernels
+def test_large_errors_of_the_values_leave_the_policys_step_as_it_is(shared, large, kernel) -> None:
+    optimizer, network = optimizer_of(grad_clip=0.5, shared=shared, kernel=kernel)
     of_values = network.value_params
     assert of_values.any()
     gradient = np.linspace(-1, 1, len(network.params)).astype(np.float32)
@@ -90,22 +95,24 @@ def test_large_errors_of_the_values_leave_the_policys_step_as_it_is(shared, larg
         clipped[part] *= np.float32(0.5 / (length + 1e-6))
     Adam(len(expected)).step(expected, clipped, 0.1)
     assert optimizer.step(gradient.copy(), 0.1) == pytest.approx(float(np.linalg.norm(gradient)))
-    np.testing.assert_allclose(network.params, expected, rtol=1e-5)
+    np.testing.assert_allclose(network.params, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_a_part_that_is_short_enough_is_not_clipped() -> None:
-    optimizer, network = optimizer_of(grad_clip=0.5)
+@both_kernels
+def test_a_part_that_is_short_enough_is_not_clipped(kernel) -> None:
+    optimizer, network = optimizer_of(grad_clip=0.5, kernel=kernel)
     gradient = np.where(network.value_params, np.float32(10), np.float32(1e-3))
     expected, clipped = network.params.copy(), gradient.copy()
     clipped[network.value_params] *= np.float32(0.5 / (np.linalg.norm(gradient[network.value_params]) + 1e-6))
     Adam(len(expected)).step(expected, clipped, 0.1)
     optimizer.step(gradient, 0.1)
-    np.testing.assert_allclose(network.params, expected, rtol=1e-6)
+    np.testing.assert_allclose(network.params, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_is_refused(bad) -> None:
-    optimizer, network = optimizer_of()
+@both_kernels
+def test_a_gradient_that_is_not_finite_is_refused(bad, kernel) -> None:
+    optimizer, network = optimizer_of(kernel=kernel)
     before = network.params.copy()
     with optimizer.guarded(lambda: True):
         assert optimizer.step(np.full_like(before, bad), 0.1) is None

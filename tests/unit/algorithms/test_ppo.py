@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch
 from shoal.data.state import State
 from shoal.envs.vector import PythonVector
+from shoal.errors import ConfigError
 from shoal.models.build import build_policy
 from shoal.parallel.group import Alone
 from shoal.sampling.sampler import Sampler
 
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 T, N, FEATURES = 16, 4, 3
 
 
@@ -201,10 +204,12 @@ SETTINGS = {
 }
 
 
+@pytest.mark.parametrize("kernel", ["numpy", "compiled"])
 @pytest.mark.parametrize("kind", [Walk, WalkInBox])
 @pytest.mark.parametrize("changes", SETTINGS.values(), ids=SETTINGS)
-def test_the_update_is_the_textbooks(kind, changes) -> None:
-    learner, batch = learner_and_batch(kind, **{"num_sgd_iter": 3, **changes})
+def test_the_update_is_the_textbooks(kind, changes, kernel) -> None:
+    learner, batch = learner_and_batch(kind, **{"num_sgd_iter": 3, "kernel": kernel, **changes})
+    assert (learner._compiled is not None) == (kernel == "compiled")
     assert batch.terminated.any()
     assert batch.truncated.any()
     book = Textbook(learner)
@@ -216,6 +221,16 @@ def test_the_update_is_the_textbooks(kind, changes) -> None:
     assert stats["grad_gnorm"] == pytest.approx(np.mean([norm for norm, _ in last_pass]), rel=1e-3)
     moved = max(float((ratio - 1).abs().max()) for _, ratio in seen)
     assert moved > 1e-3, "later minibatches must have seen ratios away from 1"
+
+
+@pytest.mark.parametrize(("broken", "what"), [("ppo_gradient", "PPO's gradient by"), ("adam", "Adam's step")])
+def test_a_kernel_that_differs_from_numpy_is_refused(monkeypatch, broken, what) -> None:
+    learner, _ = learner_and_batch(kernel="compiled")
+    network = learner.policy.network
+    wrong = SimpleNamespace(**{**vars(network.kernel), broken: lambda *addresses: -1})
+    monkeypatch.setattr(network, "kernel", wrong)
+    with pytest.raises(ConfigError, match=f"the compiled kernel differs from NumPy in {what}.*; set kernel: numpy"):
+        PPOLearner(learner.config, learner.policy)
 
 
 @pytest.mark.parametrize("changes", [{}, {"observation_filter": "MeanStdFilter"}], ids=["no filter", "filter"])

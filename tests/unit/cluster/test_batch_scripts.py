@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.cluster.batch_scripts import batch_script
+from shoal.cluster.containers import container_runtime
 from shoal.cluster.job import Job
 from shoal.cluster.job_files import Source, job_from
 from shoal.cluster.schedulers import BUILT_IN
@@ -52,6 +53,77 @@ def job(**keys: Any) -> Job:
 def script(scheduler: str, described: Job) -> str:
     folder = Path("/home/ada/.shoal/jobs/ppo-20261115-213005")
     return batch_script(described, BUILT_IN[scheduler], Path("/opt/rl/bin"), folder)
+
+
+@pytest.mark.parametrize("scheduler", [name for name in BUILT_IN if (GOLDEN / f"{name}-container.sh").exists()])
+def test_the_script_with_a_container_is_the_golden_one(scheduler: str) -> None:
+    more = {"container": "/images/shoal.sif", "container_binds": ["/scratch", "$DATA:/data"], "preamble": []}
+    text = script(scheduler, job(**{**FULL, **OWN.get(scheduler, {}), **more}))
+    assert text == (GOLDEN / f"{scheduler}-container.sh").read_text()
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"container": "a.sif"}, '"$runtime" exec --pwd "$PWD" --bind "$PWD" --bind /home/ada/.shoal/jobs '),
+        (
+            {"container": "oras://lab.org/shoal.sif"},
+            '"$runtime" exec --pwd "$PWD" --bind "$PWD" --bind /home/ada/.shoal/jobs oras://lab.org/shoal.sif)',
+        ),
+        ({"container": "docker://lab/shoal:1", "gpus_per_node": 2}, '"$runtime" exec --nv --pwd "$PWD"'),
+        (
+            {
+                "container": "lab/shoal:1",
+                "container_runtime": "podman-hpc",
+                "gpus_per_node": 1,
+                "container_binds": ["/s"],
+            },
+            'podman-hpc run --rm --env-host --network=host --ipc=host --pid=host --gpu --workdir "$PWD" '
+            '--volume "$HOME":"$HOME" --volume "$PWD":"$PWD" --volume /home/ada/.shoal/jobs:/home/ada/.shoal/jobs '
+            "--volume /s:/s lab/shoal:1)",
+        ),
+        (
+            {
+                "container": "lab/shoal:1",
+                "container_runtime": "shifter",
+                "gpus_per_node": 1,
+                "container_binds": ["/s:/t"],
+            },
+            'shifter --image=lab/shoal:1 --module=gpu --workdir="$PWD" --volume=/s:/t)',
+        ),
+    ],
+    ids=str,
+)
+def test_each_runtime_has_its_own_words(keys: dict[str, Any], words: str) -> None:
+    text = script("slurm", job(**keys))
+    assert f"container=({words}" in text
+    assert '\n"${container[@]}" \\\n  shoal launch ' in text, "one node needs no srun"
+    assert "PATH=" not in text, "the host's shoal is not used"
+
+
+def test_the_runtime_of_a_name_is_what_the_machine_has(tmp_path: Path) -> None:
+    described = job(container="lab/shoal:1")
+    with pytest.raises(ConfigError, match="set container_runtime to apptainer, podman-hpc or shifter"):
+        container_runtime(described, {"PATH": str(tmp_path)})
+    (tmp_path / "shifter").write_text("#!/bin/sh\n")
+    (tmp_path / "shifter").chmod(0o700)
+    assert container_runtime(described, {"PATH": str(tmp_path)}) == "shifter"
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"container_binds": ["/s"]}, "container_binds: there is no container"),
+        ({"container_runtime": "shifter"}, "container_runtime: there is no container"),
+        ({"container": "a image"}, "container: must be a .sif file"),
+        ({"container": "-v"}, "container: must be a .sif file"),
+        ({"container": "a.sif", "container_binds": ["here"]}, "container_binds: must be absolute folders"),
+    ],
+)
+def test_what_is_wrong_about_a_container_is_said(keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        script("slurm", job(**keys))
 
 
 @pytest.mark.parametrize("scheduler", BUILT_IN)

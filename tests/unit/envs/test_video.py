@@ -10,7 +10,7 @@ import pytest
 
 from shoal.envs.context import EnvContext
 from shoal.envs.making import env_maker
-from shoal.envs.video import check_video, make_filmable, paletted, picture
+from shoal.envs.video import Video, check_video, make_filmable, paletted, picture
 from shoal.errors import ConfigError, EnvError
 
 
@@ -87,3 +87,15 @@ def test_many_colours_become_near_ones() -> None:
 def test_names_of_videos(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"must end in \.mp4 or \.gif"):
         check_video(tmp_path / "video.avi")
+
+
+def test_a_gif_is_never_too_quick_for_a_browser(tmp_path) -> None:
+    av = pytest.importorskip("av")
+    film = Video(tmp_path / "quick.gif", 120, (4, 6, 3))
+    for shade in range(0, 240, 20):
+        film.add(np.full((4, 6, 3), shade, np.uint8))
+    film.finish()
+    with av.open(str(tmp_path / "quick.gif")) as video:
+        frames = list(video.decode(video=0))
+    assert [int(frame.to_ndarray(format="rgb24")[0, 0, 0]) for frame in frames] == [0, 60, 120, 180]
+    assert np.diff([frame.time for frame in frames]).min() >= 0.02

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from shoal.models.compiled_mlp import CompiledMLP, mlp_for
 from shoal.models.mlp import ACTIVATIONS, MLP, orthogonal
+
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 TORCH = {
     "linear": lambda z: z,
@@ -29,10 +32,18 @@ SHAPES = [
     {"hiddens": (), "share_layers": True, "free_outputs": FREE},
     {"hiddens": (16, 12), "share_layers": False, "layer_norm": True},
 ]
+COMPILED_SHAPES = [
+    *(shape for shape in SHAPES if shape["hiddens"] and "layer_norm" not in shape),
+    {"hiddens": (40, 7, 19), "share_layers": False, "free_outputs": FREE},  # of which no vector is full
+]
+CASES = [(activation, shape, "numpy") for activation in sorted(ACTIVATIONS) for shape in SHAPES] + [
+    (activation, shape, "compiled") for activation in ("linear", "relu", "tanh") for shape in COMPILED_SHAPES
+]
 
 
-def network(activation="tanh", **shape) -> MLP:
-    mlp = MLP(5, 4, activation=activation, seed=3, **shape)
+def network(activation="tanh", kernel="numpy", **shape) -> MLP:
+    mlp, _ = mlp_for(kernel, 5, 4, activation=activation, seed=3, **shape)
+    assert isinstance(mlp, CompiledMLP) == (kernel == "compiled")
     # Biases and spreads start at 0, where some mistakes do not show.
     mlp.params[:] += 0.3 * np.random.default_rng(0).standard_normal(len(mlp.params)).astype(np.float32)
     return mlp
@@ -78,10 +89,9 @@ def assert_close(got, wanted: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 33])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_forward_vjp_and_jvp_agree_with_autograd(activation, shape, batch) -> None:
-    mlp = network(activation, **shape)
+@pytest.mark.parametrize(("activation", "shape", "kernel"), CASES, ids=str)
+def test_forward_vjp_and_jvp_agree_with_autograd(activation, shape, kernel, batch) -> None:
+    mlp = network(activation, kernel, **shape)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((batch, 5)).astype(np.float32)
     d_outputs = rng.standard_normal((batch, 4)).astype(np.float32)
@@ -105,10 +115,11 @@ def test_forward_vjp_and_jvp_agree_with_autograd(activation, shape, batch) -> No
 
 
 @pytest.mark.parametrize("used", [33, 5, 0])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
-def test_the_derivative_by_the_inputs_agrees_with_autograd(activation, shape, used) -> None:
-    mlp = network(activation, **shape)
+@pytest.mark.parametrize(
+    ("activation", "shape", "kernel"), [case for case in CASES if case[0] in ("relu", "tanh", "gelu")], ids=str
+)
+def test_the_derivative_by_the_inputs_agrees_with_autograd(activation, shape, kernel, used) -> None:
+    mlp = network(activation, kernel, **shape)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((33, 5)).astype(np.float32)
     d_outputs = rng.standard_normal((33, 4)).astype(np.float32)
@@ -121,10 +132,9 @@ def test_the_derivative_by_the_inputs_agrees_with_autograd(activation, shape, us
     assert_close(mlp.vjp_inputs(tape, d_outputs), gradient)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_act_and_values_are_forward_without_the_tape(activation, shape) -> None:
-    mlp = network(activation, **shape)
+@pytest.mark.parametrize(("activation", "shape", "kernel"), CASES, ids=str)
+def test_act_and_values_are_forward_without_the_tape(activation, shape, kernel) -> None:
+    mlp = network(activation, kernel, **shape)
     for batch in (1, 7, 1, 2000):
         x = np.random.default_rng(batch).standard_normal((batch, 5)).astype(np.float32)
         acted = mlp.act((x,)).copy()
@@ -134,9 +144,11 @@ def test_act_and_values_are_forward_without_the_tape(activation, shape) -> None:
         np.testing.assert_allclose(values, predicted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_enormous_inputs_saturate_without_a_warning(activation) -> None:
-    mlp = network(activation, hiddens=(8, 8))
+@pytest.mark.parametrize(
+    ("activation", "kernel"), [*((name, "numpy") for name in sorted(ACTIVATIONS)), ("tanh", "compiled")]
+)
+def test_enormous_inputs_saturate_without_a_warning(activation, kernel) -> None:
+    mlp = network(activation, kernel, hiddens=(8, 8))
     x = np.array([[1e4, -1e4, 1e4, -1e4, 1e4]], np.float32)
     with np.errstate(invalid="raise", divide="raise"):
         outputs, values, tape = mlp.forward((x,))
@@ -146,8 +158,9 @@ def test_enormous_inputs_saturate_without_a_warning(activation) -> None:
     assert np.isfinite(gradient).all()
 
 
-def test_many_batch_sizes_do_not_mix() -> None:
-    mlp = network(hiddens=(8,))
+@pytest.mark.parametrize("kernel", ["numpy", "compiled"])
+def test_many_batch_sizes_do_not_mix(kernel) -> None:
+    mlp = network(kernel=kernel, hiddens=(8,))
     rng = np.random.default_rng(5)
     rows = rng.standard_normal((40, 5)).astype(np.float32)
     wanted = mlp.forward((rows,))[0].copy()
@@ -156,8 +169,9 @@ def test_many_batch_sizes_do_not_mix() -> None:
         np.testing.assert_allclose(mlp.act((rows[:size],)), wanted[:size], rtol=1e-5, atol=1e-6)
 
 
-def test_parameters_are_live_views_of_one_vector() -> None:
-    mlp = network(hiddens=(8,))
+@pytest.mark.parametrize("kernel", ["numpy", "compiled"])
+def test_parameters_are_live_views_of_one_vector(kernel) -> None:
+    mlp = network(kernel=kernel, hiddens=(8,))
     x = np.ones((3, 5), np.float32)
     before = mlp.act((x,)).copy()
     mlp.params[:] = 0

@@ -157,7 +157,8 @@ def test_it_is_refused_where_nothing_reads_it() -> None:
     assert {policy.compute_single_action(obs) for _ in range(20)} == {2}
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", pytest.param("TRPO", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 def test_it_learns_by_its_registered_name(algorithm) -> None:
     class Aim(gym.Env):
         """Right is a number that is seen, on a scale of 5."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
+import pytest
 from fake_runs import fake_result, fake_run
 
 import shoal
@@ -45,3 +48,50 @@ def test_a_sweep(filled: Callable[..., Path]) -> None:
     text = words(analysis._repr_html_())
     assert "20 trials" in text
     assert str(analysis.best_trial.record.index) in text
+
+
+def test_outside_of_a_notebook_live_results_are_results(tmp_path: Path) -> None:
+    closed = []
+
+    def results() -> Generator[dict[str, Any], None, None]:
+        try:
+            yield from (fake_result(at, at) for at in range(1, 4))
+        finally:
+            closed.append(True)
+
+    assert [result["training_iteration"] for result in shoal.live(results())] == [1, 2, 3]
+    for _ in shoal.live(results()):
+        break
+    gc.collect()
+    assert closed == [True, True]
+
+
+LIVE = """
+import shoal
+keys = {"env": "CartPole-v1", "results_dir": FOLDER, "stop": {"training_iteration": 3}}
+small = {"num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
+for result in shoal.live(shoal.run({**keys, "config": small}), every_s=0):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_results_are_drawn_live_in_a_kernel(tmp_path: Path) -> None:
+    pytest.importorskip("ipykernel")
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    cell = nbformat.v4.new_code_cell(LIVE.replace("FOLDER", repr(str(tmp_path))))
+    client = nbclient.NotebookClient(nbformat.v4.new_notebook(cells=[cell]), timeout=120)
+    drawn: list[str] = []
+
+    def note(message: dict[str, Any], *_: Any) -> None:
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            drawn.append(words(message["content"]["data"]["text/html"]))
+
+    process = client.process_message
+    client.process_message = lambda message, *rest: (note(message), process(message, *rest))[1]
+    client.execute()
+    starts = [text.split(" environment")[0].strip() for text in drawn]
+    assert starts[0] == "no results yet"
+    assert [start.split()[0] for start in starts[1:]] == ["1", "2", "3", "3"]
+    (shown,) = (out for out in cell["outputs"] if out["output_type"] == "display_data")
+    assert "3 results" in shown["data"]["text/html"]

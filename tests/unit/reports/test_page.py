@@ -7,6 +7,7 @@ import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_sweeps import BATCH, GAMMA, LR, NET, fill, fill_population, sweep, write_results, write_sweep
@@ -38,6 +39,14 @@ def charts(page: ET.Element) -> dict[str, ET.Element]:
     return {(svg.findtext(f"{SVG}title") or "").partition(":")[0]: svg for svg in page.iter(f"{SVG}svg")}
 
 
+def curves_of(page: ET.Element) -> list[dict[str, Any]]:
+    """The lines that the page's script draws."""
+    (data,) = (script for script in page.iter("script") if script.get("id") == "data")
+    (figure,) = json.loads(data.text or "")["figures"]
+    lines: list[dict[str, Any]] = figure["lines"]
+    return lines
+
+
 def text_of(page: ET.Element) -> str:
     return " ".join(page.itertext())
 
@@ -56,10 +65,11 @@ def test_the_page_has_the_answer_first_and_everything_else(filled: Filled) -> No
     lines = [g for g in found["Parallel coordinates"].iter(f"{SVG}g") if g.get("data-t")]
     assert len(lines) == 20
     assert sum("best" in (g.get("class") or "").split() for g in lines) == 1
-    curves = found["Learning curves"]
-    assert len([g for g in curves.iter(f"{SVG}g") if g.get("data-t")]) == 20
+    curves = curves_of(page)
+    assert len({line["t"] for line in curves}) == 20
+    assert (curves[-1]["kind"], curves[-1]["t"]) == ("t best", best.record.group)
     early = sum(record.status == "stopped early" for record in analysis.records)
-    assert len([mark for mark in curves.iter(f"{SVG}line") if mark.get("class") == "end"]) == early > 0
+    assert sum(line.get("end") == "early" for line in curves) == early > 0
     assert "share of the differences" in text_of(page)
     rows = [row for row in page.iter("tr") if row.get("data-t")]
     assert next(link.get("href") for row in rows for link in row.iter("a")) == f"trials/{best.trial_id}/"
@@ -128,8 +138,7 @@ def test_with_seeds_there_is_a_band_an_interval_and_a_verdict(tmp_path: Path) ->
     folder = fill(tmp_path, sweep(LR, NET, seeds=5), 6, early=False)
     analysis = write_answer(folder)
     page = parsed(folder)
-    bands = [mark for mark in charts(page)["Learning curves"].iter(f"{SVG}polygon") if mark.get("class") == "band"]
-    assert len(bands) == 5
+    assert ["low" in line for line in curves_of(page)] == [False] + 5 * [True]
     text = text_of(page)
     assert "95 % interval of the mean over 5 seeds" in text
     assert "permutation test" in text

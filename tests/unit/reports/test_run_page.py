@@ -193,7 +193,10 @@ def test_runs_without_times_tasks_or_episodes(tmp_path: Path) -> None:
 
 HANDS = """
 <script>setTimeout(function () {
-  function all(what) { return Array.from(document.querySelectorAll(what)); }
+  function all(what) {
+    window.dispatchEvent(new Event("beforeprint"));  // draws also what has not come into view yet
+    return Array.from(document.querySelectorAll(what));
+  }
   function lines() { return all("figure.big path.line").map(function (one) { return one.getAttribute("d"); }); }
   function ticks() { return all("figure.big .tick").map(function (one) { return one.textContent; }).join(" "); }
   function mouse(kind, x) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import fields
 from typing import Any
@@ -13,6 +14,7 @@ from gymnasium import spaces
 
 import shoal
 from shoal.data.batch import Batch, Sample
+from shoal.sampling.own_pace import OwnPaceFragment
 
 
 class Uneven(gym.Env[Any, Any]):
@@ -148,3 +150,136 @@ def test_functions_reach_environments_in_their_processes() -> None:
         trainer.train()
         names = trainer.workers.foreach_env(lambda env: type(env.unwrapped).__name__)
     assert names == ["Uneven", "Uneven"]
+
+
+class Steady(gym.Env[Any, Any]):
+    """A walk in two dimensions whose steps take no time; one environment does something odd at one of them."""
+
+    observation_space = spaces.Box(-100, 100, (2,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Discrete(3)
+
+    def __init__(self, config: Any) -> None:
+        self.odd, self.at = config.get("odd"), config.get("at", 0)
+        self.is_odd = config.env_index == 1
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.walk = self.np_random.uniform(-1, 1, 2)
+        return self.walk.astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.is_odd and self.steps == self.at:
+            if self.odd == "exit":
+                os._exit(3)
+            if self.odd == "hang":
+                time.sleep(1000)
+            raise ArithmeticError("diverged")
+        self.walk += 0.1 * np.asarray(action, np.float64).sum() + self.np_random.normal(0, 0.1, 2)
+        return self.walk.astype(np.float32), float(self.walk.sum()), bool(abs(self.walk[0]) > 2), False, {}
+
+
+class Continuous(Steady):
+    """The same, with three numbers for an action."""
+
+    action_space = spaces.Box(-1, 1, (3,), np.float32)
+
+
+@pytest.fixture
+def stretches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many steps each environment has taken by itself before it answered, in the order of answers."""
+    seen: list[int] = []
+    add = OwnPaceFragment.add_stretch
+
+    def noted(self: OwnPaceFragment, row: int, count: int, shared: Any) -> None:
+        seen.append(count)
+        add(self, row, count, shared)
+
+    monkeypatch.setattr(OwnPaceFragment, "add_stretch", noted)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"observation_filter": "MeanStdFilter"},
+        {"batch_mode": "complete_episodes", "horizon": 70},
+        {"run": "DQN", "rollout_fragment_length": 40},
+    ],
+    ids=["discrete", "filter", "complete episodes", "DQN"],
+)
+def test_a_stretch_is_what_the_steps_one_by_one_are(settings: dict[str, Any], stretches: list[int]) -> None:
+    mine = samples(Steady, "process", **settings)
+    assert sum(stretches) > 200  # of 400 steps: nearly all were taken by the environments themselves
+    for own, other in zip(mine, samples(Steady, "none", **settings), strict=True):
+        check_same(own, other)
+        assert own.episodes == other.episodes  # in the same order, too
+
+
+def test_weights_and_filter_reach_the_processes(stretches: list[int]) -> None:
+    params = []
+    for isolation in ("process", "none"):
+        config = {
+            "num_envs_per_worker": 3,
+            "train_batch_size": 192,
+            "env_isolation": isolation,
+            "observation_filter": "MeanStdFilter",
+        }
+        with shoal.PPO(env=Continuous, config=config) as trainer:
+            for _ in range(3):
+                trainer.train()
+            params.append(trainer.get_policy().network.params.copy())
+            worker = trainer.workers.foreach_worker(lambda worker: worker)[0]
+            params.append(worker.sampler.sample(64, explore=False).batch.actions.copy())
+    assert np.array_equal(params[0], params[2])
+    assert np.array_equal(params[1], params[3])
+    assert sum(stretches) > 300
+
+
+@pytest.mark.parametrize("odd", ["exit", "hang", "raise"])
+def test_what_happens_within_a_stretch_costs_one_step(odd: str, stretches: list[int]) -> None:
+    config = {
+        "num_envs_per_worker": 3,
+        "seed": 3,
+        "env_step_timeout_s": 1.0,
+        "env_config": {"odd": odd, "at": 25},
+        "env_isolation": "process",
+    }
+    with shoal.PPO(env=Steady, config=config) as trainer:
+        batch, (incident, *_) = (sample := trainer.workers.sample(40)).batch, sample.incidents
+    assert max(stretches) > 5
+    assert incident.env_index == 1
+    assert np.argwhere(~batch.valid).tolist() == [[24, 1]]
+    assert len(incident.actions) == incident.steps_since_seed
+    assert np.array_equal(incident.actions[:, 0], batch.actions[25 - len(incident.actions) : 25, 1, 0])
+    before = samples(Steady, "none", num_envs_per_worker=3)[0].batch
+    assert np.array_equal(batch.obs[0][:24], before.obs[0][:24])
+    assert np.array_equal(batch.rewards[:24], before.rewards[:24])
+
+
+def test_the_incident_that_ends_a_run_has_its_actions(stretches: list[int]) -> None:
+    config = {
+        "num_envs_per_worker": 3,
+        "env_config": {"odd": "exit", "at": 25},
+        "env_isolation": "process",
+        "max_env_failures": 0,
+    }
+    with shoal.PPO(env=Steady, config=config) as trainer:
+        worker = trainer.workers.foreach_worker(lambda worker: worker)[0]
+        with pytest.raises(shoal.EnvError, match="exit code 3"):
+            trainer.workers.sample(40)
+        (incident,) = worker.sampler.incidents_so_far()
+    assert stretches
+    assert len(incident.actions) == incident.steps_since_seed
+
+
+def test_a_slow_environment_answers_after_each_step(stretches: list[int]) -> None:
+    class Slow(Steady):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.006)
+            return super().step(action)
+
+    samples(Slow, "process", steps=16, num_envs_per_worker=2)
+    assert stretches == []

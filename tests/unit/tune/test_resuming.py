@@ -82,6 +82,7 @@ FREE = [
     ("keep_checkpoints_num", 2),
     ("checkpoint_score_attr", "episode_reward_mean"),
     ("report", False),
+    ("loggers", ["trackio"]),
     ("config.log_level", "DEBUG"),
     ("config.record_env", True),
     ("config.render_env", True),

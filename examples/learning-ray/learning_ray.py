@@ -1,13 +1,13 @@
 """The Python API from end to end: train, look, save, evaluate, restore, act, and reach into policies and workers."""
 
-from custom_env import CustomEnv
+from custom_env import Rendezvous3DOF
 
 import shoal
 from shoal import pretty_print
 
 
 def main() -> None:
-    trainer = shoal.DQN(env=CustomEnv, config={"num_workers": 4})
+    trainer = shoal.DQN(env=Rendezvous3DOF, config={"num_workers": 4})
 
     config = trainer.get_config()
     print(pretty_print(config))
@@ -23,10 +23,10 @@ def main() -> None:
     evaluation = trainer.evaluate(checkpoint)
     print(pretty_print(evaluation))
 
-    restored_trainer = shoal.DQN(env=CustomEnv)
+    restored_trainer = shoal.DQN(env=Rendezvous3DOF)
     restored_trainer.restore(checkpoint)
 
-    env = CustomEnv()
+    env = Rendezvous3DOF()
     done = False
     total_reward = 0.0
     observation, info = env.reset()
@@ -38,8 +38,9 @@ def main() -> None:
         total_reward += reward
     print("total reward", total_reward, info)
 
-    actions = trainer.compute_actions({"obs1": [0.5, 0.0], "obs2": [-0.5, 0.0]})
-    print(actions)  # {'obs1': 0, 'obs2': 2}, once it has learned
+    first, second = (env.reset(seed=seed)[0] for seed in (1, 2))
+    actions = trainer.compute_actions({"obs1": first, "obs2": second})
+    print(actions)  # {'obs1': 0, 'obs2': 2}, for example
 
     policy = trainer.get_policy()
     print(policy.get_weights())  # the parameters of the model, by name

@@ -1,0 +1,72 @@
+"""Which runs a person asks for, by a condition over their numbers and settings, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from shoal.config.vocabulary import nearest
+from shoal.envs.expressions import Expression
+from shoal.errors import ConfigError
+from shoal.reports.run_list import ListedRun
+
+
+class Condition:
+    """A condition such as `best > 400 and lr < 1e-3`; a run that lacks a name in it does not meet it."""
+
+    def __init__(self, text: str, names: Collection[str]) -> None:
+        try:
+            self._expression = Expression(text, set(names), takes_text=True)
+        except ValueError as error:
+            raise ConfigError(f"--where: {_shortened(str(error), text, names)}") from None
+        self._nothing = dict.fromkeys(names, float("nan"))
+
+    def holds_for(self, run: ListedRun) -> bool:
+        """Whether a run meets it."""
+        return self._expression({**self._nothing, **run.values}) == 1
+
+
+def names_of(found: Iterable[ListedRun]) -> list[str]:
+    """Everything that some run has a value for."""
+    return sorted({name for run in found for name in run.values})
+
+
+def matching(found: list[ListedRun], where: str | None) -> list[ListedRun]:
+    """The runs for which a condition holds; all without one."""
+    if where is None:
+        return found
+    condition = Condition(where, names_of(found))
+    return [run for run in found if condition.holds_for(run)]
+
+
+def in_order(chosen: list[ListedRun], found: list[ListedRun], sort: str) -> list[ListedRun]:
+    """The runs by a value, highest first, or lowest first with a minus; those without it last."""
+    name, is_rising = (sort[1:], True) if sort.startswith("-") else (sort, False)
+    names = names_of(found)
+    if found and name not in names:
+        near = nearest(name, names)
+        hint = f"; did you mean {near}?" if near else ""
+        raise ConfigError(f"--sort: no run has {name!r}{hint}")
+    having = [run for run in chosen if name in run.values]
+    without = [run for run in chosen if name not in run.values]
+    key = _text_key if any(isinstance(run.values[name], str) for run in having) else _number_key
+    return sorted(having, key=lambda run: key(run.values[name]), reverse=not is_rising) + without
+
+
+def _text_key(value: Any) -> Any:
+    return str(value)
+
+
+def _number_key(value: Any) -> Any:
+    return float(value)
+
+
+def _shortened(message: str, where: str, names: Collection[str]) -> str:
+    """A message without the list of all names, of which there may be hundreds: the near ones are enough."""
+    head, found, _ = message.partition("; there are ")
+    if not found:
+        return message
+    unknown = head.rpartition(" ")[2]
+    near = nearest(unknown, names)
+    hint = f"did you mean {near}?" if near else "`shoal runs --json` shows the names of results"
+    return f"{where!r} has the unknown name {unknown}; {hint}"

@@ -1,0 +1,141 @@
+"""Whether a run is what its training wrote: every hash of every checkpoint, its chain, and one against the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.data.findings import Finding
+from shoal.errors import CheckpointError
+from shoal.runs.bounded_files import bounded_bytes, bounded_json
+from shoal.runs.chain import PARTS, ChainRecord, has_chain, hashes_of, read_chain
+from shoal.runs.checkpoints import (
+    LIMITS,
+    best_checkpoint,
+    checkpoint_hash,
+    checkpoint_size,
+    checkpoints_of,
+    read_checkpoint,
+)
+from shoal.runs.folders import EXPERIMENT_FILE
+from shoal.runs.resuming import stored_tree
+from shoal.runs.user_files import CODE_FOLDER, kept_code
+
+
+@dataclass(frozen=True)
+class ListedCheckpoint:
+    """One checkpoint of a run; `sha256` is that of its manifest, `problem` why it is refused, if it is."""
+
+    path: Path
+    iteration: int
+    timesteps_total: int | None
+    size: int
+    sha256: str | None
+    is_newest: bool
+    is_best: bool
+    problem: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The same in JSON's types."""
+        return {
+            "path": str(self.path),
+            "iteration": self.iteration,
+            "timesteps_total": self.timesteps_total,
+            "bytes": self.size,
+            "sha256": self.sha256,
+            "newest": self.is_newest,
+            "best": self.is_best,
+            "good": self.problem is None,
+            "problem": self.problem,
+        }
+
+
+def listed_checkpoints(folder: Path, score: str | None = None) -> list[ListedCheckpoint]:
+    """The checkpoints of a run, oldest first, after every byte of each was compared with its hash."""
+    newest = next(iter(checkpoints_of(folder)), None)
+    best = best_checkpoint(folder, score or score_of(folder))
+    found = []
+    for path in reversed(checkpoints_of(folder)):
+        problem, timesteps = None, None
+        try:
+            timesteps = read_checkpoint(path).summary.get("timesteps_total")
+        except CheckpointError as error:
+            problem = str(error)
+        number = int(path.name.rpartition("_")[2])
+        size, proof = checkpoint_size(path), checkpoint_hash(path)
+        found.append(ListedCheckpoint(path, number, timesteps, size, proof, path == newest, path == best, problem))
+    return found
+
+
+def score_of(folder: Path) -> str:
+    """By which result the best checkpoint of a run is told: its own `checkpoint_score_attr`, or the mean return."""
+    tree = stored_tree(folder) or {}
+    return str(tree.get("checkpoint_score_attr") or "episode_reward_mean")
+
+
+def verify_run(folder: Path) -> list[Finding]:
+    """What is right and wrong with a run's checkpoints and chain."""
+    findings: list[Finding] = []
+    chain: ChainRecord | None = None
+    try:
+        chain = read_chain(folder)
+    except CheckpointError as error:
+        findings.append(Finding("chain", "problem", f"{error}", "the run can go on; its chain begins anew"))
+    else:
+        findings.append(_of_chain(chain))
+    findings += _of_other_files(folder)
+    paths = checkpoints_of(folder)[::-1]
+    if not paths:
+        findings.append(Finding("checkpoints", "note", "there are none"))
+    return [*findings, *(_of_checkpoint(path, chain) for path in paths)]
+
+
+def _of_other_files(folder: Path) -> list[Finding]:
+    """What is wrong with the experiment and with the copy of the user's code, which a run can go on without."""
+    found = []
+    try:
+        bounded_json(bounded_bytes(folder / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE]), EXPERIMENT_FILE)
+    except CheckpointError as error:
+        found.append(Finding(EXPERIMENT_FILE, "problem", str(error), "the newest checkpoint has a copy of it"))
+    try:
+        kept_code(folder, trust=True)  # hashes alone: nothing of it is imported
+    except CheckpointError as error:
+        found.append(Finding(CODE_FOLDER, "problem", str(error)))
+    return found
+
+
+def _of_chain(chain: ChainRecord | None) -> Finding:
+    if chain is None:
+        why = "there is none: it was removed, or the run is of an earlier version or of an algorithm of RLlib"
+        return Finding("chain", "note", why)
+    if chain.problems:
+        return Finding("chain", "problem", "; ".join(chain.problems), "it was changed, or the disk lost a part of it")
+    if not chain.links:
+        return Finding("chain", "note", "it has no iteration yet")
+    last = chain.links[max(chain.links)]
+    since = f" after {chain.begins_after}" if chain.begins_after else ""
+    text = f"{len(chain.links)} iterations{since}, seed {chain.head.get('seed')}; the last link is {last.link[:16]}"
+    return Finding("chain", "ok", text)
+
+
+def _of_checkpoint(path: Path, chain: ChainRecord | None) -> Finding:
+    try:
+        checkpoint = read_checkpoint(path)
+        iteration = int(checkpoint.summary["training_iteration"])
+        if int(path.name.rpartition("_")[2]) != iteration:
+            return Finding(path.name, "problem", f"it is of iteration {iteration}, and has another name")
+    except CheckpointError as error:
+        return Finding(path.name, "problem", str(error), "remove it; the run goes on from the one before it")
+    whole = "every file is what was saved"
+    if chain is None or not has_chain(checkpoint.state) or iteration <= chain.begins_after:
+        return Finding(path.name, "ok", f"{whole}; the chain says nothing of it")
+    link = chain.links.get(iteration)
+    if link is None:
+        return Finding(path.name, "problem", f"{whole}, but the chain has no iteration {iteration}")
+    found = hashes_of(checkpoint.state)
+    wrong = [part for part in PARTS if found[part] != getattr(link, part)]
+    if wrong:
+        text = f"its files are whole, but its {' and '.join(wrong)} are not those of the chain"
+        return Finding(path.name, "problem", text, "it was put in another's place, or the chain was")
+    return Finding(path.name, "ok", f"{whole}, and as in the chain")

@@ -1,0 +1,144 @@
+"""`shoal reproduce`, `fork` and `bisect`: a run trained once more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from desks import Desk
+
+from shoal.cli.main import main
+
+ENV = """
+import gymnasium, numpy as np
+import helper
+
+class Mine(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.look(), {}
+
+    def look(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        obs = self.look()
+        return obs, float(action) * obs[0] ** helper.POWER, False, self.steps >= 20, {}
+"""
+
+
+@pytest.fixture(scope="module")
+def coded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Desk, Path]:
+    """A run of the user's own environment that keeps its code; the code beside it has changed since."""
+    desk = Desk.new(tmp_path_factory.mktemp("coded"))
+    (desk.work / "my_env.py").write_text(ENV)
+    (desk.work / "helper.py").write_text("POWER = 1\n")
+    small = ["--set", "train_batch_size=128", "--set", "num_envs_per_worker=2", "--set", "num_sgd_iter=1"]
+    stop = ["--stop", "training_iteration=3", "--checkpoint-freq", "2", "--quiet", "--with-code"]
+    done = desk.shoal("train", "my_env.py:Mine", *small, *stop)
+    assert done.returncode == 0, done.stderr
+    (desk.work / "helper.py").write_text("POWER = 3\n")
+    (run,) = desk.runs()
+    return desk, run
+
+
+def test_a_run_is_reproduced_from_its_folder_alone(coded: tuple[Desk, Path]) -> None:
+    desk, run = coded
+    before = sorted(path.name for path in run.rglob("*"))
+    done = desk.shoal("reproduce", str(run), "--iterations", "2")
+    assert done.stdout.splitlines() == ["iteration 1: identical", "iteration 2: identical", "identical to iteration 2"]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in run.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_other_code_is_named_with_the_iteration_that_it_changes(coded: tuple[Desk, Path], tmp_path: Path) -> None:
+    desk, run = coded
+    copy = shutil.copytree(run, tmp_path / run.name)
+    shutil.rmtree(copy / "code")
+    done = desk.shoal("reproduce", str(copy))
+    assert done.returncode == 1
+    assert "it first differs at iteration 1, in weights and optimiser" in done.stdout
+    assert "the states after iteration 2:" in done.stdout
+    assert "what is different here:\n  code helper.py: " in done.stdout
+    told = json.loads(desk.shoal("reproduce", str(copy), "--json").stdout)
+    assert (told["differs_at"], told["identical_to"], told["compared_at"]) == (1, 0, 2)
+
+
+@pytest.mark.slow
+def test_code_that_came_with_a_stranger_s_run_is_not_run(coded: tuple[Desk, Path], tmp_path: Path) -> None:
+    desk, run = coded
+    other = {"XDG_STATE_HOME": str(tmp_path)}
+    refused = desk.shoal("reproduce", str(run), **other)
+    assert refused.returncode == 2
+    assert "is not a run of yours, and would run env 'my_env.py:Mine'" in refused.stderr
+    assert (
+        "identical to iteration 1" in desk.shoal("reproduce", str(run), "--iterations", "1", "--trust", **other).stdout
+    )
+    copy = shutil.copytree(run, tmp_path / run.name)
+    (copy / "code" / "helper.py").write_text("POWER = 1  # and more\n")
+    done = desk.shoal("reproduce", str(copy))
+    assert done.returncode == 1
+    assert "helper.py is not what was kept (SHA-256 differs)" in done.stderr
+
+
+def test_mistakes_are_one_sentence(trained: Any, tmp_path: Path) -> None:
+    run = trained[2]
+    few = CliRunner().invoke(main, ["reproduce", str(run), "--workers", "3"])
+    assert few.exit_code == 2
+    assert few.output == "Error: --workers: 4 environments cannot be shared among 3; use one of [1, 2, 4]\n"
+    copy = shutil.copytree(run, tmp_path / run.name)
+    (copy / "chain.jsonl").unlink()
+    assert "has no chain.jsonl to compare with" in CliRunner().invoke(main, ["reproduce", str(copy)]).output
+    into = CliRunner().invoke(main, ["reproduce", str(run), "--into", str(copy)])
+    assert "exists already; give a new folder" in into.output
+    late = CliRunner().invoke(main, ["fork", str(run), "--at", "9"])
+    assert (late.exit_code, late.output) == (2, f"Error: --at: {run} has 3 iterations (got 9)\n")
+    whole = CliRunner().invoke(main, ["bisect", str(run)])
+    assert whole.exit_code == 1
+    assert "It did not break by either rule:" in whole.output
+
+
+def test_checkpoints_and_verify(trained: Any, tmp_path: Path) -> None:
+    run = trained[2]
+    listed = CliRunner().invoke(main, ["checkpoints", str(run)])
+    assert listed.exit_code == 0
+    assert listed.output.splitlines()[1].endswith("newest, best, good")
+    (told,) = CliRunner().invoke(main, ["checkpoints", str(run), "--json"]).output.splitlines()
+    assert json.loads(told)["sha256"].startswith(listed.output.splitlines()[1].split()[4])
+    verified = CliRunner().invoke(main, ["verify", str(run)])
+    assert verified.exit_code == 0
+    assert verified.output.endswith("2 findings, 0 problems\n")
+    copy = shutil.copytree(run, tmp_path / run.name)
+    (copy / "checkpoint_000003" / "state.json").write_text("{}")
+    for command in ("checkpoints", "verify"):
+        damaged = CliRunner().invoke(main, [command, str(copy)])
+        assert damaged.exit_code == 1
+        assert "state.json is not what was saved" in damaged.output
+    found = [json.loads(line) for line in CliRunner().invoke(main, ["verify", str(copy), "--json"]).output.splitlines()]
+    assert [one["verdict"] for one in found] == ["ok", "problem"]
+
+
+def test_all_trials_of_a_sweep_are_verified(trained: Any, tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{}")
+    for number in ("00000", "00001"):
+        shutil.copytree(trained[2], tmp_path / "trials" / number)
+    whole = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert (whole.exit_code, whole.output.splitlines()[-1]) == (0, "4 findings, 0 problems")
+    (tmp_path / "trials" / "00001" / "checkpoint_000003" / "manifest.json").unlink()
+    harmed = CliRunner().invoke(main, ["verify", str(tmp_path), "--json"])
+    found = [json.loads(line) for line in harmed.output.splitlines()]
+    assert harmed.exit_code == 1
+    assert [Path(one["run"]).name for one in found if one["verdict"] == "problem"] == ["00001"]
+    shutil.rmtree(tmp_path / "trials")
+    empty = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert (empty.exit_code, empty.output.count("\n")) == (2, 1)

@@ -1,0 +1,65 @@
+"""`shoal config schema --vscode`: settings that are there stay, and what cannot be merged is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from shoal.cli.main import main
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / ".vscode" / "settings.json"
+
+
+def vscode(*more: str) -> Result:
+    return CliRunner().invoke(main, ["config", "schema", "--vscode", *more], prog_name="shoal")
+
+
+def test_settings_are_made_and_found_again(settings: Path) -> None:
+    assert vscode().exit_code == 0
+    ((schema, files),) = json.loads(settings.read_text())["yaml.schemas"].items()
+    assert json.loads((settings.parents[1] / schema).read_text())["definitions"]["config_PPO"]
+    assert files == ["experiment*.yml", "sweep*.yml", "best.yml"]
+    before = settings.read_text()
+    assert "uses it already" in vscode().output
+    assert settings.read_text() == before
+
+
+def test_what_is_there_stays(settings: Path) -> None:
+    settings.parent.mkdir()
+    own = {"editor.tabSize": 3, "yaml.schemas": {"./other.json": "*.yaml"}, "größe": 1}
+    settings.write_text(json.dumps(own, indent="\t", ensure_ascii=False))
+    assert vscode("--files", "runs/*.yml").exit_code == 0
+    found = json.loads(settings.read_text())
+    assert found.pop("yaml.schemas") == {
+        "./other.json": "*.yaml",
+        "./.vscode/shoal-experiments.schema.json": ["runs/*.yml"],
+    }
+    assert found == {"editor.tabSize": 3, "größe": 1}
+    assert '\n\t"editor.tabSize"' in settings.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": 1} // mine\n', "has comments or is no plain JSON"),
+        ('{"a": 1,}\n', "has comments or is no plain JSON"),
+        ("[]", "is no mapping of settings"),
+        ('{"yaml.schemas": "x"}', "yaml.schemas is no mapping"),
+    ],
+)
+def test_what_cannot_be_merged_is_left_alone(settings: Path, text: str, problem: str) -> None:
+    settings.parent.mkdir()
+    settings.write_text(text)
+    done = vscode()
+    assert done.exit_code == 2
+    assert problem in done.output
+    assert "by hand" in done.output
+    assert settings.read_text() == text
+    assert list(settings.parent.iterdir()) == [settings]

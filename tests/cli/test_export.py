@@ -1,0 +1,74 @@
+"""`shoal export`: what it prints, where it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from shoal.cli.main import main
+
+SMALL = ["--set", "train_batch_size=128", "--set", "num_envs_per_worker=4", "--set", "num_sgd_iter=1", "--quiet"]
+
+
+def shoal(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, prog_name="shoal")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of two checkpoints."""
+    folder = tmp_path_factory.mktemp("results")
+    more = ["--results-dir", str(folder), "--name", "pole", "--stop", "training_iteration=2", "--checkpoint-freq", "1"]
+    result = shoal("train", "CartPole-v1", *SMALL, *more)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_is_exported_by_its_name(results: Path, here: Path) -> None:
+    result = shoal("export", "pole", "--format", "numpy", "--results-dir", str(results))
+    assert result.exit_code == 0, result.output
+    assert "proved: 1000 observations, largest difference" in result.output
+    assert "microseconds for one action" in result.output
+    proof = json.loads((here / "pole.numpy.proof.json").read_text())
+    assert proof["checkpoint"].endswith("checkpoint_000002")
+    again = shoal("export", "pole", "--format", "numpy", "--results-dir", str(results), "-o", "other", "--best")
+    assert again.exit_code == 0, again.output
+    assert (here / "other.py").is_file()
+    [run] = (results / "pole").glob("PPO_*")
+    first = shoal("export", str(run / "checkpoint_000001"), "--format", "numpy", "-o", "first.py")
+    assert first.exit_code == 0, first.output
+    assert json.loads((here / "first.numpy.proof.json").read_text())["checkpoint"].endswith("checkpoint_000001")
+    assert (here / "first.py").read_text() != (here / "pole.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--format", "numpy", "-o", "policy.txt"], "-o policy.txt: --format numpy writes a file that ends with .py"),
+        (["--format", "c", "-o", "policy.c"], "--format c writes a folder of files; write -o policy"),
+        (["--format", "c", "-o", "mine"], "-o mine: this folder has other files in it"),
+        (["--format", "c", "-o", "file"], "-o file: --format c writes a folder, and this is a file"),
+        (["--format", "numpy", "-o", "none/x.py"], "-o none/x.py: there is no folder"),
+        (["--format", "numpy", "--policy-id", "second"], "policy_id: there is no policy 'second'"),
+        (["--format", "jpg"], "'jpg' is not one of 'numpy'"),
+    ],
+)
+def test_what_is_no_export_is_one_sentence(results: Path, here: Path, words: list[str], sentence: str) -> None:
+    (here / "mine").mkdir()
+    (here / "mine/README.md").write_text("mine")
+    (here / "file").write_text("")
+    result = shoal("export", "pole", "--results-dir", str(results), *words)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+    assert (here / "mine/README.md").read_text() == "mine"
+    assert sorted(path.name for path in here.iterdir()) == ["file", "mine"]

@@ -1,0 +1,85 @@
+/* Stands before the C library's calls to the file system, and lets the n-th of them fail once it is armed.
+
+   cc -shared -fPIC -o failing_calls.so failing_calls.c -ldl; then start a program with LD_PRELOAD. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+static int armed, seen, fails_at, fails_with;
+static pthread_t who;
+static const char *last = "";
+
+/* Count the calls of this thread from now on; let number `at` fail with `code`, or write one byte if that is 0. */
+void arm(int at, int code) { seen = 0; fails_at = at; fails_with = code; who = pthread_self(); armed = 1; }
+int disarm(void) { armed = 0; return seen; }
+const char *failed_call(void) { return last; }
+
+static int is_due(const char *name)
+{
+    if (!armed || !pthread_equal(who, pthread_self()) || ++seen != fails_at)
+        return 0;
+    last = name;
+    return 1;
+}
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define FAIL(name) if (is_due(#name) && fails_with) { errno = fails_with; return -1; }
+#define FAIL_NULL(name) if (is_due(#name) && fails_with) { errno = fails_with; return NULL; }
+
+#define OPEN(name, head, given) \
+    int name(head, int flags, ...) \
+    { \
+        va_list more; va_start(more, flags); mode_t mode = va_arg(more, mode_t); va_end(more); \
+        int (*real)(head, int, ...) = (int (*)(head, int, ...))dlsym(RTLD_NEXT, #name); \
+        FAIL(name) \
+        return real(given, flags, mode); \
+    }
+#define COMMA ,
+int open(const char *, int, ...);
+OPEN(open, const char *path, path)
+OPEN(open64, const char *path, path)
+OPEN(openat, int folder COMMA const char *path, folder COMMA path)
+OPEN(openat64, int folder COMMA const char *path, folder COMMA path)
+
+ssize_t write(int file, const void *bytes, size_t count)
+{
+    static ssize_t (*real)(int, const void *, size_t);
+    if (!real) real = dlsym(RTLD_NEXT, "write");
+    if (is_due("write")) {
+        if (fails_with) { errno = fails_with; return -1; }
+        if (count > 1) count = 1;
+    }
+    return real(file, bytes, count);
+}
+
+ssize_t pwrite64(int file, const void *bytes, size_t count, off64_t at)
+{
+    static ssize_t (*real)(int, const void *, size_t, off64_t);
+    if (!real) real = dlsym(RTLD_NEXT, "pwrite64");
+    if (is_due("pwrite")) {
+        if (fails_with) { errno = fails_with; return -1; }
+        if (count > 1) count = 1;
+    }
+    return real(file, bytes, count, at);
+}
+
+int fsync(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); FAIL(fsync) return real(file); }
+int close(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "close"); int done = real(file); FAIL(close) return done; }
+int rename(const char *a, const char *b) { int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "rename"); FAIL(rename) return real(a, b); }
+int mkdir(const char *a, mode_t b) { int (*real)(const char *, mode_t) = dlsym(RTLD_NEXT, "mkdir"); FAIL(mkdir) return real(a, b); }
+int unlink(const char *a) { int (*real)(const char *) = dlsym(RTLD_NEXT, "unlink"); FAIL(unlink) return real(a); }
+int unlinkat(int a, const char *b, int c) { int (*real)(int, const char *, int) = dlsym(RTLD_NEXT, "unlinkat"); FAIL(unlinkat) return real(a, b, c); }
+int rmdir(const char *a) { int (*real)(const char *) = dlsym(RTLD_NEXT, "rmdir"); FAIL(rmdir) return real(a); }
+int ftruncate64(int a, off64_t b) { int (*real)(int, off64_t) = dlsym(RTLD_NEXT, "ftruncate64"); FAIL(ftruncate) return real(a, b); }
+int stat64(const char *a, struct stat64 *b) { int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "stat64"); FAIL(stat) return real(a, b); }
+int lstat64(const char *a, struct stat64 *b) { int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "lstat64"); FAIL(lstat) return real(a, b); }
+int fstat64(int a, struct stat64 *b) { int (*real)(int, struct stat64 *) = dlsym(RTLD_NEXT, "fstat64"); FAIL(fstat) return real(a, b); }
+int fstatat64(int a, const char *b, struct stat64 *c, int d) { int (*real)(int, const char *, struct stat64 *, int) = dlsym(RTLD_NEXT, "fstatat64"); FAIL(fstatat) return real(a, b, c, d); }
+DIR *opendir(const char *a) { DIR *(*real)(const char *) = dlsym(RTLD_NEXT, "opendir"); FAIL_NULL(opendir) return real(a); }
+DIR *fdopendir(int a) { DIR *(*real)(int) = dlsym(RTLD_NEXT, "fdopendir"); FAIL_NULL(fdopendir) return real(a); }

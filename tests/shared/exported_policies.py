@@ -1,0 +1,71 @@
+"""Policies of every kind that an export may have to carry, with weights and filters as if they had been trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from shoal.config.experiment import experiment_from
+from shoal.export.made import Subject
+from shoal.models.build import build_policy
+
+
+def box(*shape: int, low: float = -1, high: float = 1, dtype: Any = np.float32) -> spaces.Box:
+    return spaces.Box(low, high, shape, dtype)
+
+
+def subject(obs: Any, actions: Any, run: str = "PPO", **config: Any) -> Subject:
+    experiment = experiment_from({"name": "x", "run": run, "config": {"env": "CartPole-v1", **config}})
+    policy = build_policy(obs, actions, experiment.config)
+    rng = np.random.default_rng(3)
+    policy.network.params[:] += rng.normal(0, 0.2, policy.network.params.shape).astype(np.float32)
+    policy.network.sync()
+    if policy.filter is not None:
+        seen = rng.normal(2, 5, (500, policy.obs_spec.vector_size)).astype(np.float32)
+        policy.filter.update(policy.encoder.measurements(seen))
+    checkpoint = Path("/nowhere/run/checkpoint_000001")
+    summary = {"episode_reward_mean": 12.5, "training_iteration": 1}
+    return Subject(
+        policy, experiment.config.model, run, "CartPole-v1", (None, None), {"name": "x"}, summary, checkpoint
+    )
+
+
+FILTER = {"observation_filter": "MeanStdFilter"}
+PREVIOUS = {"lstm_cell_size": 8, "lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+EVERYTHING = spaces.Dict(
+    near=box(3),
+    start=spaces.Discrete(5, start=2),
+    several=spaces.MultiDiscrete([2, 3]),
+    bits=spaces.MultiBinary(3),
+    many=spaces.Discrete(2000),
+    whole=box(2, low=0, high=255, dtype=np.int32),
+)
+ACTIONS = spaces.Dict(x=box(2, low=0, high=10), y=spaces.MultiDiscrete([2, 3, 3]), z=spaces.MultiBinary(2))
+MASKED = spaces.Dict(action_mask=box(5, low=0, high=1), observations=box(3))
+PICTURE = spaces.Dict(picture=spaces.Box(0, 255, (16, 12, 3), np.uint8), speed=box(2))
+SEQUENCE = spaces.Dict(seen=spaces.Sequence(spaces.Dict(place=box(2), kind=spaces.Discrete(3))))
+
+POLICIES: dict[str, Callable[[], Subject]] = {
+    "filtered": lambda: subject(box(4, low=-np.inf, high=np.inf), spaces.Discrete(3, start=-1), **FILTER),
+    "everything": lambda: subject(EVERYTHING, ACTIONS, model={"fcnet_activation": "gelu"}, **FILTER),
+    "sac": lambda: subject(box(3), box(2, low=-2, high=3, dtype=np.float64), run="SAC"),
+    "dqn": lambda: subject(box(3), spaces.Discrete(4), run="DQN"),
+    "masked": lambda: subject(MASKED, spaces.MultiDiscrete([2, 3])),
+    "whole": lambda: subject(box(3), box(2, low=-1000, high=100000, dtype=np.int64)),
+    "unclipped": lambda: subject(box(3), box(2, low=-2, high=4), clip_actions=False, normalize_actions=False),
+    "lstm": lambda: subject(box(3), ACTIONS, model={"use_lstm": True, **PREVIOUS}),
+    "squashed_gru": lambda: subject(
+        box(3), box(2, low=0, high=4), squash_actions=True, model={"use_gru": True, "vf_share_layers": True, **PREVIOUS}
+    ),
+    "picture": lambda: subject(PICTURE, spaces.Discrete(3), model={"conv_filters": [[4, 3, 2], [8, 3, 2]]}),
+    "field": lambda: subject(spaces.Box(-1, 1, (16, 18), np.float32), box(1), model={"post_fcnet_hiddens": [16]}),
+    "attention": lambda: subject(
+        box(3), spaces.Discrete(3), model={"use_attention": True, "attention_memory_inference": 5}
+    ),
+    "sequence": lambda: subject(SEQUENCE, spaces.Discrete(3), model={"sequence_max_len": 4}),
+}
+PLANNED = [name for name in POLICIES if name not in ("attention", "sequence")]

@@ -1,0 +1,382 @@
+"""Exports act as the policy does, in each format that can carry it; what a format cannot is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from exported_policies import MASKED, PLANNED, POLICIES, box, subject
+from gymnasium import spaces
+
+from shoal.config.model import Activation
+from shoal.errors import ConfigError, ShoalError
+from shoal.export import made, numpy_export
+from shoal.export.exporting import FORMATS, Exported, export
+from shoal.export.made import Subject
+from shoal.export.plan import action_fields, obs_fields, plan_of
+from shoal.export.proof import BOUND, questions
+from shoal.models.mlp import MLP
+
+needs_c = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+needs_fortran = pytest.mark.skipif(shutil.which("gfortran") is None, reason="there is no Fortran compiler")
+needs_onnx = pytest.mark.skipif(
+    find_spec("onnx") is None or find_spec("onnxruntime") is None, reason="onnx is not installed"
+)
+needs_fmpy = pytest.mark.skipif(find_spec("fmpy") is None, reason="FMPy is not installed")
+
+
+def written(what: Subject, format_name: str, folder: Path) -> Exported:
+    made = export(what, format_name, folder / f"controller{FORMATS[format_name].ending}")
+    proof = json.loads(made.files[-1].read_text())
+    assert proof["proved"]
+    assert proof["largest_difference"] == made.difference
+    return made
+
+
+def flat(policy: Any, action: Any) -> np.ndarray[Any, Any]:
+    """An action's numbers one after another."""
+    parts = []
+    for field in action_fields(policy.action_spec):
+        value = action
+        for key in field.path:
+            value = value[key]
+        parts.append(np.asarray(value, np.float64).reshape(-1))
+    return np.concatenate(parts)
+
+
+def own_actions(what: Subject, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+    """Observations, and what the policy's own method does for them, one after another."""
+    policy = what.policy
+    asked = questions(policy, obs_fields(policy.obs_spec), count)
+    rows, state, action = [], policy.get_initial_state(), None
+    for row in range(count):
+        obs = policy.obs_spec.get(asked.parts, row)
+        if policy.recurrence is None:
+            action = policy.compute_single_action(obs, explore=False)
+        else:
+            previous = policy.recurrence.previous
+            action, state, _ = policy.compute_single_action(
+                obs,
+                state,
+                prev_action=action if previous.with_action else None,
+                prev_reward=float(asked.rewards[row]) if previous.with_reward else None,
+                explore=False,
+            )
+        rows.append(flat(policy, action))
+    return asked, np.stack(rows)
+
+
+ALONE = """
+import importlib.abc, json, sys
+import numpy as np
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("shoal", "gymnasium", "torch", "ray"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refuse())
+sys.path.insert(0, ".")
+from controller import Policy
+
+policy = Policy()
+for obs in json.load(open("obs.json")):
+    action = policy.act(obs)
+    print(json.dumps([np.asarray(part).tolist() for part in (action["x"], action["y"], action["z"])]))
+"""
+
+
+def test_the_numpy_file_needs_numpy_alone(tmp_path: Path) -> None:
+    what = POLICIES["everything"]()
+    written(what, "numpy", tmp_path)
+    asked, expected = own_actions(what, 20)
+    observations = [what.policy.obs_spec.get(asked.parts, row) for row in range(20)]
+    told = [{key: np.asarray(value).tolist() for key, value in obs.items()} for obs in observations]
+    (tmp_path / "obs.json").write_text(json.dumps(told))
+    done = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = [np.concatenate(json.loads(line)) for line in done.stdout.splitlines()]
+    np.testing.assert_allclose(np.stack(found), expected, atol=1e-3)
+
+
+MAIN = """
+#include "controller.h"
+#include <math.h>
+#include <stdio.h>
+int main(void)
+{
+    controller_state state;
+    double obs[CONTROLLER_NUM_OBS], action[CONTROLLER_NUM_ACTION];
+    controller_reset(&state);
+    int k = 0;
+    while (scanf("%lf", &obs[k]) == 1)
+        if (++k == CONTROLLER_NUM_OBS) {
+            const int status = controller_act(&state, obs, action);
+            printf("%d", status);
+            for (k = 0; k < CONTROLLER_NUM_ACTION; k++) printf(" %.17g", action[k]);
+            printf("\\n");
+            k = 0;
+        }
+    return 0;
+}
+"""
+
+
+def asked_in_c(folder: Path, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Status and action for each row of observations, by a program that a user might write."""
+    (folder / "main.c").write_text(MAIN)
+    flags = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Wconversion", "-Wno-sign-conversion", "-Werror"]
+    subprocess.run(["cc", *flags, "-o", "main", "main.c", "controller.c", "-lm"], cwd=folder, check=True)
+    text = "\n".join(" ".join(f"{number:.17g}" for number in row) for row in rows)
+    done = subprocess.run([folder / "main"], input=text, capture_output=True, text=True, check=True)
+    return np.array([line.split() for line in done.stdout.splitlines()], np.float64)
+
+
+@needs_c
+def test_c_refuses_what_is_no_observation(tmp_path: Path) -> None:
+    what = POLICIES["masked"]()
+    written(what, "c", tmp_path)
+    rows = np.array([[1, 1, 0, 1, 1, 0.1, 0.2, 0.3], [1, 1, 0, 1, 1, np.nan, 0, 0], [0, 0, 1, 1, 1, 0, 0, 0]])
+    answers = asked_in_c(tmp_path / "controller", rows)
+    assert answers[:, 0].tolist() == [0, 1, 2]
+    obs = {"action_mask": rows[0, :5].astype(np.float32), "observations": rows[0, 5:].astype(np.float32)}
+    assert answers[0, 1:].tolist() == what.policy.compute_single_action(obs, explore=False).tolist()
+    assert answers[1, 1:].tolist() == answers[0, 1:].tolist()  # as it was
+
+
+@needs_c
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PLANNED)
+def test_c_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+    what = POLICIES[kind]()
+    assert written(what, "c", tmp_path).microseconds is not None
+    if what.policy.recurrence is None or not what.policy.recurrence.previous.with_reward:
+        asked, expected = own_actions(what, 50)
+        answers = asked_in_c(tmp_path / "controller", asked.rows)
+        assert not answers[:, 0].any()
+        scale = np.concatenate([np.maximum(1, np.abs(f.scale)) for f in action_fields(what.policy.action_spec)])
+        np.testing.assert_array_less(np.abs(answers[:, 1:] - expected) / scale[: expected.shape[1]], 1e-3)
+
+
+@needs_c
+@needs_fortran
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["everything", "masked", "lstm", "field"])
+def test_fortran_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+    made = written(POLICIES[kind](), "fortran", tmp_path)
+    assert made.difference is not None
+    assert [file.name for file in made.files] == [
+        "controller.h",
+        "controller.c",
+        "controller_module.f90",
+        "controller.fortran.proof.json",
+    ]
+    assert "GNU Fortran" in made.asked_by
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", POLICIES)
+def test_onnx_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+    import onnxruntime
+
+    what = POLICIES[kind]()
+    made = written(what, "onnx", tmp_path)
+    assert "onnxruntime" in made.asked_by
+    if what.policy.recurrence is not None:
+        return
+    from shoal.export.tensor_names import action_names, obs_tensors
+
+    asked, expected = own_actions(what, 20)
+    fields, actions = obs_fields(what.policy.obs_spec), action_fields(what.policy.action_spec)
+    session = onnxruntime.InferenceSession(str(made.files[0]), providers=["CPUExecutionProvider"])
+    given = {field.name: tensor for field, tensor in zip(fields, obs_tensors(fields, asked), strict=True)}
+    found = session.run(action_names(fields, actions), given)  # all at once
+    rows = np.concatenate([np.asarray(part, np.float64).reshape(20, -1) for part in found], axis=1)
+    np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-3)
+
+
+@needs_onnx
+def test_a_small_onnx_model_is_made_without_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from exported_policies import POLICIES;"
+        "from shoal.export.exporting import export;"
+        "made = export(POLICIES['filtered'](), 'onnx', Path(sys.argv[1]));"
+        "assert made.difference < 1e-4; assert 'torch' not in sys.modules"
+    )
+    shared = Path(__file__).parents[2] / "shared"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(shared)!r}); {script}"]
+    subprocess.run([*command, str(tmp_path / "x.onnx")], check=True)
+    assert (tmp_path / "x.onnx.proof.json").is_file()
+
+
+@needs_c
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_every_activation_is_the_same_in_every_language(activation: str, tmp_path: Path) -> None:
+    what = subject(box(3), box(2), model={"fcnet_activation": activation, "fcnet_hiddens": [8, 8]})
+    network = what.policy.network
+    assert isinstance(network, MLP)
+    network.layer_norm = activation in ("relu", "silu")
+    for format_name in ("numpy", "c", "onnx"):
+        written(what, format_name, tmp_path)
+
+
+@needs_c
+@needs_fmpy
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["everything", "masked", "squashed_gru", "sac"])
+def test_an_fmu_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+    import fmpy
+    from fmpy.fmi2 import FMU2Slave
+
+    what = POLICIES[kind]()
+    file = written(what, "fmu", tmp_path).files[0]
+    description = fmpy.read_model_description(str(file), validate=True)
+    asked, expected = own_actions(what, 30)
+    variables = description.modelVariables
+    inputs = [v for v in variables if v.causality == "input"]
+    outputs = [v for v in variables if v.causality == "output"]
+    fmu = FMU2Slave(
+        guid=description.guid,
+        unzipDirectory=fmpy.extract(str(file), str(tmp_path / "unzipped")),
+        modelIdentifier=description.coSimulation.modelIdentifier,
+    )
+    fmu.instantiate()
+    fmu.setupExperiment()
+    fmu.enterInitializationMode()
+    fmu.exitInitializationMode()
+    kept = None
+    for row in range(30):
+        numbers = [*asked.rows[row], asked.rewards[row]]
+        for variable, number in zip(inputs, numbers, strict=False):
+            if variable.type == "Integer":
+                fmu.setInteger([variable.valueReference], [int(number)])
+            else:
+                fmu.setReal([variable.valueReference], [float(number)])
+        if row == 10:  # a step that is taken back, and taken again
+            kept = fmu.getFMUState()
+            fmu.doStep(10.0, 1.0)
+            fmu.setFMUState(kept)
+            fmu.freeFMUState(kept)
+        fmu.doStep(float(row), 1.0)
+        found = []
+        for variable in outputs:
+            get = fmu.getInteger if variable.type == "Integer" else fmu.getReal
+            found += get([variable.valueReference])
+        np.testing.assert_allclose(found, expected[row], rtol=1e-4, atol=1e-3)
+    assert kept is not None
+    fmu.terminate()
+    fmu.freeInstance()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["everything", "masked", "squashed_gru", "picture", "attention", "sequence"])
+def test_torchscript_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    made = written(POLICIES[kind](), "torchscript", tmp_path)
+    assert json.loads(made.files[-1].read_text())["any_batch"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["filtered", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lstm", "sequence"))]
+)
+def test_a_hub_folder_has_a_card_weights_and_configuration(kind: str, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    what = POLICIES[kind]()
+    video = tmp_path / "iteration_000003.mp4"
+    video.write_bytes(b"video")
+    written(
+        dataclasses.replace(what, video=video, experiment={"name": "x", "results_dir": "/home/me"}), "hub", tmp_path
+    )
+    folder = tmp_path / "controller"
+    card = (folder / "README.md").read_text()
+    from shoal.config.yaml_files import load_text
+
+    metadata: Any = load_text(card.split("---")[1], "card").tree
+    assert metadata["library_name"] == "shoal"
+    assert metadata["model-index"][0]["results"][0]["metrics"][0]["value"] == "12.50"
+    assert "/home/me" not in (folder / "config.json").read_text()
+    arrays = load_file(folder / "policy.safetensors")
+    for name, value in what.policy.get_weights().items():
+        np.testing.assert_array_equal(arrays[name], value)
+    assert ("filter.mean" in arrays) == (what.policy.filter is not None)
+    assert (folder / "policy.py").is_file() == (kind in PLANNED)
+    assert (folder / "replay.mp4").read_bytes() == b"video"
+
+
+def test_an_export_that_differs_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(policy: Any, model: Any) -> Any:
+        plan = plan_of(policy, model)
+        head = dataclasses.replace(plan.head, bias=plan.head.bias + np.float32(1e-2) * np.arange(3, dtype=np.float32))
+        return dataclasses.replace(plan, head=head)
+
+    monkeypatch.setattr(made, "plan_of", wrong)
+    with pytest.raises(ShoalError, match=r"differs from the policy by 0\.0"):
+        export(POLICIES["filtered"](), "numpy", tmp_path / "x.py")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_choice_counts_by_what_the_policy_thinks_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a format tells no outputs."""
+    asked = numpy_export.asked_numpy
+
+    def swapped(*arguments: Any) -> Any:
+        answers = asked(*arguments)
+        return dataclasses.replace(answers, actions=1 - answers.actions, outputs=None)
+
+    monkeypatch.setattr(numpy_export, "asked_numpy", swapped)
+    what = subject(box(3), spaces.Discrete(2))
+    with pytest.raises(ShoalError, match="differs"):
+        export(what, "numpy", tmp_path / "x.py")
+    what.policy.network.params[:] = 0  # every action is as good as any other
+    assert export(what, "numpy", tmp_path / "x.py").difference <= BOUND  # type: ignore[operator]
+
+
+def test_what_a_format_cannot_carry_is_refused_with_one_that_can(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    what = POLICIES["attention"]()
+    for format_name in ("numpy", "c", "fortran", "fmu"):
+        with pytest.raises(ConfigError, match=r"has attention .* use --format torchscript or onnx"):
+            export(what, format_name, tmp_path / "x")
+    unknown = what.model.model_copy(update={"custom_action_dist": "mine:Dist"})
+    for format_name in ("c", "onnx", "torchscript"):
+        with pytest.raises(ConfigError, match=r"a custom action distribution, .* use --format hub"):
+            export(dataclasses.replace(what, model=unknown), format_name, tmp_path / "x")
+    large = subject(box(3000), spaces.Discrete(2))
+    with pytest.raises(ConfigError, match=r"3,000 numbers.*use --format c"):
+        export(large, "fmu", tmp_path / "x.fmu")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_compiler_an_export_says_that_it_is_not_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
+    found = export(subject(MASKED, spaces.MultiDiscrete([2, 3])), "c", tmp_path / "x")
+    assert found.difference is None
+    assert "no C compiler" in found.unproved
+    proof = json.loads((tmp_path / "x/x.c.proof.json").read_text())
+    assert proof["proved"] is False
+    assert "no C compiler" in proof["not_proved_because"]
+    assert (tmp_path / "x/x.c").is_file()
+
+
+def test_the_action_before_is_squashed_once() -> None:
+    pytest.importorskip("torch")
+    policy = POLICIES["squashed_gru"]().policy
+    assert policy.recurrence is not None
+    previous = policy.recurrence.previous
+    rows = np.array([[0.7, -1.2]], np.float32)
+    sampled = previous(rows, np.zeros(1))
+    by_hand = previous.from_env(list(policy.action_spec.decode(rows)), [0.0])
+    np.testing.assert_allclose(by_hand, sampled, atol=1e-6)

@@ -1,0 +1,88 @@
+"""What a person sees and does on the pages of sweeps and runs, in Chromium, with their content security policy."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import Browser
+from fake_runs import fake_run
+from fake_sweeps import LR, NET, fill, sweep
+from gymnasium import spaces
+
+from shoal.envs.recording import Trajectory
+from shoal.envs.video import Video
+from shoal.reports.answer_files import write_answer
+from shoal.reports.reported_runs import read_run
+from shoal.reports.run_report import ReportFiles, write_report
+from shoal.runs.trajectories import write_trajectories
+
+pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+
+EVIL = "</script><img src=x onerror='document.title=1'>"
+HOVER = """(function () {
+  var line = document.querySelector("figure[data-figure] g[data-t] .touch");
+  line.dispatchEvent(new MouseEvent("mouseover", {bubbles: true}));
+  return Array.from(document.querySelectorAll(".on")).length;
+})()"""
+CSV = """new Promise(function (done) {
+  window.shoal.save = function (text) { done(text); };
+  document.querySelector("figure[data-figure='%d'] [data-do=csv]").click();
+})"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as opened:
+        yield opened
+
+
+def test_the_curves_of_a_sweep(tmp_path: Path, browser: Browser) -> None:
+    folder = fill(tmp_path / "sweep", sweep(LR, NET, seeds=2), 6, early=True)
+    analysis = write_answer(folder)
+    browser.open(folder / "index.html")
+    lines = "document.querySelectorAll('figure[data-figure] g[data-t] .line')"
+    assert browser.until(f"{lines}.length") == len({record.group for record in analysis.records})
+    assert browser.value("document.querySelectorAll('figure[data-figure] .area').length") == 5
+    assert browser.value("document.querySelectorAll('figure[data-figure] .end').length") > 0
+    assert browser.value(HOVER) >= 3  # in the curves, in the parallel coordinates, and in the tables
+    text = browser.value(CSV % 0)
+    assert text.splitlines()[0] == "group,run,timesteps_total,episode_reward_mean,low,high"
+    assert browser.problems() == []
+
+
+def test_trajectories_and_a_video_of_a_run(tmp_path: Path, browser: Browser) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("av")
+    folder = fake_run(tmp_path)
+    walk = [np.array([step, -step], np.float32) for step in range(21)]
+    kept = [Trajectory(0, walk, [0] * 20, [1.0] * 20, True), Trajectory(1, walk[:11], [1] * 10, [1.0] * 10, True)]
+    space = spaces.Box(-99, 99, (2,))
+    write_trajectories(folder / "evaluation_x.parquet", kept, space, spaces.Discrete(2), ["calm", EVIL])
+    film = Video(folder / "replay.mp4", 10, (32, 32, 3))
+    for shade in range(20):
+        film.add(np.full((32, 32, 3), 10 * shade, np.uint8))
+    film.finish()
+    write_report([read_run(folder)], folder / "report.html", (), ReportFiles())
+    browser.open(folder / "report.html")
+    titles = browser.value("Array.from(document.querySelectorAll('.small figure h3 span')).map(s => s.textContent)")
+    assert titles == ["obs[0]", "obs[1]", "action", "reward"]
+    first = browser.value("Number(document.querySelector('.small figure').dataset.figure)")
+    browser.value(f"document.querySelector(\"figure[data-figure='{first}']\").scrollIntoView()")
+    assert browser.until("document.querySelectorAll('.small figure g[data-t] .line').length >= 4")
+    text = browser.value(CSV % first)
+    assert text.splitlines()[:2] == ["group,run,step,obs[0],low,high", "case calm,,0,0,,"]
+    ticks = "Array.from(document.querySelectorAll(\"figure[data-figure='%d'] .tick\")).map(t => t.textContent).join()"
+    before = [browser.value(ticks % place) for place in (0, first)]
+    zoomed = f"document.querySelector(\"figure[data-figure='{first}'] .box\")"
+    browser.value(f"{zoomed}.dispatchEvent(new KeyboardEvent('keydown', {{key: '+'}}))")
+    after = [browser.value(ticks % place) for place in (0, first)]
+    assert after[0] == before[0]  # runs have another axis than episodes
+    assert after[1] != before[1]
+    loaded = "new Promise(r => { var v = document.querySelector('video'); v.readyState ? r(v.duration) : v.onloadedmetadata = () => r(v.duration); v.onerror = () => r(-1); })"  # noqa: E501
+    assert browser.value(loaded) == pytest.approx(2.0, abs=0.2)
+    assert browser.value("document.title") == "PPO CartPole-v1: report"
+    assert browser.problems() == []

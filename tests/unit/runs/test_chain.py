@@ -1,0 +1,263 @@
+"""A run's chain of receipts, and what `verify` makes of runs that were tampered with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.config.experiment import experiment_from
+from shoal.data.state import State
+from shoal.runs.chain import CHAIN_FILE, Chain, machine_differences, read_chain
+from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
+from shoal.runs.reproducing import reproduce
+from shoal.runs.run import Run
+from shoal.runs.user_files import keep_code
+from shoal.runs.verifying import listed_checkpoints, verify_run
+
+HEAD = {"seed": 3, "blas": "openblas", "versions": {"numpy": "2.0"}}
+
+
+def state(iteration: int, weight: float = 1.0) -> State:
+    values: dict[str, Any] = {
+        "training_iteration": iteration,
+        "timesteps_total": 10 * iteration,
+        "env_failures_total": 0,
+        "time_total_s": 1.5,
+        "policy": {"rng": {"state": 2**100}, "layers": [1]},
+        "learner": {"passes": iteration},
+        "episodes": {"total": 2, "recent": [[0, weight, 5, {}]]},
+    }
+    arrays = {"policy/params": np.full(3, weight, np.float32), "learner/replay.obs": np.full(2, weight)}
+    return State(values, arrays)
+
+
+def written(folder: Path, *states: State, after: int = 0) -> None:
+    chain = Chain(folder, after, HEAD)
+    for one in states:
+        chain.append(one)
+    chain.close()
+
+
+def test_a_chain_that_goes_on_is_the_one_that_never_stopped(tmp_path: Path) -> None:
+    straight, resumed = tmp_path / "a", tmp_path / "b"
+    straight.mkdir(), resumed.mkdir()
+    written(straight, *map(state, range(1, 6)))
+    written(resumed, *map(state, range(1, 5)))
+    with open(resumed / CHAIN_FILE, "ab") as file:
+        file.write(b'{"iteration": 5, "time')  # a kill -9 in the middle of a line
+    written(resumed, *map(state, range(3, 6)), after=2)
+    assert (resumed / CHAIN_FILE).read_bytes() == (straight / CHAIN_FILE).read_bytes()
+    found = read_chain(resumed)
+    assert found is not None
+    assert list(found.links) == [1, 2, 3, 4, 5]
+    assert not found.problems
+    assert found.head["seed"] == 3
+
+
+def test_the_link_depends_on_weights_and_not_on_replay_or_times(tmp_path: Path) -> None:
+    first, other = state(1), state(1, weight=2.0)
+    written(tmp_path, first)
+    before = read_chain(tmp_path)
+    assert before is not None
+    same = State(
+        {**other.values, "time_total_s": 9.0},
+        {**first.arrays, "learner/replay.obs": other.arrays["learner/replay.obs"]},
+    )
+    written(tmp_path, same)
+    again = read_chain(tmp_path)
+    assert again is not None
+    assert again.links == before.links
+    written(tmp_path, other)
+    changed = read_chain(tmp_path)
+    assert changed is not None
+    assert changed.links[1].differing(before.links[1]) == ["weights"]
+    assert changed.links[1].link != before.links[1].link
+
+
+def test_another_machine_and_a_run_without_a_chain_are_written_down(tmp_path: Path) -> None:
+    written(tmp_path, state(5), after=4)
+    moved = Chain(tmp_path, 5, {**HEAD, "blas": "mkl"})
+    moved.append(state(6))
+    moved.close()
+    found = read_chain(tmp_path)
+    assert found is not None
+    assert not found.problems
+    assert (found.begins_after, list(found.links)) == (4, [5, 6])
+    assert found.machines == ((5, {"versions": {"numpy": "2.0"}, "blas": "mkl"}),)
+    assert machine_differences(HEAD, {**HEAD, "blas": "mkl"}) == ["blas: openblas there, mkl here"]
+
+
+def test_a_state_that_is_replaced_has_another_link(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, 0, HEAD)
+    chain.append(state(1))
+    chain.append(state(2))
+    chain.again(state(2, weight=5.0))
+    chain.append(state(3))
+    chain.close()
+    replaced = read_chain(tmp_path)
+    written(tmp_path, state(3), after=2)
+    assert read_chain(tmp_path) == replaced, "a run that goes on from there goes on with the other"
+    chain = Chain(tmp_path, 3, HEAD)
+    chain.again(state(3, weight=6.0))
+    chain.close()
+    replaced = read_chain(tmp_path)
+    (tmp_path / CHAIN_FILE).unlink()
+    written(tmp_path, state(1), state(2, weight=5.0), state(3, weight=6.0))
+    assert read_chain(tmp_path) == replaced
+    assert replaced is not None
+    assert not replaced.problems
+
+
+def test_what_is_no_chain_is_put_aside(tmp_path: Path) -> None:
+    (tmp_path / CHAIN_FILE).write_text("something else\n")
+    written(tmp_path, state(1))
+    assert (tmp_path / f"{CHAIN_FILE}.damaged").read_text() == "something else\n"
+    found = read_chain(tmp_path)
+    assert found is not None
+    assert list(found.links) == [1]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four iterations that was resumed in between."""
+    folder = tmp_path_factory.mktemp("trained")
+    keys = {"env": "CartPole-v1", "results_dir": str(folder), "checkpoint_freq": 1, "stop": {"training_iteration": 4}}
+    config = {"train_batch_size": 128, "num_envs_per_worker": 2, "num_sgd_iter": 1, "seed": 5}
+    tree = {"name": "one", **keys, "report": False, "config": config}
+    first = Run.open(experiment_from(tree))
+    list(islice(first.results(), 2))
+    list(Run.open(experiment_from(tree)).results())
+    straight = Run.open(experiment_from({**tree, "name": "two"}))
+    list(straight.results())
+    assert (straight.folder / CHAIN_FILE).read_bytes() == (first.folder / CHAIN_FILE).read_bytes()
+    return first.folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / trained.name)
+
+
+def problems(run: Path) -> list[str]:
+    return [f"{one.check}: {one.text}" for one in verify_run(run) if one.verdict == "problem"]
+
+
+def test_a_resumed_run_has_the_chain_of_a_straight_one_and_is_verified(run: Path) -> None:
+    assert problems(run) == []
+    listed = listed_checkpoints(run)
+    assert [one.iteration for one in listed] == [1, 2, 3, 4]
+    assert [one.is_newest for one in listed] == [False, False, False, True]
+    assert sum(one.is_best for one in listed) == 1
+    assert len({one.sha256 for one in listed}) == 4
+
+
+def forged(run: Path) -> None:
+    """A checkpoint with weights of its own and right hashes."""
+    there = read_checkpoint(run / "checkpoint_000003")
+    there.state.arrays["policy/params"][0] += 1
+    write_checkpoint(run, there.state, there.experiment_tree, there.summary)
+
+
+def flipped(run: Path) -> None:
+    file = run / "checkpoint_000003" / "arrays.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def swapped(run: Path) -> None:
+    shutil.rmtree(run / "checkpoint_000003")
+    shutil.copytree(run / "checkpoint_000002", run / "checkpoint_000003")
+
+
+def other_link(run: Path) -> None:
+    lines = (run / CHAIN_FILE).read_text().splitlines()
+    entry = json.loads(lines[2])
+    lines[2] = json.dumps({**entry, "weights": entry["optimiser"]})
+    (run / CHAIN_FILE).write_text("\n".join(lines) + "\n")
+
+
+def lost_link(run: Path) -> None:
+    lines = (run / CHAIN_FILE).read_text().splitlines()
+    (run / CHAIN_FILE).write_text("\n".join(lines[:2] + lines[3:]) + "\n")
+
+
+def other_head(run: Path) -> None:
+    text = (run / CHAIN_FILE).read_text()
+    (run / CHAIN_FILE).write_text(text.replace('"seed": 5', '"seed": 6', 1))
+
+
+def cut_off(run: Path) -> None:
+    lines = (run / CHAIN_FILE).read_text().splitlines()
+    (run / CHAIN_FILE).write_text("\n".join(lines[:4]) + "\n")
+
+
+def no_json(run: Path) -> None:
+    (run / CHAIN_FILE).write_bytes(b"\xff\xfe\n[1]\n" + b"[" * 100_000 + b"\n")
+
+
+def no_experiment(run: Path) -> None:
+    (run / "experiment.json").write_text("{")
+
+
+def other_code(run: Path) -> None:
+    keep_code(run, {"my_env.py": Path(__file__)})
+    (run / "code" / "my_env.py").write_text("other = 1")
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (no_experiment, "experiment.json"),
+        (other_code, "my_env.py is not what was kept (SHA-256 differs)"),
+        (forged, "checkpoint_000003: its files are whole, but its weights are not those of the chain"),
+        (flipped, "arrays.safetensors is not what was saved (SHA-256 differs)"),
+        (swapped, "checkpoint_000003: it is of iteration 2, and has another name"),
+        (other_link, "the link of iteration 2 does not follow from the one before it"),
+        (lost_link, "iteration 3 follows iteration 1"),
+        (other_head, "the head is not what was written"),
+        (cut_off, "the chain has no iteration 4"),
+        (no_json, "it cannot be parsed"),
+    ],
+)
+def test_what_was_tampered_with_is_found(run: Path, harm: Callable[[Path], None], told: str) -> None:
+    harm(run)
+    assert told in "\n".join(problems(run))
+
+
+def test_a_damaged_checkpoint_is_listed_as_such(run: Path) -> None:
+    flipped(run)
+    assert [one.problem is None for one in listed_checkpoints(run)] == [True, True, False, True]
+
+
+SHORT = {"train_batch_size": 256, "num_envs_per_worker": 4}
+REPLAY = {"replay_buffer_config": {"capacity": 2000, "prioritized_replay": True}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "env", "config"),
+    [
+        ("TRPO", "CartPole-v1", SHORT),
+        ("DQN", "CartPole-v1", {"learning_starts": 200, "timesteps_per_iteration": 400, **REPLAY}),
+        ("ES", "CartPole-v1", {}),
+    ],
+)
+def test_every_kind_of_learner_resumes_and_is_reproduced_with_the_same_links(
+    algorithm: str, env: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    tree = {"name": "one", "run": algorithm, "env": env, "results_dir": str(tmp_path), "report": False}
+    tree |= {"checkpoint_freq": 1, "stop": {"training_iteration": 4}, "config": {**config, "seed": 3}}
+    first = Run.open(experiment_from(tree))
+    list(islice(first.results(), 2))
+    list(Run.open(experiment_from(tree)).results())
+    found = reproduce(first.folder, tmp_path / "scratch", 20)
+    assert (found.identical_to, found.differs_at) == (4, None), found.details
+    assert problems(first.folder) == []
