@@ -27,6 +27,7 @@ from shoal.cluster.job_files import Source, job_from
 from shoal.cluster.scheduler import Scheduler, Script
 from shoal.cluster.schedulers import BUILT_IN
 from shoal.cluster.start_commands import agents_command
+from shoal.errors import ConfigError
 
 # A stand-in keeps its job's state in $DESK/state, and its arguments, where a test asks for them, in $DESK/requeued.
 PROGRAMS: dict[str, dict[str, str]] = {
@@ -347,6 +348,10 @@ def test_simulated_a_container_runs_on_every_node(desk: Desk) -> None:
         (desk.folder / "bin" / name).write_text(body)
         (desk.folder / "bin" / name).chmod(0o700)
     path = [f"PATH={desk.folder}/bin:$PATH"]  # a login shell may have another
+    if not desk.known.script.every_node:
+        with pytest.raises(ConfigError, match="use nodes: 1"):
+            desk.script(container="/images/a.sif", nodes=3)
+        return
     script = desk.script(container="/images/a.sif", nodes=3, command=["shoal", "train", "a b"], preamble=path)
     assert desk.run(script, ENDS_WITH="3").returncode == 3
     assert desk.read("launched").startswith(f"launch --job-dir {desk.folder}/nodes-41 ")
