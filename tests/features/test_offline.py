@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,23 @@ def test_what_was_cloned_starts_other_algorithms(tmp_path: Path, algorithm: str,
     np.testing.assert_allclose(theirs, own, atol=1e-6)
     actions = [policy.compute_single_action(obs, explore=False) for policy in (source, taken)]
     np.testing.assert_allclose(*actions, atol=0.1)  # PPO's filter has seen more
+
+
+def test_who_starts_sac_with_a_clone_of_another_form_is_told_what_works(tmp_path: Path) -> None:
+    data = record(tmp_path / "data", "WalkInBox")
+    small = [f"{PROBES}:WalkInBox", "--results-dir", str(tmp_path), "--stop", "training_iteration=1"]
+    clone = ["train", *small, "--run", "BC", "--set", f"input={data}", "--set", "model.fcnet_hiddens=[8]"]
+    warm = ["train", *small, "--run", "SAC", "--set", "timesteps_per_iteration=64", "--name", "warm"]
+    assert CliRunner().invoke(main, [*clone, "--name", "cloned"]).exit_code == 0
+    refused = CliRunner().invoke(main, [*warm, "--restore", "cloned"])
+    assert refused.exit_code == 2
+    told = " ".join(refused.output.split())
+    again, here = told.partition("SAC takes no other: train BC again with ")[2].split("; here add ")
+    assert again == "--set config.model.vf_share_layers=true --set config.squash_actions=true"
+    fitting = CliRunner().invoke(main, [*clone, "--name", "fitting", *shlex.split(again)])
+    assert fitting.exit_code == 0, fitting.output
+    done = CliRunner().invoke(main, [*warm, "--restore", "fitting", *shlex.split(here)])
+    assert done.exit_code == 0, done.output
 
 
 def test_minari_there_and_back(tmp_path: Path, walks: Path, monkeypatch: Any) -> None:

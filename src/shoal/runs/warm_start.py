@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.config.changing import changed
 from shoal.config.experiment import Experiment, config_tree
+from shoal.config.settings import AlgorithmConfig
 from shoal.data.state import State
 from shoal.envs.catalogue import in_short
 from shoal.envs.space_trees import space_from
@@ -118,8 +119,30 @@ def _check_settings(experiment: Experiment, checkpoint: Checkpoint) -> None:
         return
     told = ", ".join(f"{key} is {there.get(key)} there and {here.get(key)} here" for key in differing[:MOST_SHOWN])
     more = f" and {len(differing) - MOST_SHOWN} more" if len(differing) > MOST_SHOWN else ""
-    sets = " ".join(f"--set {_typed(f'config.{key}', there.get(key))}" for key in differing)
-    raise ConfigError(f"restore: {checkpoint.path} does not fit: {told}{more}; add {sets}")
+    fixed = [key for key in differing if _is_refused(experiment.config, key, there.get(key))]
+    ways = []
+    if fixed:
+        ways.append(f"{experiment.run} takes no other: train {theirs.run} again with {_sets(here, fixed)}")
+    if len(fixed) < len(differing):
+        ways.append(f"add {_sets(there, [key for key in differing if key not in fixed])}")
+    raise ConfigError(f"restore: {checkpoint.path} does not fit: {told}{more}; {'; here '.join(ways)}")
+
+
+def _is_refused(config: AlgorithmConfig, key: str, value: Any) -> bool:
+    """Whether this algorithm cannot have that value of a key, so that nobody is told to set it."""
+    section, _, name = key.partition(".")
+    try:
+        if name:
+            value = changed(getattr(config, section), **{name: value})
+        changed(config, **{section: value})
+    except (ConfigError, ValueError):
+        return True
+    return False
+
+
+def _sets(values: Mapping[str, Any], keys: list[str]) -> str:
+    """What to type for these keys to have these values."""
+    return " ".join(f"--set {_typed(f'config.{key}', values.get(key))}" for key in keys)
 
 
 def _same(tree: Mapping[str, Any]) -> dict[str, Any]:
