@@ -1,6 +1,6 @@
-"""What shoal learns, with curves: held against bars, and beside Stable-Baselines3 and sb3-contrib at equal steps.
+"""What shoal learns, with curves: held against bars, and beside SB3, sb3-contrib and RLlib at equal steps.
 
-Lessons stand in `lessons.py`, in four parts. A piece is one lesson with one library and one seed; each is kept in
+Lessons stand in `lessons.py`, in five parts. A piece is one lesson with one library and one seed; each is kept in
 `results/learning-PART.jsonl` as soon as it ends. So a part can be measured over several nights: the same command goes
 on with the pieces that are missing. Pieces whose settings have changed since are measured again.
 
@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from learning_page import table_of, write_page
 from lessons import LESSONS, SEEDS, Lesson
-from peers import ask, python_of
+from peers import ROOT, ask, python_of
 from record import RESULTS, Bar, Record, commit, console, show_bars
 
 CURVE_POINTS = 40
+LIBRARIES = ("shoal", "sb3", "rllib")
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,21 @@ class Piece:
         """All that its result depends on, beside the library."""
         lesson = asdict(self.lesson)
         taught = ("run", "env", "steps", "kind", "config", "env_config", "reward_unit", "normalize")
-        return {name: lesson[name] for name in taught}
+        if self.lesson.recorded:
+            taught = ("run", "env", "steps", "recorded")
+        found = {name: lesson[name] for name in taught}
+        if self.who != "shoal" and self.lesson.peer_run:
+            found["run"] = self.lesson.peer_run
+        return found
 
     def learn(self) -> dict[str, Any]:
         """Its curve and what that took."""
+        if self.lesson.recorded:
+            runner, told = "imitate", {"folder": str(recorded_steps(self.lesson, self.seed))}
+        else:
+            runner, told = "learn", {}
         started = time.monotonic()
-        answer = ask(self.who, "learn", seed=self.seed, **self.settings).answer
+        answer = ask(self.who, runner, seed=self.seed, **self.settings, **told).answer
         return {
             "key": self.key,
             "final": answer["final"],
@@ -64,6 +77,17 @@ class Piece:
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "settings": self.settings,
         }
+
+
+def recorded_steps(lesson: Lesson, seed: int) -> Path:
+    """The folder with the steps that a lesson learns from; they are made once, and are the same for every library."""
+    folder = ROOT / ".venvs" / "recorded" / f"{lesson.env}-{lesson.recorded}-{seed}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=ROOT / ".venvs") as unfinished:
+            ask("shoal", "record", env=lesson.env, recorded=lesson.recorded, seed=seed, folder=unfinished)
+            folder.parent.mkdir(exist_ok=True)
+            shutil.copytree(unfinished, folder)
+    return folder
 
 
 class Store:
@@ -93,7 +117,7 @@ class Store:
         """What was measured of every lesson with the settings that it has now, by lesson and library."""
         found: dict[str, list[dict[str, Any]]] = {}
         seeds = 1 + max(int(key.rpartition("/")[2]) for key in self.pieces)
-        for lesson, who, seed in product(lessons, ("shoal", "sb3"), range(seeds)):
+        for lesson, who, seed in product(lessons, LIBRARIES, range(seeds)):
             piece = self.get(Piece(lesson, who, seed))
             if piece is not None:
                 found.setdefault(f"{lesson.key}/{who}", []).append(piece)
@@ -156,9 +180,9 @@ def main() -> None:
     """Measure what is missing, print, draw and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=sorted({each.part for each in LESSONS}))
-    parser.add_argument("--run", nargs="+", choices=("PPO", "TRPO", "DQN", "SAC"))
+    parser.add_argument("--run", nargs="+", choices=sorted({each.run for each in LESSONS}))
     parser.add_argument("--env", nargs="+", help="environments by their ids, or tasks by their names in the table")
-    parser.add_argument("--who", nargs="+", choices=("shoal", "sb3"))
+    parser.add_argument("--who", nargs="+", choices=LIBRARIES)
     parser.add_argument("--kind", nargs="+", choices=("defaults", "same"))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")

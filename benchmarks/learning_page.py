@@ -13,11 +13,13 @@ from rich.table import Table
 
 RESAMPLES = 2000
 ENOUGH = 3  # seeds of each library before one is called better than the other
-COLOURS = {"shoal": "tab:blue", "sb3": "tab:orange"}
+COLOURS = {"shoal": "tab:blue", "sb3": "tab:orange", "rllib": "tab:green"}
+PEERS = {"sb3": "SB3", "rllib": "RLlib"}
 
 READING = """The last column says where shoal's mean lies by the peer's interval, where both have three seeds or more.
 "defaults" are each library's own settings with its usual normalisation of observations and rewards, "same" are the
-peer's settings in shoal's words without any. Times depend on what else the machine did, wall time more so."""
+peer's settings in shoal's words without any. Times depend on what else the machine did, wall time more so; the CPU time
+of a run with workers is that of its learner alone."""
 
 Pieces = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -46,6 +48,8 @@ def table_of(found: Pieces, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for lesson in lessons:
         row: dict[str, Any] = {"run": lesson.run, "name": lesson.name, "kind": lesson.kind, "steps": lesson.steps}
+        if lesson.peer_run:
+            row["peer_run"] = lesson.peer_run
         for who in lesson.who:
             pieces = found.get(f"{lesson.key}/{who}")
             if pieces:
@@ -58,9 +62,15 @@ def table_of(found: Pieces, lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
                     "cpu_s": statistics.fmean(piece["cpu_s"] for piece in pieces),
                     "commits": sorted({piece["commit"] for piece in pieces}),
                 }
-        row["verdict"] = verdict(row.get("shoal"), row.get("sb3")) if "sb3" in lesson.who else ""
+        peer = peer_of([lesson])
+        row["verdict"] = verdict(row.get("shoal"), row.get(peer)) if peer else ""
         rows.append(row)
     return rows
+
+
+def peer_of(lessons: Sequence[Lesson]) -> str:
+    """The library that these lessons have beside shoal, if any."""
+    return next((who for lesson in lessons for who in lesson.who if who in PEERS), "")
 
 
 def verdict(ours: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> str:
@@ -73,6 +83,11 @@ def verdict(ours: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) ->
     if ours["iqm"] < low:
         return "below"
     return "above" if ours["iqm"] > high else "inside"
+
+
+def _algorithm(row: Mapping[str, Any]) -> str:
+    """What shoal learns by, and the peer's where that is another."""
+    return f"{row['run']} (peer: {row['peer_run']})" if row.get("peer_run") else str(row["run"])
 
 
 def _cells(figures: Mapping[str, Any] | None) -> tuple[str, str, str]:
@@ -88,16 +103,17 @@ def _cells(figures: Mapping[str, Any] | None) -> tuple[str, str, str]:
 
 def write_page(part: str, rows: Sequence[Mapping[str, Any]], found: Pieces, lessons: Sequence[Lesson]) -> None:
     """Print the table, and write it with the curves to `results/learning-PART.md`."""
-    peers = any("sb3" in lesson.who for lesson in lessons)
+    peer = peer_of(lessons)
     heads = ["algorithm", "task", "settings", "steps", "shoal", "seeds", "CPU s (wall s)"]
-    if peers:
-        heads += ["SB3", "SB3's seeds", "SB3's CPU s (wall s)", "shoal is"]
+    if peer:
+        name = PEERS[peer]
+        heads += [name, f"{name}'s seeds", f"{name}'s CPU s (wall s)", "shoal is"]
     printed = Table(*heads, title="Return, last 100 episodes: interquartile mean over the seeds (95 % interval)")
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
-        cells = [row["run"], row["name"], row["kind"], f"{row['steps']:,}", *_cells(row.get("shoal"))]
-        if peers:
-            cells += [*_cells(row.get("sb3")), row["verdict"]]
+        cells = [_algorithm(row), row["name"], row["kind"], f"{row['steps']:,}", *_cells(row.get("shoal"))]
+        if peer:
+            cells += [*_cells(row.get(peer)), row["verdict"]]
         printed.add_row(*cells)
         lines.append("| " + " | ".join(cells) + " |")
     console.print(printed)
@@ -105,7 +121,7 @@ def write_page(part: str, rows: Sequence[Mapping[str, Any]], found: Pieces, less
     title = f"# What shoal learns: {part}\n\nMade by `benchmarks/learning.py {part}`; the pieces are in "
     title += f"[learning-{part}.jsonl](learning-{part}.jsonl). Returns are those of the last 100 episodes: the "
     title += "interquartile mean over the seeds, with its 95 % interval.\n"
-    if peers:
+    if peer:
         title += f"\n{READING}\n"
     title += f"\n![curves](learning-{part}.png)\n\n"
     (RESULTS / f"learning-{part}.md").write_text(title + "\n".join(lines) + "\n")

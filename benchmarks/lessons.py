@@ -2,7 +2,9 @@
 
 - `bars`: shoal alone with its default settings, against a return that it has to reach with every seed.
 - `peers`: twelve tasks beside Stable-Baselines3 and sb3-contrib at equal steps, once with each library's defaults and
-  its usual normalisation, and once with the same settings: the peer's defaults, said in shoal's words.
+  its usual normalisation, and once with the same settings: the peer's defaults, said in shoal's words. What the peer
+  does not have stands beside its nearest: APPO beside PPO, ES and CEM beside ARS.
+- `recorded`: BC and MARWIL beside RLlib's, from the same recorded steps: an expert's, and those of all its learning.
 - `layouts`: shoal alone, a batch of 2048 steps as 8 environments with 256 steps each, the default, as one with all, and
   as 8 whose first episodes end at different steps.
 - `zoo`: four tasks beside SB3 with the zoo's settings, without its observation normalisation, state-dependent noise and
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 SEEDS = 5
@@ -34,6 +37,8 @@ class Lesson:
     who: tuple[str, ...] = ("shoal", "sb3")
     normalize: bool = False  # with the library's usual normalisation of observations and rewards
     least: float | None = None  # the return that every seed has to reach
+    peer_run: str = ""  # what the peer learns by, where it has nothing of that name
+    recorded: str = ""  # which steps of a PPO run are learned from, in place of the environment's own
 
     @property
     def key(self) -> str:
@@ -75,6 +80,8 @@ libraries takes about half an hour of one core, both kinds of settings together.
 """
 SAC_TASKS = (("Pendulum-v1", 20_000), ("HalfCheetah-v5", 300_000), ("Hopper-v5", 300_000))
 """Environment and steps for SAC, whose update of 256 for each step makes 300,000 of them an hour of a core."""
+SEARCH_TASKS = (("CartPole-v1", 20_000), ("Pendulum-v1", 100_000), ("Swimmer-v5", 100_000))
+"""Environment and steps for algorithms that try whole parameter vectors."""
 DISCRETE = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3", "ALE/Pong-v5")
 
 SAME: dict[str, dict[str, Any]] = {
@@ -124,7 +131,18 @@ SAME: dict[str, dict[str, Any]] = {
         "replay_buffer_config": {"capacity": 50_000},
         "exploration_config": {"final_epsilon": 0.05},
     },
+    "ARS": {
+        "num_envs_per_worker": 1,
+        "num_rollouts": 16,
+        "lr": 0.02,
+        "noise_stdev": 0.05,
+        "observation_filter": "NoFilter",
+    },
 }
+
+
+TWO_WORKERS = {"num_workers": 2, "num_envs_per_worker": 4, "num_cpus_per_worker": 0.5}
+APPO_TASKS = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v3", "HalfCheetah-v5")
 
 
 def peers() -> Iterator[Lesson]:
@@ -144,6 +162,33 @@ def peers() -> Iterator[Lesson]:
             yield Lesson("peers", env, run, env, steps, "same", same, env_config)
     for env, steps in SAC_TASKS:
         yield Lesson("peers", env, "SAC", env, steps, "defaults")
+    yield from asynchronous()
+    yield from searches()
+
+
+def asynchronous() -> Iterator[Lesson]:
+    """APPO with two workers, without which it is PPO, beside the peer's PPO."""
+    usual = {"observation_filter": "MeanStdFilter", **TWO_WORKERS}
+    for env, steps, _ in TASKS:
+        if env in APPO_TASKS:
+            yield Lesson("peers", env, "APPO", env, steps, "defaults", usual, normalize=True, peer_run="PPO")
+
+
+def searches() -> Iterator[Lesson]:
+    """Search without gradients, beside the only one that the peer has."""
+    for env, steps in SEARCH_TASKS:
+        yield Lesson("peers", env, "ARS", env, steps, "defaults", normalize=True)
+        yield Lesson("peers", env, "ARS", env, steps, "same", SAME["ARS"])
+        for run in ("ES", "CEM"):
+            yield Lesson("peers", env, run, env, steps, "defaults", normalize=True, peer_run="ARS")
+
+
+def recorded() -> Iterator[Lesson]:
+    """Imitation: all passes together learn from so many steps."""
+    for env, source in product(("CartPole-v1", "Pendulum-v1"), ("expert", "learning")):
+        for run in ("BC", "MARWIL"):
+            name = f"{env}, {source}"
+            yield Lesson("recorded", name, run, env, 200_000, who=("shoal", "rllib"), recorded=source)
 
 
 def layouts() -> Iterator[Lesson]:
@@ -189,4 +234,4 @@ def zoo() -> Iterator[Lesson]:
         yield Lesson("zoo", env, "PPO", env, steps, "same", config)
 
 
-LESSONS: tuple[Lesson, ...] = (*bars(), *peers(), *layouts(), *zoo())
+LESSONS: tuple[Lesson, ...] = (*bars(), *peers(), *recorded(), *layouts(), *zoo())

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import task
 from reward_unit import made
-from sb3_contrib import TRPO
+from sb3_contrib import ARS, TRPO
 from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -259,6 +259,7 @@ WORDS = {
         "target_network_update_freq": "target_update_interval",
         "grad_clip": "max_grad_norm",
     },
+    "ARS": {"lr": "learning_rate", "noise_stdev": "delta_std"},
 }
 """SB3's word for each of shoal's."""
 
@@ -268,6 +269,8 @@ def in_words_of_sb3(run: str, config: dict[str, Any], steps: int) -> dict[str, A
     own = {word: config[key] for key, word in WORDS[run].items()}
     if "lr_schedule" in config:
         own["learning_rate"] = linear(config["lr"])
+    if run == "ARS":
+        return {**own, "n_delta": config["num_rollouts"] // 2, "n_top": config["num_rollouts"] // 2}
     if run != "DQN":
         return {**own, "n_steps": config["train_batch_size"] // config["num_envs_per_worker"]}
     fragment, exploration = config["rollout_fragment_length"], config["exploration_config"]
@@ -298,10 +301,12 @@ def learn(
     started = process_time()
     num_envs = config["num_envs_per_worker"] if kind == "same" else 1
     envs = make_vec_env(lambda: made(env, reward_unit, env_config), n_envs=num_envs, seed=seed)
-    if normalize:
-        envs = VecNormalize(envs)
+    if normalize:  # ARS divides by the spread of returns itself
+        envs = VecNormalize(envs, norm_reward=run != "ARS")
     own = in_words_of_sb3(run, config, steps) if kind == "same" else {}
-    model = {"PPO": PPO, "TRPO": TRPO, "DQN": DQN, "SAC": SAC}[run]("MlpPolicy", envs, device="cpu", seed=seed, **own)
+    kind_of_policy = "LinearPolicy" if run == "ARS" else "MlpPolicy"
+    kinds = {"PPO": PPO, "TRPO": TRPO, "DQN": DQN, "SAC": SAC, "ARS": ARS}
+    model = kinds[run](kind_of_policy, envs, device="cpu", seed=seed, **own)
 
     def see(at: int) -> None:
         returns = [episode["r"] / reward_unit for episode in model.ep_info_buffer]

@@ -243,12 +243,51 @@ def learn(
     curve: list[tuple[int, float]] = []
     started = process_time()
     make = functools.partial(made, env, reward_unit, env_config)
-    with getattr(shoal, run)(env=lambda _: make(), config={**config, "seed": seed, "num_workers": 0}) as trainer:
+    with getattr(shoal, run)(env=lambda _: make(), config={"num_workers": 0, **config, "seed": seed}) as trainer:
         while trainer.timesteps_total < steps:
             result = trainer.train()
             if result["episodes_total"]:
                 curve.append((result["timesteps_total"], result["episode_reward_mean"] / reward_unit))
     return {"curve": curve, "final": curve[-1][1], "cpu_s": process_time() - started}
+
+
+EXPERT_STEPS, EXPERTS_RECORDED = {"CartPole-v1": 60_000, "Pendulum-v1": 150_000}, 20_480
+
+
+def record(env: str, recorded: str, seed: int, folder: str) -> task.Answer:
+    """Write down all steps of a PPO run, or, as an expert, those that it makes after it."""
+    config: dict[str, Any] = {"seed": seed}
+    if env == "Pendulum-v1":
+        config["gamma"] = 0.9
+    if recorded == "learning":
+        config["output"] = folder
+    with shoal.PPO(env=env, config=config) as trainer:
+        while trainer.timesteps_total < EXPERT_STEPS[env]:
+            trainer.train()
+        weights = trainer.get_policy().get_weights()
+    if recorded == "learning":
+        return {}
+    with shoal.PPO(env=env, config={**config, "lr": 1e-12, "output": folder}) as trainer:
+        trainer.get_policy().set_weights(weights)
+        while trainer.timesteps_total < EXPERTS_RECORDED:
+            trainer.train()
+    return {}
+
+
+def imitate(run: str, env: str, seed: int, steps: int, recorded: str, folder: str) -> task.Answer:
+    """The curve of returns of the most likely actions, over the recorded steps that were learned from."""
+    del recorded  # it is in the folder
+    curve: list[tuple[int, float]] = []
+    cpu_s = 0.0
+    with getattr(shoal, run)(env=env, config={"input": folder, "seed": seed}) as trainer:
+        while trainer.timesteps_total < steps:
+            started = process_time()
+            trainer.train()
+            cpu_s += process_time() - started
+            if trainer.timesteps_total >= steps or trainer.iteration % 5 == 0:
+                played = trainer.evaluate(episodes=20)["episode_reward_mean"]
+                curve.append((trainer.timesteps_total, played))
+    return {"curve": curve, "final": curve[-1][1], "cpu_s": cpu_s}
 
 
 def evaluated(run: str, env: str, seed: int, steps: int, config: dict[str, Any], episodes: int) -> task.Answer:
@@ -302,6 +341,8 @@ if __name__ == "__main__":
         startup,
         action,
         learn,
+        record,
+        imitate,
         evaluated,
         images,
         long_run,

@@ -90,7 +90,10 @@ def test_masks_offers_and_crowds_are_the_same_in_any_layout(algorithm, name) -> 
         np.testing.assert_allclose(other_weights / scale, weights / scale, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("algorithm", ["ES", "CMAES"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["ES", "CMAES", pytest.param("ARS", marks=pytest.mark.slow), pytest.param("CEM", marks=pytest.mark.slow)],
+)
 def test_candidates_have_the_same_returns_on_any_number_of_workers_to_the_last_bit(algorithm) -> None:
     def searched(num_workers: int) -> tuple[list, np.ndarray]:
         config = {
