@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cluster.exit_codes import HEAD_FAILED, NODE_LOST
+from shoal.config.algorithms import ALGORITHMS, BUILT_IN
 from shoal.machine.signals import RESUME_ME
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,13 @@ def test_every_algorithm_has_equations_and_the_code_that_does_them(page: str) ->
     text = (DOCS / f"{page}.md").read_text()
     assert text.count("$") >= 4 or "| equation | where |" in text
     assert len(NAMED.findall(text)) >= 5
+
+
+@pytest.mark.parametrize("run", BUILT_IN)
+def test_every_algorithm_of_shoals_own_is_on_a_page_with_equations(run: str) -> None:
+    named = {f"{file}: {name}" for page in EQUATIONS for file, name in NAMED.findall((DOCS / f"{page}.md").read_text())}
+    module, _, learner = ALGORITHMS[run].learner.removeprefix("shoal.").partition(":")
+    assert any(place.startswith(f"{module.replace('.', '/')}.py: {learner}.") for place in named)
 
 
 @pytest.mark.slow
