@@ -4,16 +4,25 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from time import perf_counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from time import perf_counter, process_time
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import ray
 import task
 from processes import kill_one_of
+from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.marwil import MARWILConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from simulators import Sleeping
 
 
@@ -168,5 +177,83 @@ def solve(seed: int, goal: float) -> task.Answer:
     return solved
 
 
+def episodes_of(folder: str) -> Iterator[SingleAgentEpisode]:
+    """The episodes that shoal has recorded, as RLlib's; one that was not finished is cut short there."""
+    import pandas
+
+    for file in sorted(Path(folder).glob("*.parquet")):
+        for number, steps in pandas.read_parquet(file).groupby("episode_id", sort=False):
+            observations = list(steps.obs)
+            last = steps.iloc[-1]
+            end = observations[-1] if last.final_obs is None else last.final_obs
+            seen = np.array([*map(np.asarray, observations), np.asarray(end)], np.float32)
+            yield SingleAgentEpisode(
+                id_=f"{file.stem}-{number}",
+                observations=list(seen),
+                actions=[np.asarray(each, np.float32) if np.ndim(each) else int(each) for each in steps.action],
+                rewards=steps.reward.astype(float).tolist(),
+                terminated=bool(last.terminated),
+                truncated=not last.terminated,
+                len_lookback_buffer=0,
+            )
+
+
+def imitate(run: str, env: str, seed: int, steps: int, recorded: str, folder: str) -> task.Answer:
+    """The curve of returns of the most likely actions, over the recorded steps that were learned from."""
+    del recorded  # it is in the folder
+    import msgpack
+    import msgpack_numpy
+    import pandas
+
+    curve: list[tuple[int, float]] = []
+    cpu_s, learned = 0.0, 0
+    with tempfile.TemporaryDirectory() as data:
+        packed = [msgpack.packb(each.get_state(), default=msgpack_numpy.encode) for each in episodes_of(folder)]
+        pandas.DataFrame({"item": packed}).to_parquet(Path(data, "episodes.parquet"))
+        kind = {"BC": BCConfig, "MARWIL": MARWILConfig}[run]
+        algo: Any = (
+            kind()
+            .environment(env)
+            .offline_data(input_=[data], input_read_episodes=True, dataset_num_iters_per_learner=1)
+            .debugging(seed=seed)
+            .build_algo()
+        )
+        due = steps // 4
+        while learned < steps:
+            started = process_time()
+            found = algo.train()["learners"]["default_policy"]
+            cpu_s += process_time() - started
+            learned = int(found["num_module_steps_trained_lifetime"])
+            if learned >= due:
+                due = min(due + steps // 4, steps)
+                curve.append((learned, played(algo.get_module(), env, 20)))
+        algo.stop()
+    ray.shutdown()
+    return {"curve": curve, "final": curve[-1][1], "cpu_s": cpu_s}
+
+
+def played(module: Any, env: str, episodes: int) -> float:
+    """The mean return of the most likely actions."""
+    import torch
+
+    game = gym.make(env)
+    returns = []
+    for number in range(episodes):
+        obs, _ = game.reset(seed=number)
+        total, over = 0.0, False
+        while not over:
+            outputs = module.forward_inference({"obs": torch.from_numpy(np.asarray(obs, np.float32)[None])})
+            likeliest = module.get_inference_action_dist_cls().from_logits(outputs["action_dist_inputs"])
+            action = likeliest.to_deterministic().sample()[0].detach().numpy()
+            if isinstance(game.action_space, gym.spaces.Box):  # RLlib's own environments see actions from -1 to 1
+                low, high = game.action_space.low, game.action_space.high
+                action = np.clip(low + (action + 1) / 2 * (high - low), low, high)
+            obs, reward, terminated, truncated, _ = game.step(action)
+            total += float(reward)
+            over = terminated or truncated
+        returns.append(total)
+    return fmean(returns)
+
+
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, startup, killed, dqn, solve)})
+    task.main({f.__name__: f for f in (throughput, startup, killed, dqn, solve, imitate)})

@@ -85,8 +85,9 @@ def test_what_several_agents_cannot_have_is_refused(settings, words):
 
 
 def test_other_algorithms_and_other_spaces_are_refused():
-    with pytest.raises(ConfigError, match="run: ES trains one agent"):
+    with pytest.raises(ConfigError) as caught:
         shoal.ES(env=Corridor)
+    assert caught.value.problems == ["run: ES trains one agent; set run: PPO or run: DQN for several"]
     with pytest.raises(ShoalError, match="speaker_0 and listener_0 have different observations"):
         shoal.PPO(env=Match, config={"env_config": {"differs": True}})
 

@@ -78,7 +78,8 @@ def test_auto_learns_at_least_as_often_and_tells_how_it_judges(start_trainer, tm
 class StubbornHeldOut:
     """Always overfitted by the same ratio."""
 
-    ratio, can_tell = 1.5, True
+    ratio = least = 1.5
+    can_tell = True
 
     def measure(self, replay, errors_of) -> float:
         del replay, errors_of

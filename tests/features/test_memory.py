@@ -221,7 +221,7 @@ def test_a_model_without_memory_sees_nothing_of_what_was_before() -> None:
 
 def test_dqn_refuses_memory() -> None:
     env = f"{MODELS}:Recall"
-    with pytest.raises(shoal.ConfigError, match=r"config.model.use_lstm: DQN learns from single transitions"):
+    with pytest.raises(shoal.ConfigError, match=r"config.model.use_lstm: DQN learns policies without memory"):
         shoal.DQN(env=env, config={"model": {"use_lstm": True}})
-    with pytest.raises(shoal.ConfigError, match=r"config.model.custom_model: DQN learns from single transitions"):
+    with pytest.raises(shoal.ConfigError, match=r"config.model.custom_model: DQN learns policies without memory"):
         shoal.DQN(env=env, config={"model": {"custom_model": f"{MODELS}:Averaging"}})

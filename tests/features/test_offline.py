@@ -261,7 +261,7 @@ def test_minari_names(tmp_path: Path, monkeypatch: Any) -> None:
         ({"preprocessors": ["StandardScaler"], "observation_filter": "NoFilter"}, "config.observation_filter"),
         ({"output": "somewhere"}, "config.output: it has no effect, because nothing is sampled"),
         ({"evaluation_interval": 1}, "there is no environment to evaluate on; set env too"),
-        ({"model": {"use_lstm": True}}, "BC learns from single transitions"),
+        ({"model": {"use_lstm": True}}, "BC learns policies without memory"),
         ({"input": 3}, 'config.input: must be "folder/'),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,8 @@ from shoal.models.network import Array
 EVERY = 8  # of these new transitions one is held out
 MOST = 256  # that are held out at a time
 FEWEST = 32  # with which it can be told whether there is overfitting
+CHANCE = 2  # standard errors
+SMALLEST = 1e-12  # mean error that is divided by
 
 
 class HeldOut:
@@ -20,13 +23,15 @@ class HeldOut:
 
     The learned ones of the same time are as old, and of the same policies. So where the values are more wrong on what
     was held out than on what was learned from, the cause is that these were learned from too often: **overfitting** is
-    a mean error on the held-out transitions of more than `max_overfit_ratio` times that on the others.
+    a mean error on the held-out transitions of more than `max_overfit_ratio` times that on the others, by more than the
+    chance of which few were held out explains: by two standard errors of that ratio.
     """
 
     def __init__(self) -> None:
         self.transitions: Transitions | None = None
         self._seen = 0
         self.ratio: float | None = None  # when it was last asked for
+        self.least = 0.0  # what the ratio is at least, but for chance
 
     def __len__(self) -> int:
         return 0 if self.transitions is None else len(self.transitions.actions)
@@ -54,9 +59,10 @@ class HeldOut:
     def measure(self, replay: Replay, errors_of: Callable[[Transitions], Array]) -> float:
         """The mean error of the values on what was held out, over that on what was learned from at the same time."""
         assert self.transitions is not None
-        learned = replay.newest((EVERY - 1) * len(self), MOST)
-        on_learned = float(errors_of(learned).mean())
-        self.ratio = float(errors_of(self.transitions).mean()) / max(on_learned, 1e-12)
+        on_held = errors_of(self.transitions)
+        on_learned = errors_of(replay.newest((EVERY - 1) * len(self), MOST))
+        self.ratio = float(on_held.mean()) / max(float(on_learned.mean()), SMALLEST)
+        self.least = self.ratio / (1 + CHANCE * float(np.hypot(_relative_error(on_held), _relative_error(on_learned))))
         return self.ratio
 
     def get_state(self) -> State:
@@ -79,3 +85,8 @@ class HeldOut:
             next_obs = tuple(arrays[f"next_obs{k}"] for k in parts)
             rest = arrays["actions"], arrays["returns"], next_obs, arrays["discounts"]
             self.transitions = Transitions(obs, *rest)
+
+
+def _relative_error(errors: Array) -> float:
+    """The standard error of a mean, as a share of it."""
+    return float(errors.std()) / max(float(errors.mean()), SMALLEST) / math.sqrt(len(errors))

@@ -239,8 +239,8 @@ class OffPolicyLearner:
         if not self.held_out.can_tell:
             return UPDATES_PER_LOOK if most is None else 0
         if self.updates >= self._next_look:
-            ratio = self.held_out.measure(self.replay, self.errors_of)
-            self._is_overfitted = most is not None and ratio > most
+            self.held_out.measure(self.replay, self.errors_of)
+            self._is_overfitted = most is not None and self.held_out.least > most
             self._next_look = self.updates + UPDATES_PER_LOOK
         return 0 if self._is_overfitted else UPDATES_PER_LOOK
 

@@ -425,8 +425,8 @@ class AlgorithmConfig(Algorithm):
             )
         if self.model.memory is not None and not self.takes_memory:
             found.append(
-                f"config.model.{self.model.memory}: {name_of(type(self))} learns from single transitions and has no "
-                "memory; leave it out, or set run: PPO"
+                f"config.model.{self.model.memory}: {name_of(type(self))} learns policies without memory; leave it "
+                "out, or set run: PPO"
             )
         return found
 

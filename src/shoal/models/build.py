@@ -315,7 +315,7 @@ def _recurrence(network: Network, config: AlgorithmConfig, previous: PreviousSte
         return None
     if not config.takes_memory:
         raise ConfigError(
-            f"config.model.custom_model: {name_of(type(config))} learns from single transitions, and your model has "
+            f"config.model.custom_model: {name_of(type(config))} learns policies without memory, and your model has "
             "memory (get_initial_state); set run: PPO, or return []"
         )
     return Recurrence(network.step, network.initial_state, previous, config.model.max_seq_len)

@@ -473,9 +473,9 @@ class Worker:
 
 def refuse_for_agents(config: AlgorithmConfig, hooks: Sequence[str]) -> None:
     """Refuse what cannot be had where an environment has several agents."""
-    problems = []
     if not config.takes_agents:
-        problems.append(f"run: {name_of(type(config))} trains one agent; set run: PPO or run: DQN for several")
+        raise ConfigError(f"run: {name_of(type(config))} trains one agent; set run: PPO or run: DQN for several")
+    problems = []
     if config.model.memory is not None:
         problems.append(
             f"config.model.{config.model.memory}: several agents have policies without memory; leave it out"

@@ -236,7 +236,7 @@ REFUSED = [
     ("ES", {"batch_mode": "truncate_episodes"}, "judged by whole episodes"),
     ("ES", {"sample_async": True, "num_workers": 2}, "the next parameter vectors follow from these returns"),
     ("ES", {"num_learners": 2, "num_workers": 2}, "ES learns in one process"),
-    ("CEM", {"model": {"use_lstm": True}}, "has no memory"),
+    ("CEM", {"model": {"use_lstm": True}}, "CEM learns policies without memory"),
     ("ES", {"sgd_stepsize": 0.1}, "lr"),
 ]
 

@@ -53,6 +53,24 @@ def test_overfitting_is_a_larger_error_on_what_was_held_out(worse: float) -> Non
     assert not set(learned) & set(left_out)
 
 
+@pytest.mark.parametrize("count", [FEWEST, MOST])
+def test_what_chance_explains_is_no_overfitting(count: int) -> None:
+    """Errors of the same distribution are hardly ever told apart, whatever their ratio happens to be."""
+    held, replay = HeldOut(), replay_of()
+    replay.add(held.split(numbered(0, EVERY * count)))
+    rng = np.random.default_rng(0)
+    ratios, leasts = [], []
+    for _ in range(400):
+        held.measure(replay, lambda transitions: rng.exponential(size=len(transitions.returns)).astype(np.float32))
+        ratios.append(held.ratio)
+        leasts.append(held.least)
+    assert np.mean(np.array(leasts) > 1.25) < 0.01
+    if count == FEWEST:
+        assert np.mean(np.array(ratios) > 1.25) > 0.05, "by the ratio alone, chance would stop the learner"
+    held.measure(replay, lambda transitions: 1 + (transitions.actions % EVERY == EVERY - 1).astype(np.float32))
+    assert held.least == held.ratio == 2, "errors that are all alike leave nothing to chance"
+
+
 def test_few_transitions_tell_nothing() -> None:
     held, replay = HeldOut(), replay_of()
     replay.add(held.split(numbered(0, EVERY * (FEWEST - 1))))
