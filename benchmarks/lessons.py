@@ -3,7 +3,7 @@
 - `bars`: shoal alone with its default settings, against a return that it has to reach with every seed.
 - `peers`: twelve tasks beside Stable-Baselines3 and sb3-contrib at equal steps, once with each library's defaults and
   its usual normalisation, and once with the same settings: the peer's defaults, said in shoal's words. What the peer
-  does not have stands beside its nearest: APPO beside PPO, ES and CEM beside ARS.
+  does not have stands beside its nearest: APPO beside PPO, ES, CEM and CMAES beside ARS.
 - `recorded`: BC and MARWIL beside RLlib's, from the same recorded steps: an expert's, and those of all its learning.
 - `layouts`: shoal alone, a batch of 2048 steps as 8 environments with 256 steps each, the default, as one with all, and
   as 8 whose first episodes end at different steps.
@@ -179,7 +179,7 @@ def searches() -> Iterator[Lesson]:
     for env, steps in SEARCH_TASKS:
         yield Lesson("peers", env, "ARS", env, steps, "defaults", normalize=True)
         yield Lesson("peers", env, "ARS", env, steps, "same", SAME["ARS"])
-        for run in ("ES", "CEM"):
+        for run in ("ES", "CEM", "CMAES"):
             yield Lesson("peers", env, run, env, steps, "defaults", normalize=True, peer_run="ARS")
 
 

@@ -20,6 +20,7 @@ from same_training import assert_restored_exactly
 
 import shoal
 from shoal.config.algorithms import ALGORITHMS, BUILT_IN
+from shoal.envs.importing import INSTALLED
 from shoal.errors import ConfigError
 
 PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
@@ -57,6 +58,15 @@ Make = Callable[..., Any]
 
 def test_every_algorithm_has_a_row() -> None:
     assert list(SMALL) == list(BUILT_IN)
+
+
+def test_every_algorithm_has_a_lesson_beside_a_peer() -> None:
+    lessons = INSTALLED.load_file(str(Path(__file__).parents[2] / "benchmarks" / "lessons.py")).LESSONS
+    taught = {lesson.run for lesson in lessons if len(lesson.who) == 2}
+    assert taught == set(BUILT_IN)
+    for lesson in lessons:
+        ALGORITHMS[lesson.run].model_validate({**lesson.config, **({"input": "steps"} if lesson.recorded else {})})
+    assert len({lesson.key for lesson in lessons}) == len(lessons)
 
 
 class Strict(gym.Env[Any, Any]):

@@ -88,6 +88,16 @@ def test_rllibs_own_keys_come_last() -> None:
     assert words["entropy_coeff"] == 0.01
 
 
+def test_recorded_episodes_are_learned_from_as_often_as_rllib_has_to_be_told() -> None:
+    for run, updates in (("rllib:BC", 1), ("rllib:MARWIL", 1), ("rllib:IQL", 1), ("rllib:CQL", 2)):
+        for said in ({}, {"dataset_num_iters_per_learner": 7}):
+            config = algorithm_config(run, {"env": "Pendulum-v1", "rllib_config": {"input_": ["data"], **said}})
+            assert isinstance(config, RLlibConfig)
+            wanted = said.get("dataset_num_iters_per_learner", updates)
+            assert in_rllibs_words(config)["dataset_num_iters_per_learner"] == wanted
+    assert "dataset_num_iters_per_learner" not in in_rllibs_words(impala())
+
+
 def test_one_learning_rate_is_all_of_those_that_rllib_has_several_of() -> None:
     config = algorithm_config("rllib:SAC", {"env": "Pendulum-v1", "lr": 1e-4})
     assert isinstance(config, RLlibConfig)
@@ -156,6 +166,9 @@ def test_other_keys_that_cannot_be_are_refused() -> None:
     ]
     assert "present API stack" in problems("rllib:PPO", rllib_config={"enable_rl_module_and_learner": False})[0]
     assert "rllib_config: {input_: [FOLDER]}" in problems("rllib:BC")[0]
+    recorded = {"input_": ["data"], "dataset_num_iters_per_learner": 1}
+    (told,) = problems("rllib:CQL", rllib_config=recorded)
+    assert "RLlib's CQL makes at least 2 updates in an iteration (got 1); leave it out" in told
     assert "unknown key" in problems("rllib:PPO", entropy=1)[0]
     assert "has a memory" in problems("rllib:DreamerV3", evaluation_interval=1)[0]
 
