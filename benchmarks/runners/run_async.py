@@ -10,6 +10,9 @@ from typing import Any
 import task
 
 import shoal
+from shoal.algorithms.held_out import HeldOut
+from shoal.algorithms.off_policy import UpdateStatistics
+from shoal.config.changing import unchecked
 
 SIMULATORS = Path(__file__).with_name("simulators.py")
 
@@ -82,5 +85,47 @@ def fill(
     }
 
 
+def limited(
+    updates: int, limit: float | None, begin: int, steps: int, seed: int, num_envs: int, hiddens: list[int]
+) -> task.Answer:
+    """SAC on a pendulum whose every step takes the time of so many updates, of which `limit` may leave some out.
+
+    Nothing depends on the clock: the share of the updates that were left out is the share of the time that the learner
+    of a machine of that speed waits for.
+    """
+    config = {
+        "num_envs_per_worker": num_envs,
+        "timesteps_per_iteration": num_envs,
+        "learning_starts": 10 * steps,  # the trainer itself only samples
+        "model": {"fcnet_hiddens": hiddens},
+        "seed": seed,
+    }
+    left_out = made = 0
+    with shoal.SAC(env="Pendulum-v1", config=config) as trainer:
+        learner: Any = trainer.learner
+        learner.held_out = HeldOut()
+        learner.config = unchecked(learner.config, max_overfit_ratio=limit)
+        while trainer.timesteps_total < steps:
+            trainer.train()
+            if trainer.timesteps_total <= begin:
+                continue
+            room = updates * num_envs
+            learner._next_look = learner.updates  # what is new may be learned from
+            due = num_envs  # at least as many as by default
+            while room and due:
+                due = min(due, room)
+                learner.learn(due, trainer.timesteps_total, UpdateStatistics())
+                room, made = room - due, made + due
+                due = learner._updates_due()
+            left_out += room
+        evaluation = trainer.evaluate(episodes=20)
+    return {
+        "wait_share": left_out / (left_out + made),
+        "updates_per_step": made / (steps - begin),
+        "overfit_ratio": learner.held_out.ratio,
+        "return": evaluation["episode_reward_mean"],
+    }
+
+
 if __name__ == "__main__":
-    task.main({"pace": pace, "steps_to": steps_to, "fill": fill})
+    task.main({"pace": pace, "steps_to": steps_to, "fill": fill, "limited": limited})

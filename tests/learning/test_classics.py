@@ -47,12 +47,6 @@ def test_cartpole_learns_from_workers_that_do_not_wait() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ES", "ARS", "CEM", "CMAES"])
-def test_cartpole_learns_without_gradients(algorithm: str) -> None:
-    assert reaches("CartPole-v1", 195, 60_000, algorithm, seed=1)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_cartpole_is_solved(seed: int, algorithm: str) -> None:

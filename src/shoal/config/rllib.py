@@ -147,7 +147,7 @@ class RLlibConfig(AlgorithmConfig):
     actions: ClassVar[tuple[str, ...]] = ()  # kinds of action spaces that it takes; empty: all
     has_memory: ClassVar[bool] = False  # its policy carries a state from step to step, which our evaluation cannot
     lr_keys: ClassVar[tuple[str, ...]] = ()  # its learning rates, where RLlib refuses a common one
-    least_updates: ClassVar[int] = 1  # of an iteration on recorded episodes
+    updates: ClassVar[int] = 1  # in an iteration on recorded episodes, unless `rllib_config` says otherwise
 
     rllib_config: FreeMapping = {}
     """RLlib's own keys, by its names, set last: {entropy_coeff: 0.01, min_time_s_per_iteration: 2}.
@@ -203,12 +203,6 @@ class RLlibConfig(AlgorithmConfig):
                 f"config.rllib_config: rllib:{self.rllib_name} learns from recorded episodes; set "
                 "rllib_config: {input_: [FOLDER]}"
             )
-        updates = self.rllib_config.get(UPDATES)
-        if self.learns_recorded and isinstance(updates, int) and updates < self.least_updates:
-            found.append(
-                f"config.rllib_config.{UPDATES}: RLlib's {self.rllib_name} makes at least {self.least_updates} updates "
-                f"in an iteration (got {updates}); leave it out"
-            )
         return found
 
     def _asks_for(self, key: str) -> bool:
@@ -237,7 +231,7 @@ def in_rllibs_words(config: RLlibConfig) -> dict[str, Any]:
     if "train_batch_size_per_learner" in said:
         said["train_batch_size_per_learner"] = max(1, config.train_batch_size // config.num_learners)
     if config.learns_recorded:
-        said[UPDATES] = config.least_updates  # which RLlib wants to be told
+        said[UPDATES] = config.updates  # which RLlib wants to be told
     if config.lr_keys:
         said |= dict.fromkeys(config.lr_keys, said["lr"]) if "lr" in said else {}
         said["lr"] = None
@@ -328,7 +322,7 @@ class CQLInRLlib(RLlibConfig):
     """RLlib's conservative Q-learning from recorded episodes (Kumar et al. 2020)."""
 
     rllib_name = "CQL"
-    least_updates = 2  # with 1 it takes the batch for an iterator over batches (Ray 2.60)
+    updates = 2  # by Ray 2.60's source, 1 would hand its learner a batch in place of an iterator
     lr_keys = ("actor_lr", "critic_lr", "alpha_lr")
     learns_recorded = True
     actions = ("Box",)
