@@ -12,7 +12,7 @@ import shoal
 
 SEEDS = 3
 STEPS = 60_000
-SIZE = "1180,770"
+SIZE = "1180,600"
 
 
 def main() -> None:

@@ -166,7 +166,9 @@ def check_metric(runs: Sequence[ReportedRun], name: str, option: str = "--metric
         return
     foreign = FOREIGN_RESULTS.get(name.strip().lower())
     close = foreign if foreign in names else nearest(name, names)
-    hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(names))}"
+    part = name.strip().lower()
+    alike = [close] if close else sorted(known for known in names if part and part in known)
+    hint = f"did you mean {' or '.join(alike)}?" if alike else f"there are {', '.join(sorted(names))}"
     raise ConfigError(f"{option}: no run has {name!r}; {hint}")
 
 
