@@ -12,7 +12,7 @@ import shoal
 
 SEEDS = 3
 STEPS = 60_000
-SIZE = "1180,600"
+SIZE = "1180,770"
 
 
 def main() -> None:
