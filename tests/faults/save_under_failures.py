@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from shoal.config.experiment import experiment_from
-from shoal.data.state import State
+from shoal.data.state import Ring, State
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError
+from shoal.runs import row_segments, run_folder
 from shoal.runs.chain import Chain, read_chain
 from shoal.runs.checkpoints import checkpoints_of, newest_good, read_checkpoint, tidy
 from shoal.runs.run_folder import RunFolder
@@ -30,10 +31,24 @@ shim = ctypes.CDLL(os.environ["LD_PRELOAD"])
 shim.failed_call.restype = ctypes.c_char_p
 
 
+class OfTheWriter:
+    """Lets the calls of the thread that writes beside training fail, in place of those of the main thread."""
+
+    def __init__(self) -> None:
+        self._real = run_folder.write_checkpoint
+
+    def __call__(self, *given: Any) -> Path:
+        shim.follow()
+        return self._real(*given)
+
+
 def state(iteration: int) -> State:
+    """Weights, and replay of which a part is new and a part is in earlier checkpoints."""
     values: dict[str, Any] = {"training_iteration": iteration, "timesteps_total": iteration, "env_failures_total": 0}
     values |= {"policy": {}, "learner": {}, "episodes": {"total": 0}}
-    return State(values, {"policy/params": np.full(1000, iteration, np.float32)})
+    ring = Ring("one", 0, 8 * iteration, 1000, ("x",))
+    arrays = {"policy/params": np.full(1000, iteration, np.float32), "learner/replay.x.0": np.arange(ring.end * 1.0)}
+    return State(values, arrays, rings={"learner/replay": ring})
 
 
 def summary(iteration: int) -> dict[str, float]:
@@ -41,7 +56,10 @@ def summary(iteration: int) -> dict[str, float]:
 
 
 def weight(path: Path) -> float:
-    return float(read_checkpoint(path).state.arrays["policy/params"][-1])
+    arrays = read_checkpoint(path).state.arrays
+    iteration = float(arrays["policy/params"][-1])
+    assert arrays["learner/replay.x.0"].tolist() == [*range(8 * int(iteration))], "replay is another"
+    return iteration
 
 
 class Desk:
@@ -57,6 +75,7 @@ class Desk:
         self.kept.note(summary(2), state(2))
         self.kept.link()
         self.kept.save_if_due()
+        self.kept.settle()
 
     def replaced(self) -> None:
         """Put another state in the place of the first."""
@@ -94,6 +113,7 @@ def attempt(place: Path, how: str, at: int, code: int) -> tuple[int, str]:
         desk.kept.note(summary(after), state(after))
         desk.kept.link()
         desk.kept.save_if_due()
+        desk.kept.settle()
         desk.kept.chain.close()
     tidy(place)
     assert weight(checkpoints_of(place)[0]) == after
@@ -107,6 +127,8 @@ def attempt(place: Path, how: str, at: int, code: int) -> tuple[int, str]:
 def main(folder: Path) -> None:
     """Print how many points were tried, and how often each call failed."""
     logging.disable()
+    row_segments.SEGMENT_BYTES = 64  # eight rows
+    run_folder.write_checkpoint = OfTheWriter()
     number = 0
     tried: Counter[str] = Counter()
     for how in ("new", "replaced"):

@@ -38,4 +38,4 @@ def test_the_old_checkpoint_survives_whatever_call_fails(tmp_path: Path) -> None
     told = json.loads(done.stdout)
     print(f"the old checkpoint is intact at all {told['points']} points: {told['calls']}")
     assert told["points"] > 100
-    assert {"write", "fsync", "rename", "mkdir", "open64"} <= set(told["calls"])
+    assert {"write", "fsync", "rename", "mkdir", "open64", "linkat"} <= set(told["calls"])

@@ -42,6 +42,7 @@ OF_WORKERS = {
     "parallel_efficiency",
     "staleness",
 }
+OF_RUNS = {"timers/save_s", "timers/save_beside_s"}
 OF_TASKS = {"task", "stages_passed"}
 
 
@@ -73,7 +74,7 @@ def test_every_name_is_a_result(reported: tuple[str, dict[str, Any]]) -> None:
     of_auto = {"learner/overfit_ratio"}  # training_intensity: auto needs workers
     of_episodes = {name for name in RESULT_NAMES if name.startswith(OVER_EPISODES)}
     unplayed = of_episodes if ALGORITHMS[algorithm].learns_offline else set()
-    assert named - set(result) == (OF_WORKERS | OF_TASKS | of_numbers | of_auto | unplayed) & named
+    assert named - set(result) == (OF_WORKERS | OF_RUNS | OF_TASKS | of_numbers | of_auto | unplayed) & named
     assert {name for name in result if name.startswith("learner/")} <= own
 
 
