@@ -364,6 +364,9 @@ class Trainer(metaclass=TrainerType):
                 max(self.config.worker_count, 1),
             )
             return
+        steps = sum(replayed_steps(worker) for worker in workers)
+        if steps and self.config.restore_episodes:
+            progress.info("replaying %d steps of unfinished episodes", steps)
         lost = self.workers.set_state(workers)
         if lost:
             log.info("%d unfinished episodes could not be brought back exactly", lost)
@@ -577,6 +580,13 @@ def saved_rows(worker: State) -> int:
     """The number of rows of a saved worker, over all policies."""
     others = worker.values.get("others", {})
     return sum(len(values["history_lengths"]) for values in (worker.values, *others.values()))
+
+
+def replayed_steps(worker: State) -> int:
+    """The number of steps that bring a saved worker's environments back which cannot tell their state."""
+    known = worker.values.get("env_states", {})
+    lengths = worker.values["history_lengths"]
+    return sum(max(length, 0) for row, length in enumerate(lengths) if str(row) not in known)
 
 
 class Trainers(dict[str, type[Trainer]]):
