@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import gymnasium as gym
@@ -117,6 +118,18 @@ def test_restore_episodes_false_begins_anew_though_it_could_go_on(trainer_of, tm
     whole.train()
     loaded.restore(whole.save(tmp_path))
     assert "4 unfinished episodes" in caplog.text
+
+
+@pytest.mark.parametrize("layout", [{"env_isolation": "process"}, {"num_workers": 1}])
+def test_an_environment_that_cannot_be_sent_elsewhere_is_a_sentence(layout) -> None:
+    lock = threading.Lock()
+
+    def make(_config):
+        with lock:
+            return gym.make("CartPole-v1")
+
+    with pytest.raises(EnvError, match=r"env: it cannot be sent to another process .*lock"):
+        shoal.PPO(env=make, config=layout)
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
