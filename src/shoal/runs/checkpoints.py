@@ -28,13 +28,12 @@ from typing import Any
 import numpy as np
 
 from shoal.data.state import State
-from shoal.errors import CheckpointError, ShoalError
+from shoal.errors import CheckpointError, RowsLost, ShoalError
 from shoal.runs.array_files import Arrays, arrays_bytes, arrays_in
 from shoal.runs.atomic_files import remove_folder, remove_tree, sync_folder, write_file
 from shoal.runs.bounded_files import bounded_bytes, bounded_json, check_count, proof_of
 from shoal.runs.row_segments import (
     ROWS_FOLDER,
-    RowsLost,
     SavedRows,
     Snapshot,
     check_rings,

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.state import Ring, State
-from shoal.errors import CheckpointError
+from shoal.errors import CheckpointError, RowsLost
 from shoal.machine.memory import available_memory, bytes_text
 from shoal.runs.array_files import Arrays, arrays_bytes, arrays_in
 from shoal.runs.atomic_files import write_file
@@ -35,10 +35,6 @@ MOST_SEGMENTS = 2048
 """Of one ring; those of a larger one are larger."""
 
 _FILE = re.compile(rf"{ROWS_FOLDER}/\d+-\d{{12,18}}-\d{{12,18}}\.safetensors")
-
-
-class RowsLost(CheckpointError):
-    """Segments that a new checkpoint was to share are gone or damaged; the rows themselves may still be in memory."""
 
 
 @dataclass(frozen=True)

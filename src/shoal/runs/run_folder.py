@@ -19,7 +19,7 @@ from typing import Any
 from shoal.config.experiment import Experiment, experiment_yaml
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
-from shoal.errors import CheckpointError, FolderGone, ShoalError
+from shoal.errors import CheckpointError, FolderGone, RowsLost, ShoalError
 from shoal.machine.memory import available_memory
 from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.background_writer import BackgroundWriter
@@ -29,7 +29,7 @@ from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import Lease
 from shoal.runs.outcomes import Outcome, write_outcome
 from shoal.runs.resuming import tree_of
-from shoal.runs.row_segments import RowsLost, SavedRows, Snapshot, copied_bytes, moved_to, snapshot
+from shoal.runs.row_segments import SavedRows, Snapshot, copied_bytes, moved_to, snapshot
 
 logger = logging.getLogger("shoal.runs")
 
