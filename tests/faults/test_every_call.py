@@ -31,7 +31,7 @@ def test_the_old_checkpoint_survives_whatever_call_fails(tmp_path: Path) -> None
             env={**os.environ, "LD_PRELOAD": str(shim)},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,  # half a minute on a machine with nothing else to do
             check=False,
         )
     assert done.returncode == 0, done.stderr
