@@ -69,8 +69,11 @@ class BackgroundWriter:
                     return
                 self._busy_since = monotonic()
                 self._changed.notify_all()
-            work()
-            with self._changed:
-                self._busy_since = None
-                self._is_behind = self._is_behind and self._next is not None
-                self._changed.notify_all()
+            try:
+                work()
+            finally:
+                work = None  # with all the memory that it has
+                with self._changed:
+                    self._busy_since = None
+                    self._is_behind = self._is_behind and self._next is not None
+                    self._changed.notify_all()

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,19 @@ def test_a_resumed_run_writes_only_new_rows(kept: RunFolder, monkeypatch: pytest
             again.save()
             newest = {file.stat().st_ino for file in (checkpoints_of(again.path)[0] / "replay").iterdir()}
             assert len(inodes & newest) == shared
+
+
+def test_the_writer_keeps_no_memory_of_what_it_has_written() -> None:
+    class Work:
+        def __call__(self) -> None:
+            pass
+
+    writer, work = background_writer.BackgroundWriter("one"), Work()
+    known = weakref.ref(work)
+    writer.give(work)
+    del work
+    writer.wait()
+    assert known() is None
+    writer.close()
+    writer.give(lambda: None)  # it may be used again
+    writer.close()
