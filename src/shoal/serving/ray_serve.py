@@ -1,0 +1,74 @@
+"""The same application as a deployment of Ray Serve: on the Ray that RAY_ADDRESS names, or on a private one."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from shoal.machine.cores import cores
+from shoal.machine.signals import exit_code
+from shoal.parallel.ray_session import open_session
+from shoal.serving.served_policy import PolicySource
+from shoal.serving.server import SIGNALS
+from shoal.serving.service import ServingLimits
+
+APP = "shoal"
+
+
+def serve_on_ray(
+    sources: Sequence[PolicySource],
+    limits: ServingLimits,
+    follow: bool,
+    token: str,
+    host: str,
+    port: int,
+    replicas: int,
+    when_up: Callable[[str], None],
+) -> int:
+    """Deploy, and stay until a signal; then it is taken down, and the exit code that follows is returned."""
+    ended = threading.Event()
+    heard: list[int] = []
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+        ended.set()
+
+    session = open_session(max(cores(), replicas + 1))
+    try:
+        before = {number: signal.signal(number, hear) for number in SIGNALS}
+        from ray import serve
+
+        try:
+            serve.start(http_options={"host": host, "port": port})
+            serve.run(_deployment(sources, limits, follow, token, replicas), name=APP, route_prefix="/")
+            when_up(f"http://{host}:{port}")
+            while not ended.wait(0.5):
+                pass
+        finally:
+            serve.shutdown()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    finally:
+        session.stop()
+    return exit_code(heard[0])
+
+
+def _deployment(sources: Sequence[PolicySource], limits: ServingLimits, follow: bool, token: str, replicas: int) -> Any:
+    """What Ray Serve makes in each of its processes."""
+    from ray import serve
+
+    def build() -> Any:
+        from shoal.serving.app import application
+        from shoal.serving.service import Service
+
+        return application(Service(sources, limits, follow), token)
+
+    @serve.deployment(name=APP, num_replicas=replicas, max_ongoing_requests=1024)
+    @serve.ingress(build)
+    class Policies:
+        """Nothing but the application."""
+
+    return Policies.bind()
