@@ -55,7 +55,7 @@ def application(service: Service, token: str, trusts_sockets: bool = False) -> A
         finally:
             await service.stop()
 
-    app = Starlette(routes=routes, lifespan=living, exception_handlers={HTTPException: _refused})
+    app = Starlette(routes=routes, lifespan=living, exception_handlers=dict(REFUSALS))
     app.router.redirect_slashes = False
     return TokenGuard(app, service, token, trusts_sockets)
 
@@ -90,15 +90,11 @@ class TokenGuard:
                 sentence = "the token is missing or wrong; send it as Authorization: Bearer TOKEN"
                 headers = {"WWW-Authenticate": "Bearer"}
                 await error_response(401, sentence, headers)(scope, receive, counting)
-        except ClientDisconnect:
-            pass
-        except Exception:
+        except Exception:  # it was answered by `_failed`
             logger.exception("a request of %s failed", scope["path"])
-            if not status:
-                await error_response(500, "the server failed; its log says why")(scope, receive, counting)
         finally:
             metrics.in_flight.add(-1)
-            metrics.requests.add(status=str(status) if status else "gone")
+            metrics.requests.add(status=str(status))
             metrics.seconds.add(perf_counter() - started)
 
     def _may_enter(self, scope: Scope) -> bool:
@@ -221,3 +217,15 @@ async def _refused(_request: Request, error: Exception) -> Response:
     is_usual = error.detail in ("Not Found", "Method Not Allowed")
     sentence = USUAL[error.status_code] if is_usual else error.detail
     return error_response(error.status_code, sentence, dict(error.headers or {}))
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    return error_response(400, "the request ended before it was complete")  # which nobody reads
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    return error_response(500, "the server failed; its log says why")
+
+
+REFUSALS = {HTTPException: _refused, ClientDisconnect: _gone, Exception: _failed}
+"""What answers for each exception."""

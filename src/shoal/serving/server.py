@@ -33,7 +33,7 @@ LONGEST_SOCKET_PATH = 107
 logger = logging.getLogger("shoal.serve")
 
 
-class _Server(uvicorn.Server):
+class PolicyServer(uvicorn.Server):
     """uvicorn's server, which leaves signals to us."""
 
     @contextmanager
@@ -48,11 +48,8 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve_until_signalled(app: ASGIApp, sockets: Sequence[socket.socket]) -> int:
-    """ChosenActions requests until a signal; returns the exit code that follows from it.
-
-    The first signal stops accepting, and lets what was accepted be answered; a second ends it at once.
-    """
+def server_of(app: ASGIApp) -> PolicyServer:
+    """A server of an application, which `run(sockets)` starts and `should_exit = True` ends."""
     config = uvicorn.Config(
         app,
         http=connection_type(_room_for_connections()),
@@ -66,9 +63,16 @@ def serve_until_signalled(app: ASGIApp, sockets: Sequence[socket.socket]) -> int
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=LONGEST_END_S,
     )
-    for name in ("uvicorn", "uvicorn.error"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what a client sends is no news; our guard logs failures
-    server = _Server(config)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # a bad client is no news; our guard logs failures
+    return PolicyServer(config)
+
+
+def serve_until_signalled(app: ASGIApp, sockets: Sequence[socket.socket]) -> int:
+    """Answer requests until a signal; returns the exit code that follows from it.
+
+    The first signal stops accepting, and lets what was accepted be answered; a second ends it at once.
+    """
+    server = server_of(app)
     heard: list[int] = []
 
     def hear(number: int, _frame: FrameType | None) -> None:
