@@ -1,4 +1,4 @@
-"""Policies behind a server: the actions are the policy's own, whatever else is sent, and newer ones take their place."""
+"""Policies behind a server: the actions are the policy's own, whatever else is sent, and newer ones take over."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def remembering(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(plain: Path, masked: Path) -> Iterator[Any]:
-    with serving([source(plain), source(masked, "doors")], ServingLimits(max_batch=8, max_body_bytes=20_000)) as service:
+    with serving(
+        [source(plain), source(masked, "doors")], ServingLimits(max_batch=8, max_body_bytes=20_000)
+    ) as service:
         yield service
 
 
@@ -114,7 +116,13 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("POST", ACTIONS, b'{"observation": [0, 0, 0, 1e999]}', 422, "must be finite and from -1e+18 to 1e+18"),
     ("POST", ACTIONS, b'{"observation": [0, 0, 0, ' + b"9" * 4000 + b"]}", 422, "must be finite"),
     ("POST", ACTIONS, b'{"observation": [0, 0, 0, ' + b"9" * 9000 + b"]}", 400, "the body is not JSON"),
-    ("POST", ACTIONS, {"observation": [0, 0, 0]}, 422, "observation must be lists of shape [4] with numbers (got a list"),
+    (
+        "POST",
+        ACTIONS,
+        {"observation": [0, 0, 0]},
+        422,
+        "observation must be lists of shape [4] with numbers (got a list",
+    ),
     ("POST", ACTIONS, {"observation": [0, 0, 0, [0]]}, 422, "lists of shape [4]"),
     ("POST", ACTIONS, {"observation": [0, 0, 0, True]}, 422, "lists of shape [4]"),
     ("POST", ACTIONS, {"observation": [0, 0, 0, "1"]}, 422, "lists of shape [4]"),
@@ -154,9 +162,7 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "words"), REFUSED)
-def test_what_is_wrong_is_one_sentence(
-    served: Any, method: str, path: str, body: Any, status: int, words: str
-) -> None:
+def test_what_is_wrong_is_one_sentence(served: Any, method: str, path: str, body: Any, status: int, words: str) -> None:
     found, answer = Client(served.port).ask(method, path, body)
     assert (found, [*answer]) == (status, ["error"])
     assert words in answer["error"]

@@ -51,7 +51,9 @@ class Client:
 
 
 @contextmanager
-def serving(sources: Sequence[PolicySource], limits: ServingLimits | None = None, follow: bool = False) -> Iterator[Any]:
+def serving(
+    sources: Sequence[PolicySource], limits: ServingLimits | None = None, follow: bool = False
+) -> Iterator[Any]:
     """The service of a server that answers at `service.port`, until the end of the block."""
     service: Any = Service(sources, limits or ServingLimits(), follow)
     listening = tcp_socket("127.0.0.1", 0)

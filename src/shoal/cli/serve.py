@@ -124,8 +124,13 @@ def _check_extra(ray_serve: bool) -> None:
     """Refuse before anything is read, where packages are missing."""
     if any(find_spec(name) is None for name in ("starlette", "uvicorn", "httptools")):
         raise ConfigError("serve needs starlette and uvicorn; type: pip install 'shoal-rl[serve]'")
-    if ray_serve and any(find_spec(name) is None for name in ("fastapi", "grpc", "aiohttp")):
+    if ray_serve and not _has_ray_serve():
         raise ConfigError("--ray-serve needs Ray Serve; type: pip install 'ray[serve]'")
+
+
+def _has_ray_serve() -> bool:
+    """Whether what `ray[serve]` brings is there; importing it would take seconds."""
+    return all(find_spec(name) is not None for name in ("fastapi", "grpc", "aiohttp"))
 
 
 def _sources(

@@ -204,11 +204,15 @@ def _array(space: Space, value: Any, where: str) -> NDArray[Any]:
         low, high = first, last
     bad = (array < low) | (array > high)
     if is_whole:
-        bad |= array % 1 != 0
+        bad |= np.floor(array) != array
+    is_choice = not isinstance(space, spaces.Box)
+    if is_choice and not bad.any():  # again and exactly: of large integers a double does not know every one
+        chosen = np.array(value).astype(np.int64)
+        bad = (chosen < low) | (chosen > high)
     if bad.any():
         raise ValueError(f"{where}: {_wanted(space, is_whole, low, high)} (got {_shown(_first(array, bad))})")
-    if is_whole and not isinstance(space, spaces.Box):
-        return np.array(value).astype(np.int64)  # of large integers a double does not know every one
+    if is_choice:
+        return chosen
     return array.astype(space.dtype) if is_whole else array
 
 
