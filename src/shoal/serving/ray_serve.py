@@ -39,8 +39,9 @@ def serve_on_ray(
     session = open_session(max(cores(), replicas + 1))
     try:
         before = {number: signal.signal(number, hear) for number in SIGNALS}
-        from ray import serve
+        from ray import serve as untyped
 
+        serve: Any = untyped
         try:
             serve.start(http_options={"host": host, "port": port})
             serve.run(_deployment(sources, limits, follow, token, replicas), name=APP, route_prefix="/")
@@ -58,7 +59,9 @@ def serve_on_ray(
 
 def _deployment(sources: Sequence[PolicySource], limits: ServingLimits, follow: bool, token: str, replicas: int) -> Any:
     """What Ray Serve makes in each of its processes."""
-    from ray import serve
+    from ray import serve as untyped
+
+    serve: Any = untyped
 
     def build() -> Any:
         from shoal.serving.app import application
@@ -66,9 +69,8 @@ def _deployment(sources: Sequence[PolicySource], limits: ServingLimits, follow: 
 
         return application(Service(sources, limits, follow), token)
 
-    @serve.deployment(name=APP, num_replicas=replicas, max_ongoing_requests=1024)
-    @serve.ingress(build)
     class Policies:
         """Nothing but the application."""
 
-    return Policies.bind()
+    deployed = serve.deployment(name=APP, num_replicas=replicas, max_ongoing_requests=1024)
+    return deployed(serve.ingress(build)(Policies)).bind()

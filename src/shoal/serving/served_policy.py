@@ -145,7 +145,7 @@ class ServedPolicy:
             parts = tuple(np.concatenate(pieces) for pieces in zip(*(each.parts for each in questions), strict=True))
         with np.errstate(all="ignore"):  # what is not finite is looked for below
             outputs, states = self._outputs(policy, parts, questions)
-        is_finite = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
+        is_finite = np.asarray(np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1))
         remembers_actions = policy.recurrence is not None and policy.recurrence.previous.with_action
         found: list[ChosenActions] = []
         begin = 0

@@ -37,7 +37,7 @@ class PolicyServer(uvicorn.Server):
     """uvicorn's server, which leaves signals to us."""
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Take none."""
         yield
 

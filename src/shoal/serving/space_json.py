@@ -195,13 +195,14 @@ def _array(space: Space, value: Any, where: str) -> NDArray[Any]:
         array = np.array(value, np.float64)
     except OverflowError:  # an integer of hundreds of digits
         array = np.full(shape, np.inf)
+    low: Any
+    high: Any
     if isinstance(space, spaces.Box):
         low, high = _limits(space)
         is_whole = _is_integer(space)
     else:
-        first, last = _choices(space)
+        low, high = _choices(space)
         is_whole = True
-        low, high = first, last
     bad = (array < low) | (array > high)
     if is_whole:
         bad |= np.floor(array) != array
