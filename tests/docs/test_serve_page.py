@@ -42,7 +42,17 @@ def test_the_clients_get_the_action_of_the_policy(tmp_path: Path) -> None:
         if shutil.which("gcc") is None:
             pytest.skip("there is no compiler")
         (tmp_path / "client.c").write_text(snippet("c"))
-        words = ["gcc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-o", "client", "client.c"]
+        words = [
+            "gcc",
+            "-std=c11",
+            "-D_POSIX_C_SOURCE=200809L",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+            "client",
+            "client.c",
+        ]
         subprocess.run(words, cwd=tmp_path, check=True)
         server = server_of(application(service, "another-token-of-the-tests", trusts_sockets=True))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

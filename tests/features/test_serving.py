@@ -19,7 +19,7 @@ import shoal
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
-from serving import TOKEN, Client, serving, source
+from serving import TOKEN, Client, bad_requests, raw, serving, source
 
 from shoal.serving import connections
 from shoal.serving.service import ServingLimits
@@ -181,19 +181,6 @@ def test_without_the_token_only_the_health_is_told(served: Any) -> None:
     assert status == 415
 
 
-def raw(port: int, sent: bytes, reads: bool = True) -> bytes:
-    """What a server answers to bytes that need not be HTTP."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(sent)
-        if not reads:
-            return b""
-        connection.shutdown(socket.SHUT_WR)
-        answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
-        return answer
-
-
 def test_what_is_no_http_is_answered_too(served: Any) -> None:
     for sent in (b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01" + bytes(50)):
         head, _, body = raw(served.port, sent).partition(b"\r\n\r\n")
@@ -220,29 +207,6 @@ def test_slow_clients_are_let_go_and_strangers_make_room(plain: Path, monkeypatc
         known.act(observation=[0] * 4)
         for connection in waiting:
             connection.close()
-
-
-def bad_requests(port: int, count: int, seed: int) -> None:
-    """All kinds of nonsense, one after another; answers are not waited for by all of them."""
-    rng = np.random.default_rng(seed)
-    head = f"POST {ACTIONS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n"
-    kinds = [
-        (b"nonsense\r\n\r\n", True),
-        (rng.bytes(300), True),
-        (head.encode() + b"Content-Length: 50\r\n\r\n{", False),  # and gone
-        (head.encode()[:40], False),
-        (head.encode() + b"Content-Length: 99999999\r\n\r\n" + b"[" * 1000, True),
-        (head.encode() + b"Content-Length: 2000\r\n\r\n" + b"[" * 2000, True),
-        (head.encode() + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", True),
-        (head.encode() + b'Content-Length: 22\r\n\r\n{"observation": [NaN]}', True),
-        (head.replace(TOKEN, "wrong").encode() + b"Content-Length: 2\r\n\r\n{}", True),
-    ]
-    for number in range(count):
-        sent, reads = kinds[number % len(kinds)]
-        try:
-            raw(port, sent, reads)
-        except ConnectionError:  # it was told, and closed before everything was sent
-            continue
 
 
 def test_bad_requests_lose_none_of_the_good_ones(served: Any, plain: Path) -> None:

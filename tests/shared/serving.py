@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shoal.serving.app import application
 from shoal.serving.served_policy import PolicySource
@@ -73,3 +76,42 @@ def serving(
 
 def source(path: Path | str, name: str = "policy", **more: Any) -> PolicySource:
     return PolicySource(name, Path(path), **more)
+
+
+def raw(port: int, sent: bytes, reads: bool = True) -> bytes:
+    """What a server answers to bytes that need not be HTTP."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(sent)
+        if not reads:
+            return b""
+        connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+        return answer
+
+
+def bad_requests(port: int, count: int, seed: int, token: str = TOKEN) -> None:
+    """All kinds of nonsense, one after another; answers are not waited for by all of them."""
+    rng = np.random.default_rng(seed)
+    head = (
+        "POST /v1/policies/policy/actions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {token}\r\n"
+    )
+    kinds = [
+        (b"nonsense\r\n\r\n", True),
+        (rng.bytes(300), True),
+        (head.encode() + b"Content-Length: 50\r\n\r\n{", False),  # and gone
+        (head.encode()[:40], False),
+        (head.encode() + b"Content-Length: 99999999\r\n\r\n" + b"[" * 1000, True),
+        (head.encode() + b"Content-Length: 2000\r\n\r\n" + b"[" * 2000, True),
+        (head.encode() + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", True),
+        (head.encode() + b'Content-Length: 22\r\n\r\n{"observation": [NaN]}', True),
+        (head.replace(token, "wrong").encode() + b"Content-Length: 2\r\n\r\n{}", True),
+    ]
+    for number in range(count):
+        sent, reads = kinds[number % len(kinds)]
+        try:
+            raw(port, sent, reads)
+        except ConnectionError:  # it was told, and closed before everything was sent
+            continue

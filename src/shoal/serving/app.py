@@ -36,12 +36,12 @@ def application(service: Service, token: str, trusts_sockets: bool = False) -> A
     paths = _Paths(service)
     one = "/v1/policies/{name}"
     routes = [
+        Route(f"{one}/actions", paths.actions, methods=["POST"]),  # first, for it is asked for most
         Route(HEALTH, paths.health, methods=["GET"]),
         Route("/metrics", paths.metrics, methods=["GET"]),
         Route("/openapi.json", paths.openapi, methods=["GET"]),
         Route("/v1/policies", paths.policies, methods=["GET"]),
         Route(one, paths.policy, methods=["GET"]),
-        Route(f"{one}/actions", paths.actions, methods=["POST"]),
         Route(f"{one}/reload", paths.reload, methods=["POST"]),
         Route(f"{one}/sessions", paths.begin_session, methods=["POST"]),
         Route(f"{one}/sessions/{{session}}", paths.end_session, methods=["DELETE"]),
@@ -170,13 +170,14 @@ class _Paths:
 
     async def _body(self, request: Request) -> bytes:
         """The body, if it says that it is JSON and is not too long."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
+        headers = dict(request.scope["headers"])
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
             raise HTTPException(415, "send JSON with the header Content-Type: application/json (curl --json does)")
         most = self.service.limits.max_body_bytes
-        length = request.headers.get("content-length", "0")
+        length = headers.get(b"content-length", b"0")
         pieces: list[bytes] = []
-        size = int(length) if length.isdecimal() and len(length) < 20 else most + 1
+        size = int(length) if length.isdigit() and len(length) < 20 else most + 1
         if size <= most:
             size = 0
             async for piece in request.stream():

@@ -6,7 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from time import perf_counter
+from dataclasses import dataclass
+from time import perf_counter, thread_time
 
 from shoal.serving.served_policy import ChosenActions, Question
 
@@ -15,6 +16,18 @@ Told = Callable[[int, float], None]
 
 QUICK_S = 2e-3
 """A pass that takes less is made where requests are read; a longer one in a thread, and others are read meanwhile."""
+
+Waiting = tuple[Question, "asyncio.Future[ChosenActions]"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What came of one pass of the network."""
+
+    answers: list[ChosenActions]
+    failure: Exception | None
+    seconds: float
+    cpu_s: float
 
 
 class Batcher:
@@ -27,7 +40,7 @@ class Batcher:
     def __init__(self, ask: Ask, wait_s: float, max_rows: int, most_waiting: int, told: Told) -> None:
         self._ask, self._told = ask, told
         self._wait_s, self._max_rows, self._most_waiting = wait_s, max_rows, most_waiting
-        self._waiting: deque[tuple[Question, asyncio.Future[ChosenActions]]] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._num_rows = 0  # of those that wait
         self._is_due = False  # a pass is scheduled or runs
         self._timer: asyncio.Handle | None = None
@@ -67,42 +80,34 @@ class Batcher:
             self._is_due = False
             return
         if self._usual_s < QUICK_S:
-            started = perf_counter()
-            self._finish(taken, *self._answers(taken), perf_counter() - started)
+            self._finish(taken, self._asked(taken))
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="shoal-serve")
         asyncio.get_running_loop().create_task(self._in_thread(taken, self._thread))
 
-    async def _in_thread(
-        self, taken: list[tuple[Question, asyncio.Future[ChosenActions]]], thread: ThreadPoolExecutor
-    ) -> None:
-        started = perf_counter()
-        answers = await asyncio.get_running_loop().run_in_executor(thread, self._answers, taken)
-        self._finish(taken, *answers, perf_counter() - started)
+    async def _in_thread(self, taken: list[Waiting], thread: ThreadPoolExecutor) -> None:
+        self._finish(taken, await asyncio.get_running_loop().run_in_executor(thread, self._asked, taken))
 
-    def _answers(
-        self, taken: list[tuple[Question, asyncio.Future[ChosenActions]]]
-    ) -> tuple[list[ChosenActions], Exception | None]:
+    def _asked(self, taken: list[Waiting]) -> Pass:
+        started, began = perf_counter(), thread_time()
+        answers: list[ChosenActions] = []
+        failure = None
         try:
-            return self._ask([question for question, _ in taken]), None
+            answers = self._ask([question for question, _ in taken])
         except Exception as error:  # whoever waits must hear of it
-            return [], error
+            failure = error
+        # By processor time, since a busy machine does not make the work longer.
+        return Pass(answers, failure, perf_counter() - started, thread_time() - began)
 
-    def _finish(
-        self,
-        taken: list[tuple[Question, asyncio.Future[ChosenActions]]],
-        answers: list[ChosenActions],
-        error: Exception | None,
-        seconds: float,
-    ) -> None:
+    def _finish(self, taken: list[Waiting], made: Pass) -> None:
         """Hand the answers out, and go on with who has come meanwhile."""
-        self._usual_s += 0.2 * (seconds - self._usual_s)
-        self._told(sum(question.num_rows for question, _ in taken), seconds)
+        self._usual_s += 0.2 * (made.cpu_s - self._usual_s)
+        self._told(sum(question.num_rows for question, _ in taken), made.seconds)
         for at, (_, future) in enumerate(taken):
             if future.done():  # the client has gone
                 continue
-            found = error if error is not None else answers[at]
+            found = made.answers[at] if made.failure is None else made.failure
             if isinstance(found, Exception):
                 future.set_exception(found)
             else:
@@ -112,9 +117,9 @@ class Batcher:
         else:
             self._is_due = False
 
-    def _taken(self) -> list[tuple[Question, asyncio.Future[ChosenActions]]]:
+    def _taken(self) -> list[Waiting]:
         """The oldest of those that wait, as many as one pass takes, and at least one."""
-        taken: list[tuple[Question, asyncio.Future[ChosenActions]]] = []
+        taken: list[Waiting] = []
         rows = 0
         while self._waiting:
             question, future = self._waiting[0]
