@@ -224,6 +224,20 @@ def test_bad_requests_lose_none_of_the_good_ones(served: Any, plain: Path) -> No
     assert served.metrics.requests.values.get((("status", "500"),), 0) == before == 0
 
 
+def test_a_failure_of_the_server_is_told_and_logged(
+    plain: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving([source(plain)]) as service:
+        client = Client(service.port)
+        with monkeypatch.context() as broken:
+            broken.setattr("shoal.serving.served_policy.action_json", lambda action: 1 / 0)
+            status, answer = client.ask("POST", ACTIONS, {"observation": [0] * 4})
+        assert (status, answer) == (500, {"error": "the server failed; its log says why"})
+        client.act(observation=[0] * 4)
+    assert "ZeroDivisionError" in caplog.text
+    assert TOKEN not in caplog.text
+
+
 def test_a_newer_checkpoint_takes_over_and_no_request_is_lost(tmp_path: Path) -> None:
     with shoal.PPO(env="CartPole-v1", config={**SMALL, "model": MLP}) as trainer:
         trainer.save(tmp_path / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -102,6 +103,7 @@ def serve(
     that it prints. Ctrl-C or SIGTERM ends it when every request that it has accepted is answered.
     """
     _check_extra(ray_serve)
+    _log_to_stderr()
     if replicas is not None and not ray_serve:
         raise ConfigError("--replicas: is of --ray-serve; leave it out, or add --ray-serve")
     if ray_serve and socket_path is not None:
@@ -118,6 +120,16 @@ def serve(
         _serve_by_ray(sources, limits, follow, host or HOST, PORT if port is None else port, token_file, replicas or 1)
     else:
         _serve_here(sources, limits, follow, host, port, socket_path, token_file)
+
+
+def _log_to_stderr() -> None:
+    """Show what the server tells: newer checkpoints, and failures."""
+    logger = logging.getLogger("shoal.serve")
+    logger.setLevel(logging.INFO)
+    if not logger.handlers:
+        shown = logging.StreamHandler()
+        shown.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logger.addHandler(shown)
 
 
 def _check_extra(ray_serve: bool) -> None:
@@ -143,7 +155,6 @@ def _sources(
 ) -> list[PolicySource]:
     """The policies that a person means, by their names."""
     from shoal.cli.run_names import found_run
-    from shoal.runs.loaded_policy import find_checkpoint
     from shoal.serving.served_policy import PolicySource
 
     named: dict[str, str] = {}
@@ -159,8 +170,6 @@ def _sources(
         source = PolicySource(name, place, best, trust, chosen.get(name))
         if follow and not source.is_run:
             raise ConfigError(f"--follow: {path} is one checkpoint, which stays as it is; give the folder of its run")
-        if not source.is_run or best:
-            find_checkpoint(place, best)
         sources.append(source)
     return sources
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 from shoal.machine.cores import cores
 from shoal.machine.signals import exit_code
 from shoal.parallel.ray_session import open_session
 from shoal.serving.served_policy import PolicySource
-from shoal.serving.server import SIGNALS
+from shoal.serving.server import listening_to_signals
 from shoal.serving.service import ServingLimits
 
 APP = "shoal"
@@ -30,31 +28,22 @@ def serve_on_ray(
 ) -> int:
     """Deploy, and stay until a signal; then it is taken down, and the exit code that follows is returned."""
     ended = threading.Event()
-    heard: list[int] = []
-
-    def hear(number: int, _frame: FrameType | None) -> None:
-        heard.append(number)
-        ended.set()
-
-    session = open_session(max(cores(), replicas + 1))
-    try:
-        before = {number: signal.signal(number, hear) for number in SIGNALS}
-        from ray import serve as untyped
-
-        serve: Any = untyped
+    with listening_to_signals(ended.set) as heard:
+        session = open_session(max(cores(), replicas + 1))
         try:
-            serve.start(http_options={"host": host, "port": port})
-            serve.run(_deployment(sources, limits, follow, token, replicas), name=APP, route_prefix="/")
-            when_up(f"http://{host}:{port}")
-            while not ended.wait(0.5):
-                pass
+            from ray import serve as untyped
+
+            serve: Any = untyped
+            try:
+                serve.start(http_options={"host": host, "port": port})
+                serve.run(_deployment(sources, limits, follow, token, replicas), name=APP, route_prefix="/")
+                when_up(f"http://{host}:{port}")
+                ended.wait()
+            finally:
+                serve.shutdown()
         finally:
-            serve.shutdown()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-    finally:
-        session.stop()
-    return exit_code(heard[0])
+            session.stop()
+    return exit_code(heard[0]) if heard else 1
 
 
 def _deployment(sources: Sequence[PolicySource], limits: ServingLimits, follow: bool, token: str, replicas: int) -> Any:

@@ -8,16 +8,17 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from shoal.errors import ConfigError
-from shoal.machine.signals import exit_code
+from shoal.machine.signals import ECHO_S, exit_code
 from shoal.serving.connections import connection_type
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -73,21 +74,38 @@ def serve_until_signalled(app: ASGIApp, sockets: Sequence[socket.socket]) -> int
     The first signal stops accepting, and lets what was accepted be answered; a second ends it at once.
     """
     server = server_of(app)
-    heard: list[int] = []
 
-    def hear(number: int, _frame: FrameType | None) -> None:
-        if heard:
-            os._exit(exit_code(number))
-        heard.append(number)
+    def end() -> None:
         server.should_exit = True
 
-    before = {number: signal.signal(number, hear) for number in SIGNALS}
-    try:
+    with listening_to_signals(end) as heard:
         server.run(list(sockets))
+    return exit_code(heard[0]) if heard else 1
+
+
+@contextmanager
+def listening_to_signals(end: Callable[[], None]) -> Iterator[list[int]]:
+    """Call `end` at the first signal, which the list then holds; a second, unless it is an echo, ends the process."""
+    heard: list[int] = []
+    heard_at = 0.0
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        nonlocal heard_at
+        if heard and monotonic() - heard_at > ECHO_S:
+            os._exit(exit_code(number))
+        if not heard:
+            heard_at = monotonic()
+            heard.append(number)
+            end()
+
+    # Of a shell script's background job, or under nohup: it must not hear what is not for it.
+    for_us = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, hear) for number in for_us}
+    try:
+        yield heard
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return exit_code(heard[0]) if heard else 1
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:
