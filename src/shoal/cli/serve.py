@@ -103,7 +103,6 @@ def serve(
     that it prints. Ctrl-C or SIGTERM ends it when every request that it has accepted is answered.
     """
     _check_extra(ray_serve)
-    _log_to_stderr()
     if replicas is not None and not ray_serve:
         raise ConfigError("--replicas: is of --ray-serve; leave it out, or add --ray-serve")
     if ray_serve and socket_path is not None:
@@ -122,14 +121,16 @@ def serve(
         _serve_here(sources, limits, follow, host, port, socket_path, token_file)
 
 
-def _log_to_stderr() -> None:
-    """Show what the server tells: newer checkpoints, and failures."""
-    logger = logging.getLogger("shoal.serve")
-    logger.setLevel(logging.INFO)
-    if not logger.handlers:
-        shown = logging.StreamHandler()
-        shown.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        logger.addHandler(shown)
+class ServerLog(logging.Handler):
+    """Shows what the server tells, newer checkpoints and failures, on standard error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        click.echo(self.format(record), err=True)
 
 
 def _check_extra(ray_serve: bool) -> None:
@@ -228,6 +229,10 @@ def _serve_here(
         _tell(service, host or HOST, url, token, token_file, socket_path)
         # Where there is no port, there is nobody to show a token.
         app = application(service, token or os.urandom(32).hex(), trusts_sockets=True)
+        logger, shown = logging.getLogger("shoal.serve"), ServerLog()
+        logger.setLevel(logging.INFO)
+        logger.addHandler(shown)
+        stack.callback(logger.removeHandler, shown)
         code = serve_until_signalled(app, sockets)
     answered = sum(service.metrics.requests.values.values())
     click.echo(f"\nEnded after {answered:.0f} requests, all answered.")
