@@ -10,11 +10,10 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shoal.errors import ShoalError
@@ -48,30 +47,29 @@ def application(service: Service, token: str, trusts_sockets: bool = False) -> A
     ]
 
     @asynccontextmanager
-    async def living(_app: Starlette) -> AsyncIterator[None]:
+    async def living(_app: Any) -> AsyncIterator[None]:
         service.start()
         try:
             yield
         finally:
             await service.stop()
 
-    app = Starlette(routes=routes, lifespan=living, exception_handlers=dict(REFUSALS))
-    app.router.redirect_slashes = False
-    return TokenGuard(app, service, token, trusts_sockets)
+    router = Router(routes, redirect_slashes=False, lifespan=living)
+    return TokenGuard(router, service, token, trusts_sockets)
 
 
 class TokenGuard:
-    """Stands before the application: asks for the token, counts, and lets no exception out."""
+    """Stands before the paths: asks for the token, counts, and makes a sentence of every exception."""
 
-    def __init__(self, app: ASGIApp, service: Service, token: str, trusts_sockets: bool) -> None:
-        self.app, self.service = app, service
+    def __init__(self, router: ASGIApp, service: Service, token: str, trusts_sockets: bool) -> None:
+        self.router, self.service = router, service
         self._wanted = f"Bearer {token}".encode()
         self._trusts_sockets = trusts_sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self.router(scope, receive, send)
             return
         metrics = self.service.metrics
         started, status = perf_counter(), 0
@@ -84,18 +82,26 @@ class TokenGuard:
 
         metrics.in_flight.add(1)
         try:
-            if self._may_enter(scope):
-                await self.app(scope, receive, counting)
-            else:
-                sentence = "the token is missing or wrong; send it as Authorization: Bearer TOKEN"
-                headers = {"WWW-Authenticate": "Bearer"}
-                await error_response(401, sentence, headers)(scope, receive, counting)
-        except Exception:  # it was answered by `_failed`
+            await self._answer(scope, receive, counting)
+        except HTTPException as error:
+            await _refusal(error)(scope, receive, counting)
+        except ClientDisconnect:
+            status = 400  # it ended before it was complete, and nobody waits for an answer
+        except Exception:
             logger.exception("a request of %s failed", scope["path"])
+            if not status:
+                await error_response(500, "the server failed; its log says why")(scope, receive, counting)
         finally:
             metrics.in_flight.add(-1)
             metrics.requests.add(status=str(status))
             metrics.seconds.add(perf_counter() - started)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._may_enter(scope):
+            sentence = "the token is missing or wrong; send it as Authorization: Bearer TOKEN"
+            raise HTTPException(401, sentence, {"WWW-Authenticate": "Bearer"})
+        scope["app"] = self  # so that the router raises, and does not answer in its own words
+        await self.router(scope, receive, send)
 
     def _may_enter(self, scope: Scope) -> bool:
         server = scope.get("server")
@@ -213,20 +219,7 @@ def error_response(status: int, sentence: str, headers: dict[str, str] | None = 
     return _json_response({"error": sentence}, status, headers)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _refusal(error: HTTPException) -> Response:
     is_usual = error.detail in ("Not Found", "Method Not Allowed")
     sentence = USUAL[error.status_code] if is_usual else error.detail
     return error_response(error.status_code, sentence, dict(error.headers or {}))
-
-
-async def _gone(_request: Request, _error: Exception) -> Response:
-    return error_response(400, "the request ended before it was complete")  # which nobody reads
-
-
-async def _failed(_request: Request, _error: Exception) -> Response:
-    return error_response(500, "the server failed; its log says why")
-
-
-REFUSALS = {HTTPException: _refused, ClientDisconnect: _gone, Exception: _failed}
-"""What answers for each exception."""

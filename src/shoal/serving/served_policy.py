@@ -127,9 +127,16 @@ class ServedPolicy:
         """Observations from JSON as rows; a ValueError says which does not fit."""
         spec = self.policy.obs_spec
         rows = spec.allocate(len(observations))
-        for row, value in enumerate(observations):
-            where = name if name == "observation" else f"{name}[{row}]"
-            obs = self.form.parsed(value, where)
+        places = [name] if name == "observation" else [f"{name}[{row}]" for row in range(len(observations))]
+        found = [self.form.parsed(value, where) for value, where in zip(observations, places, strict=True)]
+        try:
+            spec.put_all(found, rows)
+            is_fine = spec.problem(rows) is None
+        except Exception:  # which `put` tells in words
+            is_fine = False
+        if is_fine:
+            return rows
+        for row, (obs, where) in enumerate(zip(found, places, strict=True)):
             try:
                 spec.put(obs, rows, row)
             except ValueError as error:
