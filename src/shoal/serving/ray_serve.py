@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shoal.errors import ClusterError
 from shoal.machine.cores import cores
 from shoal.machine.signals import exit_code
 from shoal.parallel.ray_session import open_session
@@ -14,6 +16,8 @@ from shoal.serving.server import listening_to_signals
 from shoal.serving.service import ServingLimits
 
 APP = "shoal"
+PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
+"""Ray Serve ends its own proxy if that is not up within 5 s, which a busy machine does not manage."""
 
 
 def serve_on_ray(
@@ -28,6 +32,8 @@ def serve_on_ray(
 ) -> int:
     """Deploy, and stay until a signal; then it is taken down, and the exit code that follows is returned."""
     ended = threading.Event()
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)  # Ray's processes inherit it
     with listening_to_signals(ended.set) as heard:
         session = open_session(max(cores(), replicas + 1))
         try:
@@ -37,10 +43,12 @@ def serve_on_ray(
             try:
                 serve.start(http_options={"host": host, "port": port})
                 serve.run(_deployment(sources, limits, follow, token, replicas), name=APP, route_prefix="/")
-                when_up(f"http://{host}:{port}")
-                ended.wait()
-            finally:
-                serve.shutdown()
+            except Exception as error:  # of Ray, which has many
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                raise ClusterError(f"Ray Serve does not come up: {reason[0]}") from error
+            when_up(f"http://{host}:{port}")
+            ended.wait()
+            serve.shutdown()
         finally:
             session.stop()
     return exit_code(heard[0]) if heard else 1
