@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ def serve_on_ray(
             from ray import serve as untyped
 
             serve: Any = untyped
+            logging.getLogger("ray.serve").setLevel(logging.ERROR)  # we say ourselves what is up
             try:
                 serve.start(http_options={"host": host, "port": port})
                 serve.run(_deployment(sources, limits, follow, token, replicas), name=APP, route_prefix="/")
