@@ -260,6 +260,8 @@ class End(asyncio.Transport):
             self._close_if_sent()
 
     def abort(self) -> None:
+        if self._is_lost:
+            return
         self._is_closing = True
         self._unsent.clear()
         self._send(ConnectionResetError("connection reset by peer"))
