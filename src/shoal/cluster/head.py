@@ -301,6 +301,8 @@ class Head:
                 save_logs(base64.b64decode(message["archive"]), self._plan.job_folder / "logs" / host.name)
         elif kind == "stopped":
             member.has_stopped = True
+            if member is host.node_rank:  # without being told to, where it no longer hears us
+                self._lose(host, "lost", "its agent has ended")
 
     def _lose(self, host: HostState, state: str, reason: str) -> None:
         if host.state in GONE:  # a node that has ended or left is lost once, whatever becomes of its agent
