@@ -11,8 +11,8 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +41,18 @@ class Row:
     quick: int = 1
     source: str = ""  # the name of that JSON
     by: str = ""  # what makes it
-    peers: tuple[str, ...] = ()
+    peers: Mapping[str, Callable[[int, Path], str]] = field(default_factory=dict)  # the same of other libraries
 
 
 ROWS = (
     Row("saves", "kill -9 at a random moment of a save", "all resumable, 0 acknowledged checkpoints lost",
-        saves.killed_saves, 200, 6, peers=("sb3",)),
+        saves.killed_saves, 200, 6, peers={"sb3": saves.sb3_killed_saves}),
     Row("calls", "every system call of a save failed once (ENOSPC, EIO, EDQUOT, short write)",
         "the old checkpoint intact at all points", saves.failed_calls),
     Row("corruptions", "corruptions of a checkpoint (flip, truncate, swap, zero, garbage)",
-        "0 loaded silently, 0 tracebacks", saves.corruptions, 1000, 50, peers=("sb3",)),
+        "0 loaded silently, 0 tracebacks", saves.corruptions, 1000, 50, peers={"sb3": saves.sb3_flips}),
     Row("hostile", "hostile checkpoints and configurations with a canary, under every command that reads them",
-        "0 executed", saves.hostile, 50, 8, peers=("sb3",)),
+        "0 executed", saves.hostile, 50, 8, peers={"sb3": saves.sb3_hostile}),
     Row("resume", "resume against an uninterrupted run, all algorithms, 0, 1 and 2 workers", "byte-equal",
         runs.resumed, 3, 1),
     Row("signals", "SIGTERM, SIGINT, SIGHUP, SIGUSR1 at random moments, start-up included",
@@ -75,14 +75,20 @@ ROWS = (
 )  # fmt: skip
 
 
-def measure(row: Row, is_quick: bool, count: int | None) -> bool:
-    """Measure a row and keep it; whether it meets its bar."""
+def measure(row: Row, is_quick: bool, count: int | None, with_peers: bool) -> bool:
+    """Measure a row and keep it; whether it meets its bar. Peers that are not asked keep what they came to before."""
     assert row.measure is not None
     wanted = count or (row.quick if is_quick else row.count)
-    kept = Record(f"reliability-{row.name}", ["shoal", *row.peers], {"count": wanted, "quick": is_quick})
+    peers = row.peers if with_peers else {}
+    before = _kept(row, record.RESULTS)
+    told = dict(before["peers"]) if before is not None else {}
+    kept = Record(f"reliability-{row.name}", ["shoal", *peers], {"count": wanted, "quick": is_quick})
     with tempfile.TemporaryDirectory(prefix="shoal-reliability-") as folder:
         found = row.measure(wanted, Path(folder))
-    results = {"count": found.count, "figure": found.figure, "peers": found.peers, **found.more}
+    for who, ask in peers.items():
+        with tempfile.TemporaryDirectory(prefix="shoal-reliability-") as folder:
+            told[who] = ask(wanted, Path(folder))
+    results = {"count": found.count, "figure": found.figure, "peers": told, **found.more}
     kept.keep(results, found.bars)
     show_bars(found.bars)
     return all(bar.met for bar in found.bars)
@@ -95,6 +101,7 @@ def page(results: Path) -> str:
         "",
         "What was tried, how often, and what came of it. Written by `benchmarks/reliability.py` from the JSON files in",
         "`benchmarks/results`; each row is measured by one command, and a small form of it is a test of every change.",
+        "A commit with a + had changes that were not committed yet.",
         "",
         "| test | bar | count | measured | Stable-Baselines3 | RLlib | date | commit |",
         "|---|---|---|---|---|---|---|---|",
@@ -148,7 +155,7 @@ def _kept(row: Row, results: Path) -> dict[str, Any] | None:
         "peers": found.get("peers", {}),
         "met": is_met,
         "date": read["date"][:10],
-        "commit": read["commit"][:10],
+        "commit": read["commit"][:10] + ("+" if read["commit"].endswith("-dirty") else ""),
     }
 
 
@@ -159,6 +166,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}; all without a word")
     parser.add_argument("--quick", action="store_true", help="small counts; nothing is kept")
     parser.add_argument("--count", type=int, help="how often, in place of the part's own number")
+    parser.add_argument("--peers", action="store_true", help="the other libraries too; their environments take minutes")
     parser.add_argument("--page", action="store_true", help="write the page alone")
     given = parser.parse_args()
     if unknown := sorted(set(given.parts) - set(names)):
@@ -171,7 +179,7 @@ def main() -> None:
         for row in ROWS:
             if row.measure is not None and (row.name in given.parts or not given.parts):
                 console.rule(row.test)
-                met.append(measure(row, given.quick, given.count))
+                met.append(measure(row, given.quick, given.count, given.peers))
     if not given.quick:
         PAGE.write_text(page(record.RESULTS))
         console.print(f"written to {PAGE.name}")

@@ -11,12 +11,11 @@ from record import Bar
 
 @dataclass(frozen=True)
 class Found:
-    """A figure, how often it was tried, what it is held against, and what the peers come to."""
+    """A figure, how often it was tried, and what it is held against."""
 
     count: int
     figure: str
     bars: Sequence[Bar]
-    peers: dict[str, str] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
 
 
