@@ -149,7 +149,8 @@ TREE: dict[str, Any] = {
 }
 ODD: list[Any] = [
     None, True, False, -1, 0, 2**31 - 1, 2**63, 10**400, 1e308, -1e308, float("nan"), float("inf"), "auto", "", "\0",
-    "no", "1e-4", "12:30", "os:system", b"x", (), [], {}, [float("nan")], [[0, float("inf")]], {"a": 1}, {1: 2}, "x" * 10_000,
+    "no", "1e-4", "12:30", "os:system", b"x", (), [], {}, [float("nan")], [[0, float("inf")]],
+    {"a": 1}, {1: 2}, "x" * 10_000,
 ]  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def _is_sane(value: Any) -> bool:
     return True
 
 
-def configurations(count: int, folder: Path) -> Found:
+def configurations(count: int, _: Path) -> Found:
     """Trees with something wrong are refused in words, or mean something; so are command lines."""
     from click.testing import CliRunner
 
@@ -301,5 +302,3 @@ def killed_driver(count: int, folder: Path) -> Found:
 
 def _is_ours(name: str) -> bool:
     return "shoal" in name or "plasma" in name
-
-

@@ -1,4 +1,4 @@
-"""`shoal launch` under deterministic simulation: seeds of faults, four claims, and mutants that the claims must catch."""
+"""`shoal launch` under deterministic simulation: seeds of faults, four claims, and mutants that these must catch."""
 
 from __future__ import annotations
 

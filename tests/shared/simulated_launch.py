@@ -1,4 +1,4 @@
-"""`shoal launch` on virtual hosts, with the faults that a seed says: the real head and the real agents, and four claims.
+"""`shoal launch` on virtual hosts, with faults that a seed says: the real head, the real agents, and four claims.
 
 The command runs at most once; nothing survives the head; every loss is reported once; nobody accepts a wrong proof.
 Beside these: no exception goes unhandled, a launch ends in time, and a signal is not lost.
@@ -25,7 +25,7 @@ from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
-from virtual_hosts import PROCESS, End, Host, Listener, Pipe, Process, Stuck, VirtualLoop, host_name, this_process
+from virtual_hosts import End, Host, Listener, Pipe, Process, Stuck, VirtualLoop, host_name, this_process
 
 from shoal.cluster import agent, agent_entry, agent_processes, control_connection, head, launching, ray_node
 from shoal.cluster import user_command as user_command_module
@@ -65,8 +65,8 @@ class Plan:
 
 
 KINDS = (
-    "kill agent", "lose power", "cut", "cut one way", "reset", "pause agent", "pause host", "kill head", "head loses power",
-    "pause head", "ray ends", "ray cannot start", "ray port taken", "ray hangs", "kill keeper", "signal head",
+    "kill agent", "lose power", "cut", "cut one way", "reset", "pause agent", "pause host", "kill head",
+    "head loses power", "pause head", "ray ends", "ray cannot start", "ray port taken", "ray hangs", "kill keeper", "signal head",
     "signal head twice", "signal agent", "signal all agents", "tamper", "intruder", "false head", "relay", "join",
     "join and leave", "ssh refused", "kill ssh", "slow", "big log", "stale notice", "late rank",
 )  # fmt: skip
@@ -137,9 +137,11 @@ class World:
         self.refused: set[str] = set()
         self.big_logs: set[str] = set()
         self.has_relay = any(kind == "relay" for _, kind, _, _ in self.plan.faults)
-        self.untouched = set() if self._touches_all() else set(self.plan.hosts) - {
-            host for _, kind, host, _ in self.plan.faults if kind not in HARMLESS
-        }
+        self.untouched = (
+            set()
+            if self._touches_all()
+            else set(self.plan.hosts) - {host for _, kind, host, _ in self.plan.faults if kind not in HARMLESS}
+        )
         self._lags: dict[Notice, float] = {}
         self.network.on_connection = self._listen_in
 
@@ -592,9 +594,7 @@ class World:
             return
         process = Process(self.loop, host, "agent")
         notice = published(self.job)
-        work = agent_entry.run_agent(
-            lambda: notice, ENVIRON, self.plan.timeout_s, None, self.job, is_joining=True
-        )
+        work = agent_entry.run_agent(lambda: notice, ENVIRON, self.plan.timeout_s, None, self.job, is_joining=True)
         process.run(self._exit_code(work))
         if leaves:
             self.loop.call_later(min(seconds, 40.0), process.signal, signal.SIGTERM)
@@ -627,7 +627,12 @@ class World:
             raise Violation(f"the launch ended with {code}")
         for command in self.seen.commands:
             early = [number for at, number in self.seen.head_signals if at < command.started_at]
-            if self.head.handlers and early and not self.seen.command_signals and command.ended_at > command.started_at + 1:
+            if (
+                self.head.handlers
+                and early
+                and not self.seen.command_signals
+                and command.ended_at > command.started_at + 1
+            ):
                 raise Violation(f"signal {early[0]} came before the command, which ran and was not told")
 
     def _check_losses(self) -> None:
@@ -928,9 +933,7 @@ def run_seed(seed: int, kinds: Sequence[str] = KINDS) -> World:
     return world
 
 
-def run_seeds(
-    seeds: range, told: Callable[[str], None] = lambda _: None, kinds: Sequence[str] = KINDS
-) -> list[str]:
+def run_seeds(seeds: range, told: Callable[[str], None] = lambda _: None, kinds: Sequence[str] = KINDS) -> list[str]:
     """Run many; what was refuted, a line for each seed."""
     refuted = []
     with virtual_system():
