@@ -48,14 +48,14 @@ TARGETS = {
     ),
     "atomic_files": Target(
         "runs/atomic_files.py",
-        ("tests/unit/runs/test_atomic_files.py", "tests/unit/runs/test_links.py", "tests/faults/test_checkpoints.py"),
+        ("tests/unit/runs/test_atomic_files.py", "tests/unit/runs/test_links.py"),
     ),
     "appended_file": Target(
         "runs/appended_file.py", ("tests/unit/runs/test_appended_file.py", "tests/unit/runs/test_chain.py")
     ),
     "control_connection": Target(
         "cluster/control_connection.py",
-        ("tests/unit/cluster/test_control_connection.py", "tests/faults/test_launch_seeds.py"),
+        ("tests/unit/cluster/test_control_connection.py", "tests/unit/cluster/test_agents.py"),
     ),
     "proofs": Target("machine/proofs.py", ("tests/unit/machine/test_proofs.py",)),
 }

@@ -66,9 +66,9 @@ class Plan:
 
 KINDS = (
     "kill agent", "lose power", "cut", "cut one way", "reset", "pause agent", "pause host", "kill head",
-    "head loses power", "pause head", "ray ends", "ray cannot start", "ray port taken", "ray hangs", "kill keeper", "signal head",
-    "signal head twice", "signal agent", "signal all agents", "tamper", "intruder", "false head", "relay", "join",
-    "join and leave", "ssh refused", "kill ssh", "slow", "big log", "stale notice", "late rank",
+    "head loses power", "pause head", "ray ends", "ray cannot start", "ray port taken", "ray hangs", "kill keeper",
+    "signal head", "signal head twice", "signal agent", "signal all agents", "tamper", "intruder", "false head",
+    "relay", "join", "join and leave", "ssh refused", "kill ssh", "slow", "big log", "stale notice", "late rank",
 )  # fmt: skip
 TOUCHES_ALL = ("kill head", "head loses power", "pause head", "signal all agents")
 HARMLESS = ("intruder", "false head", "relay", "slow", "big log", "stale notice", "signal head", "signal head twice")
