@@ -50,6 +50,8 @@ def board(results_dir: str | None, port: int | None, host: str) -> None:
     found = server.board.look()
     running = sum(run.state == "running" for run in found.runs.values())
     counts = [counted(len(found.runs), "run"), f"{running} running", counted(len(found.sweeps), "sweep")]
+    if found.damaged:
+        counts.append(f"{counted(len(found.damaged), 'damaged run')} that cannot be listed")
     click.echo(f"{', '.join(counts)} in {short_path(folder)}. Ctrl-C ends the board.")
     server.serve_until_interrupted()
     click.echo("\nThe board has ended; the runs go on.")

@@ -76,6 +76,8 @@ class ChainRecord:
     machines: tuple[tuple[int, dict[str, Any]], ...] = ()
     begins_after: int = 0
     problems: tuple[str, ...] = ()
+    is_cut_off: bool = False
+    """Whether its last line is not whole: the writer was killed in it, or is just writing it."""
 
 
 class Chain:
@@ -196,6 +198,7 @@ def _parsed(lines: list[bytes]) -> ChainRecord:
     machines: list[tuple[int, dict[str, Any]]] = []
     problems: list[str] = []
     begins_after, at, before = 0, 0, _START
+    is_cut_off = bool(lines) and not lines[-1].endswith(b"\n")
     for number, line in enumerate(lines, start=1):
         problem: str | None = None
         try:
@@ -224,7 +227,7 @@ def _parsed(lines: list[bytes]) -> ChainRecord:
             problems.append(f"line {number}: {problem}")
         if len(problems) > MOST_PROBLEMS:
             break
-    return ChainRecord(head, links, tuple(machines), begins_after, tuple(problems))
+    return ChainRecord(head, links, tuple(machines), begins_after, tuple(problems), is_cut_off)
 
 
 def _head_problem(entry: dict[str, Any]) -> str | None:

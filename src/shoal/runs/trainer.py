@@ -632,7 +632,10 @@ def _kernel_of(policy: Policy) -> str | None:
     """The digest of the compiled kernel that a policy's network computes with, which is told; None is NumPy's."""
     if policy.kernel_use is None:
         return None
-    progress.info("%s", policy.kernel_use)
+    if policy.kernel_use.has_failed:
+        log.warning("%s", policy.kernel_use)  # progress is not shown with --quiet
+    else:
+        progress.info("%s", policy.kernel_use)
     return policy.kernel_use.digest
 
 
