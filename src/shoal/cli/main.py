@@ -154,10 +154,12 @@ class LazyGroup(click.Group):
         except ShoalError as error:
             if os.environ.get("SHOAL_DEBUG") == "1":
                 raise
+            from shoal.machine.redaction import redacted
+
             problems = error.problems if isinstance(error, ConfigError) else [str(error)]
             with suppress(OSError):  # who cannot be told has the exit code
                 for problem in problems:
-                    click.echo(f"Error: {problem}", err=True)
+                    click.echo(f"Error: {redacted(problem)}", err=True)
             ctx.exit(error.exit_code)
         except click.ClickException as error:
             with suppress(OSError):

@@ -98,7 +98,7 @@ class RayWorkers:
         self.steps_sampled = 0
         try:
             self._slots = [self._new_slot(index) for index in range(1, config.worker_count + 1)]
-            answers = [self._answer(slot.starting) for slot in self._slots]
+            answers = [self._started(position) for position in range(len(self._slots))]
             for slot, (location, _, _) in zip(self._slots, answers, strict=True):
                 slot.location, slot.starting = location, None
             first, self.observation_space, self.action_space = answers[0]
@@ -238,6 +238,19 @@ class RayWorkers:
     def _new_slot(self, index: int) -> WorkerSlot:
         actor = self._actor(index, 0)
         return WorkerSlot(index, actor, actor.start.remote(None))
+
+    def _started(self, position: int) -> Any:
+        """What a new worker tells of itself; one whose first word is lost on the way is started once more."""
+        slot = self._slots[position]
+        try:
+            return self._answer(slot.starting)
+        except WorkerError as lost:
+            if not isinstance(lost.__cause__, self._ray.exceptions.ActorUnavailableError):
+                raise
+            log.warning("%s; it is started again", lost)
+        self._ray.kill(slot.actor)
+        self._slots[position] = self._new_slot(slot.index)
+        return self._answer(self._slots[position].starting)
 
     def _actor(self, index: int, generation: int) -> Any:
         remote = self._ray.remote(num_cpus=cpus_per_worker(self._config), max_restarts=0)(RemoteWorker)

@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.data.batch import Incident
 from shoal.errors import ConfigError
+from shoal.machine.redaction import redacted
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.bounded_files import open_regular
 
@@ -56,8 +57,8 @@ def as_json(incident: Incident) -> dict[str, Any]:
         value = getattr(incident, field.name)
         if isinstance(value, np.ndarray):
             value = value.tolist()
-        if field.name in ("traceback", "output"):
-            value = value[-MOST_BYTES:]
+        if field.name in ("traceback", "output", "cause"):
+            value = redacted(value)[-MOST_BYTES:]
         found[field.name] = value
     plain: dict[str, Any] = json.loads(json.dumps(found, default=_plain))
     return plain

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 
+from shoal.machine.redaction import redacted
 from shoal.runs.atomic_files import open_own
 
 BURST = 20
@@ -44,6 +45,14 @@ class RateLimit(logging.Filter):
         return count < self._burst
 
 
+class Redacting(logging.Formatter):
+    """Writes no secret of the environment, whoever has said it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or the lines of a traceback."""
+        return redacted(super().format(record))
+
+
 class LogFile(logging.FileHandler):
     """A log that is opened when there is something to write, never through a link, and that may be lost."""
 
@@ -66,12 +75,13 @@ def log_to(path: Path, level: str) -> Iterator[None]:
     with suppress(OSError):  # of a full disk; it may have room later, for `handler` opens the file again
         os.close(open_own(path, os.O_WRONLY))
     handler = LogFile(path, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(RateLimit())
     handlers: list[logging.Handler] = [handler]
     if not log.hasHandlers():
         console = logging.StreamHandler(sys.stderr)
         console.setLevel(level)
+        console.setFormatter(Redacting())
         console.addFilter(RateLimit())
         handlers.append(console)
     before = log.level
