@@ -1,7 +1,7 @@
 """What every algorithm of shoal's own keeps: exact resume, the spaces that it takes, masks, failures.
 
 One small setting for each row of `BUILT_IN`; an algorithm that is added without one fails here. That workers change
-nothing is in `test_workers.py` and `test_layouts.py` for PPO, TRPO and searches, and beside what else is promised in
+nothing is in `test_workers.py` and `test_layouts.py` for PPO, TRPO, ES and CMAES, and beside what else is promised in
 `tests/features` for DQN, SAC, BC and MARWIL. APPO's workers wait for nobody, so that time decides what it learns.
 """
 
