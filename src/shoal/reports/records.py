@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shoal.config.sweep import Sweep
     from shoal.envs.importing import UserCode
 
-TRIALS_FILE = "trials.json"
+TRIALS_FILE, TRIALS_LIMIT = "trials.json", 1 << 28
 BEGINNING_FILE = ".trial.json"
 DONE_FILE = ".done"
 FAILURE_FILE = ".failed"
@@ -139,8 +139,8 @@ def read_trials(folder: Path) -> list[TrialRecord]:
     if not path.exists():
         return []
     try:
-        return [_record(tree) for tree in json.loads(path.read_bytes())]
-    except (OSError, ValueError, TypeError) as error:
+        return [_record(tree) for tree in bounded_json(bounded_bytes(path, TRIALS_LIMIT), TRIALS_FILE)]
+    except (CheckpointError, OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}.") from None
 
 

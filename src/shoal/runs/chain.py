@@ -115,9 +115,10 @@ class Chain:
 
     def sync(self) -> None:
         """Return when every link is on the disk: a checkpoint must not be older than its receipt."""
-        with self._lock, suppress(OSError):  # whose failure the checkpoint will meet too, and tell
-            self._file.append(b"")
-            self._file.sync()
+        with suppress(OSError):  # whose failure the checkpoint will meet too, and tell
+            with self._lock:
+                self._file.append(b"")
+            self._file.sync()  # which may take long, and training goes on
 
     def close(self) -> None:
         """Close the file."""

@@ -59,6 +59,11 @@ class LogFile(logging.FileHandler):
     def _open(self) -> TextIOWrapper:
         return open(open_own(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
 
+    def close(self) -> None:
+        """Close the file; what a full disk did not take is lost, and was told by the reporters."""
+        with suppress(OSError):
+            super().close()
+
     def handleError(self, record: logging.LogRecord) -> None:
         """Stay quiet: a full disk is told by the reporters, and logging's own traceback would be the flood."""
 
