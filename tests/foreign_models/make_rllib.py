@@ -1,0 +1,97 @@
+"""Makes the checkpoints of this folder that RLlib has written, each with what its policy does.
+
+    python -m venv /tmp/rllib && /tmp/rllib/bin/pip install -r tests/rllib/requirements.txt
+    /tmp/rllib/bin/python tests/foreign_models/make_rllib.py
+
+Each algorithm of the new API stack is trained for an iteration. Of its checkpoint the module and the metadata are kept:
+`shoal import` reads no other file. `NAME.npz` has 1000 observations and the actions of the module's own
+`forward_inference`, after RLlib's own `unsquash_action` for continuous ones.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import ray
+import torch
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.utils.spaces.space_utils import unsquash_action
+
+HERE = Path(__file__).parent
+COUNT = 1000
+KEPT = ("rllib_checkpoint.json", "metadata.json", "module_state.pkl", "class_and_ctor_args.pkl")
+WHERE = ("", "learner_group/learner/rl_module", "learner_group/learner/rl_module/default_policy")
+
+
+def observations(env_id: str) -> np.ndarray[Any, Any]:
+    """Observations of random episodes, and some from outside of them."""
+    env, rng = gym.make(env_id), np.random.default_rng(1)
+    env.action_space.seed(1)
+    obs, _ = env.reset(seed=1)
+    seen = []
+    for step in range(COUNT):
+        seen.append(obs + (rng.normal(size=obs.shape) * 2 if step % 10 == 9 else 0))
+        obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            obs, _ = env.reset()
+    return np.stack(seen).astype(np.float32)
+
+
+def actions(module: Any, seen: np.ndarray[Any, Any], env_id: str) -> np.ndarray[Any, Any]:
+    """What the module does without exploring, as the environment gets it."""
+    with torch.no_grad():
+        outputs = module.forward_inference({"obs": torch.from_numpy(seen)})
+    if "actions" in outputs:
+        chosen = outputs["actions"]
+    else:
+        kind = module.get_inference_action_dist_cls()
+        chosen = kind.from_logits(outputs["action_dist_inputs"]).to_deterministic().sample()
+    space = gym.make(env_id).action_space
+    return np.asarray(unsquash_action(chosen.numpy(), space) if isinstance(space, gym.spaces.Box) else chosen.numpy())
+
+
+def make(name: str, config: Any, env_id: str, weights: float = 1.0) -> None:
+    config = config.environment(env_id).env_runners(num_env_runners=0).debugging(seed=1)
+    algorithm = config.build_algo()
+    algorithm.train()
+    module = algorithm.learner_group._learner.module["default_policy"]
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(weights)  # heads begin next to nothing
+    seen = observations(env_id)
+    chosen = actions(module, seen, env_id)
+    assert len(np.unique(chosen)) > 1, "a policy that always does the same tells nothing"
+    target = HERE / name
+    shutil.rmtree(target, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        algorithm.save_to_path(folder)
+        for place in WHERE:
+            for file in KEPT:
+                if (Path(folder) / place / file).exists():
+                    (target / place).mkdir(parents=True, exist_ok=True)
+                    shutil.copy(Path(folder) / place / file, target / place / file)
+    np.savez_compressed(HERE / f"{name}.npz", obs=seen, actions=chosen)
+    algorithm.stop()
+
+
+if __name__ == "__main__":
+    ray.init(num_cpus=1, include_dashboard=False)
+    model = {"fcnet_hiddens": [16, 16], "fcnet_activation": "relu"}
+    ppo = {"train_batch_size": 200, "minibatch_size": 50, "num_epochs": 4}
+    make("rllib_ppo_cartpole", PPOConfig().training(**ppo).rl_module(model_config=model), "CartPole-v1", 2.0)
+    make(
+        "rllib_ppo_pendulum",
+        PPOConfig().training(**ppo).rl_module(model_config={"fcnet_hiddens": [16, 16], "vf_share_layers": True}),
+        "Pendulum-v1",
+        2.0,
+    )
+    dqn = {"num_steps_sampled_before_learning_starts": 50, "train_batch_size": 32}
+    make("rllib_dqn_cartpole", DQNConfig().training(**dqn).rl_module(model_config=model), "CartPole-v1")
+    make("rllib_sac_pendulum", SACConfig().training(**dqn).rl_module(model_config=model), "Pendulum-v1")
