@@ -1,7 +1,7 @@
 """Makes the checkpoints of this folder that RLlib has written, each with what its policy does.
 
     python -m venv /tmp/rllib && /tmp/rllib/bin/pip install -r tests/rllib/requirements.txt
-    /tmp/rllib/bin/python tests/foreign_models/make_rllib.py
+    /tmp/rllib/bin/python tests/foreign_models/make_rllib.py [NAME ...]
 
 Each algorithm of the new API stack is trained for an iteration. Of its checkpoint the module and the metadata are kept:
 `shoal import` reads no other file. `NAME.npz` has 1000 observations and the actions of the module's own
@@ -11,6 +11,7 @@ Each algorithm of the new API stack is trained for an iteration. Of its checkpoi
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,18 @@ def actions(module: Any, seen: np.ndarray[Any, Any], env_id: str) -> np.ndarray[
     return np.asarray(unsquash_action(chosen.numpy(), space) if isinstance(space, gym.spaces.Box) else chosen.numpy())
 
 
-def make(name: str, config: Any, env_id: str, weights: float = 1.0) -> None:
+def make(name: str, config: Any, env_id: str, weights: float = 1.0, noise: float = 0.0) -> None:
+    if sys.argv[1:] and name not in sys.argv[1:]:
+        return
     config = config.environment(env_id).env_runners(num_env_runners=0).debugging(seed=1)
+    config = config.reporting(min_sample_timesteps_per_iteration=100, min_time_s_per_iteration=0)
     algorithm = config.build_algo()
     algorithm.train()
     module = algorithm.learner_group._learner.module["default_policy"]
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(weights)  # heads begin next to nothing
+            parameter.add_(noise * torch.randn_like(parameter))  # and a moment's training changes little
     seen = observations(env_id)
     chosen = actions(module, seen, env_id)
     assert len(np.unique(chosen)) > 1, "a policy that always does the same tells nothing"
@@ -93,5 +98,5 @@ if __name__ == "__main__":
         2.0,
     )
     dqn = {"num_steps_sampled_before_learning_starts": 50, "train_batch_size": 32}
-    make("rllib_dqn_cartpole", DQNConfig().training(**dqn).rl_module(model_config=model), "CartPole-v1")
-    make("rllib_sac_pendulum", SACConfig().training(**dqn).rl_module(model_config=model), "Pendulum-v1")
+    make("rllib_dqn_cartpole", DQNConfig().training(**dqn).rl_module(model_config=model), "CartPole-v1", noise=0.3)
+    make("rllib_sac_pendulum", SACConfig().training(**dqn).rl_module(model_config=model), "Pendulum-v1", noise=0.1)

@@ -63,6 +63,7 @@ COMMANDS = {
     "config": _Lazy("shoal.cli.config", "config", "Show every configuration key, or check a file."),
     "envs": _Lazy("shoal.cli.envs", "envs", "List the environments that can be trained here."),
     "algorithms": _Lazy("shoal.cli.algorithms", "algorithms", "List the algorithms, and where each comes from."),
+    "plugins": _Lazy("shoal.cli.plugins", "plugins", "List what installed packages add to shoal."),
     "presets": _Lazy("shoal.cli.presets", "presets", "List tuned settings for known environments."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
     "help": _Lazy("shoal.cli.main", "help_command", "Show the help of a command."),

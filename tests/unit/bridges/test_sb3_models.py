@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def test_other_spaces_and_images(name: str, tmp_path: Path) -> None:
 
 def changed(tmp_path: Path, **files: bytes | None) -> Path:
     """The model of PPO with some of its files replaced or left out."""
-    path = tmp_path / "changed.zip"
+    path = tmp_path / f"changed{len(list(tmp_path.glob('changed*')))}.zip"
     with zipfile.ZipFile(MODELS / "sb3_ppo_cartpole.zip") as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
             content = files.get(name.replace(".pth", ""), old.read(name))
@@ -211,7 +212,7 @@ def test_files_that_are_not_what_they_say_are_refused(tmp_path: Path) -> None:
     ):
         code, output = typed("import", *words, "--results-dir", str(tmp_path / "runs"))
         assert code == 2, output
-        assert __import__("re").search(sentence, output), output
+        assert re.search(sentence, output), output
     assert not list(tmp_path.glob("runs/*/*"))
 
 
