@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
 __all__ = ["RayVecEnv"]
 
 
-class RayVecEnv(VecEnv):  # type: ignore[misc]
+class RayVecEnv(VecEnv):
     """Environments of `shoal.make_vec` as a VecEnv of Stable-Baselines3.
 
     `num_envs` are shared alike by `num_workers` actors of Ray, one each unless it says more; without workers they are

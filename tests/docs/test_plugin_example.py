@@ -70,7 +70,9 @@ def test_the_example_is_listed_and_trains(package: Path, tmp_path: Path) -> None
         tmp_path,
     )
     assert "#MOON --crew 2" in script
-    assert "there is no 'venus'; use moon, mars, earth" in run(shoal("train", "moon:venus"), [package], tmp_path, code=2)
+    assert "there is no 'venus'; use moon, mars, earth" in run(
+        shoal("train", "moon:venus"), [package], tmp_path, code=2
+    )
     assert "Type moon:NAME" in run(shoal("train", "moon:"), [package], tmp_path, code=2)
 
 

@@ -98,5 +98,6 @@ if __name__ == "__main__":
         2.0,
     )
     dqn = {"num_steps_sampled_before_learning_starts": 50, "train_batch_size": 32}
-    make("rllib_dqn_cartpole", DQNConfig().training(**dqn).rl_module(model_config=model), "CartPole-v1", noise=0.3)
-    make("rllib_sac_pendulum", SACConfig().training(**dqn).rl_module(model_config=model), "Pendulum-v1", noise=0.1)
+    make("rllib_dqn_cartpole", DQNConfig().training(**dqn).rl_module(model_config=model), "CartPole-v1", noise=1.0)
+    sac = {**model, "fusionnet_hiddens": [8]}
+    make("rllib_sac_pendulum", SACConfig().training(**dqn).rl_module(model_config=sac), "Pendulum-v1", noise=0.1)

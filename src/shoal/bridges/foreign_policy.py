@@ -274,4 +274,3 @@ def _set(network: Network, named: Mapping[str, NDArray[Any]], trainer: Trainer) 
     for name, value in named.items():
         views[name][...] = value
     network.sync()
-

@@ -40,6 +40,7 @@ class Inert:
     name = ""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
+        """Keep what it was called with."""
         made = object.__new__(cls)
         made.args, made.kwargs, made.state = args, kwargs, None
         return made
@@ -190,9 +191,7 @@ def read_pickle(
 
 def _look_through(data: bytes) -> None:
     """Refuse opcodes that nobody needs, and memory that nobody has."""
-    count = 0
-    for opcode, argument, _ in pickletools.genops(data):
-        count += 1
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
         if count > MOST_OPCODES:
             raise ValueError(f"it has more than {MOST_OPCODES:,} parts")
         if opcode.name in _REFUSED:

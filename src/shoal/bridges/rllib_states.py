@@ -165,39 +165,23 @@ def _dqn(module: Module) -> ForeignPolicy:
 
 
 def _sac(module: Module) -> ForeignPolicy:
-    """SAC: a policy whose spread is an output, and its critics."""
+    """SAC: a policy whose spread is an output."""
     encoder = module.stack("pi_encoder")
     *head, output = module.stack("pi")
     facts = module.spaces()
     if facts is not None and facts[1].kind != "Box":
         raise ConfigError(f"{module.folder}: its actions are a {facts[1].kind}, and only SAC with a Box is imported")
-    critics = [_critic(module, name) for name in ("qf", "qf_twin")]
-    targets = [_critic(module, f"target_{name}") for name in ("qf", "qf_twin")]
-    notes = []
-    config: dict[str, Any] = {"normalize_rewards": False}
-    if all((*critics, *targets)):
-        config["q_model_config"] = {"fcnet_hiddens": _widths(critics[0][:-1])}
-    else:
-        critics, targets = [], []
-        notes.append("the critics begin anew: there are not two of them with targets")
     return ForeignPolicy(
         library=module.library,
         algorithm="SAC",
         run="SAC",
-        config=config,
+        config={"normalize_rewards": False},
         hidden=[*encoder, *head],
         output=output,
         activation=module.activation(bool(head)),
-        critics=critics,
-        targets=targets,
         spaces=facts,
-        notes=notes,
+        notes=["the critics begin anew: RLlib's see observation and action through encoders of their own"],
     )
-
-
-def _critic(module: Module, name: str) -> list[Dense]:
-    """The layers of a critic: its encoder, which sees the action too, and its head."""
-    return [*module.stack(f"{name}_encoder"), *module.stack(name)]
 
 
 def _widths(layers: Sequence[Dense]) -> list[int]:
@@ -210,7 +194,9 @@ def _root(path: Path) -> tuple[Path, str]:
         if (root / MODULES).is_dir():
             return root, _version(root)
     if (path / "policies").is_dir() or (path / "algorithm_state.pkl").exists():
-        raise ConfigError(f"{path}: is of RLlib's old API stack, which cannot be imported; only the new one's modules can")
+        raise ConfigError(
+            f"{path}: is of RLlib's old API stack, which cannot be imported; only the new one's modules can"
+        )
     raise ConfigError(f"{path}: is no checkpoint of RLlib: it has no {MODULES}")
 
 

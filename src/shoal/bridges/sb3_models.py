@@ -212,9 +212,7 @@ def _sac(model: Model, scale: ObsScale | None, deviation: float | None) -> Forei
     if convolutions and layers and activation != "relu":
         raise _activations(model)
     mean, log_std = _layer(tensors, "actor.mu"), _layer(tensors, "actor.log_std")
-    output = Dense(
-        np.concatenate([mean.weight, log_std.weight], axis=1), np.concatenate([mean.bias, log_std.bias])
-    )
+    output = Dense(np.concatenate([mean.weight, log_std.weight], axis=1), np.concatenate([mean.bias, log_std.bias]))
     notes: list[str] = []
     critics: list[list[Dense]] = []
     targets: list[list[Dense]] = []
@@ -258,7 +256,9 @@ def _image(model: Model, place: str) -> tuple[list[Dense], list[Dense]]:
     inside = [name for name in tensors if name.startswith(f"{place}.")]
     if not inside:
         return [], []
-    nature = {f"{place}.{name}.{kind}" for name in ("cnn.0", "cnn.2", "cnn.4", "linear.0") for kind in ("weight", "bias")}
+    nature = {
+        f"{place}.{name}.{kind}" for name in ("cnn.0", "cnn.2", "cnn.4", "linear.0") for kind in ("weight", "bias")
+    }
     if set(inside) != nature:
         raise ConfigError(
             f"{model.path}: its features are made by {inside[0].removeprefix(place + '.')}, and only the Nature "
@@ -312,7 +312,9 @@ def _activation(model: Model, default: str) -> str:
         extractor = settings["features_extractor_class"]
         label = getattr(extractor, "name", "")
         if label not in ("NatureCNN", "FlattenExtractor"):
-            raise ConfigError(f"{model.path}: its features are made by {label or 'a class of its own'}, which is not run")
+            raise ConfigError(
+                f"{model.path}: its features are made by {label or 'a class of its own'}, which is not run"
+            )
     if name not in ACTIVATIONS:
         raise ConfigError(f"{model.path}: its layers have the activation {name[:60]}, which is none of shoal's")
     return ACTIVATIONS[name]
@@ -334,7 +336,7 @@ def _spaces(model: Model) -> tuple[SpaceFacts, SpaceFacts] | None:
 def space_facts(space: Inert) -> SpaceFacts:
     """What a pickled space of Gymnasium says of itself."""
     count, table = space.attribute("n"), space.attribute("nvec")
-    choices = None
+    choices: tuple[int, ...] | None = None
     if isinstance(count, int | np.integer):
         choices = (int(count),)
     elif isinstance(table, np.ndarray):

@@ -28,7 +28,7 @@ def test_the_policy_acts_as_the_original(name: str, tmp_path: Path) -> None:
     env, algorithm = CASES[name]
     policy = read_rllib(MODELS / name)
     assert (policy.library, policy.run) == ("RLlib 2.60.0", algorithm)
-    assert not policy.notes
+    assert len(policy.notes) == (name == "rllib_sac_pendulum")
     run, _ = import_policy(policy, env, {}, results_dir=str(tmp_path))
     kept = np.load(MODELS / f"{name}.npz")
     assert len(kept["obs"]) == 1000
@@ -37,15 +37,13 @@ def test_the_policy_acts_as_the_original(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(actions, kept["actions"], atol=1e-5)
 
 
-def test_values_and_critics_come_along(tmp_path: Path) -> None:
+def test_values_come_along(tmp_path: Path) -> None:
     ppo = read_rllib(MODELS / "rllib_ppo_cartpole")
     run, _ = import_policy(ppo, "CartPole-v1", {}, results_dir=str(tmp_path))
     weights = shoal.Policy.load(run).get_weights()
     assert ppo.value_output is not None
     np.testing.assert_array_equal(weights["value.hidden1.weight"], ppo.value_hidden[1].weight)
     np.testing.assert_array_equal(weights["value.weight"], ppo.value_output.weight)
-    sac = read_rllib(MODELS / "rllib_sac_pendulum")
-    assert [len(critic) for critic in (*sac.critics, *sac.targets)] == [len(sac.critics[0])] * 4
     assert read_rllib(MODELS / "rllib_dqn_cartpole").config["dueling"] is True
 
 

@@ -136,9 +136,7 @@ def test_other_spaces_and_images(name: str, tmp_path: Path) -> None:
             each.mul_(100)  # which begin next to nothing
     model.save(tmp_path / "model.zip")
     policy = read_sb3(tmp_path / "model.zip")
-    run, _ = import_policy(
-        policy, Spoken, {}, [("config.env_config", {"spaces": name})], results_dir=str(tmp_path)
-    )
+    run, _ = import_policy(policy, Spoken, {}, [("config.env_config", {"spaces": name})], results_dir=str(tmp_path))
     count = 100 if name == "image" else 1000
     seen = np.stack([spaces[0].sample() for _ in range(count)])
     theirs, _ = model.predict(np.moveaxis(seen, 3, 1) if name == "image" else seen, deterministic=True)
