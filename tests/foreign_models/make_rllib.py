@@ -5,7 +5,8 @@
 
 Each algorithm of the new API stack is trained for an iteration. Of its checkpoint the module and the metadata are kept:
 `shoal import` reads no other file. `NAME.npz` has 1000 observations and the actions of the module's own
-`forward_inference`, after RLlib's own `unsquash_action` for continuous ones.
+`forward_inference`, after RLlib's own `unsquash_action` for continuous ones. For SAC they are the middle of what it
+samples: without exploring, RLlib 2.60 leaves the tanh out, which no action that it has learned from was without.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ def actions(module: Any, seen: np.ndarray[Any, Any], env_id: str) -> np.ndarray[
     if "actions" in outputs:
         chosen = outputs["actions"]
     else:
-        kind = module.get_inference_action_dist_cls()
-        chosen = kind.from_logits(outputs["action_dist_inputs"]).to_deterministic().sample()
+        distribution = module.get_inference_action_dist_cls().from_logits(outputs["action_dist_inputs"])
+        chosen = distribution.to_deterministic().sample()
+        if hasattr(distribution, "_squash"):  # which RLlib forgets in `to_deterministic`, and not where it samples
+            chosen = distribution._squash(distribution.loc)
     space = gym.make(env_id).action_space
     return np.asarray(unsquash_action(chosen.numpy(), space) if isinstance(space, gym.spaces.Box) else chosen.numpy())
 

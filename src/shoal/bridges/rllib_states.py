@@ -180,7 +180,10 @@ def _sac(module: Module) -> ForeignPolicy:
         output=output,
         activation=module.activation(bool(head)),
         spaces=facts,
-        notes=["the critics begin anew: RLlib's see observation and action through encoders of their own"],
+        notes=[
+            "the critics begin anew: RLlib's see observation and action through encoders of their own",
+            "without exploring it takes the middle of what it samples, tanh(mean); RLlib itself leaves the tanh out there",
+        ],
     )
 
 

@@ -69,7 +69,7 @@ def make_vec(env: Any, num_envs: int = 1, num_workers: int = 0, **config: Any) -
     """`num_envs` environments as one `gymnasium.vector.VectorEnv`, supervised, here or in `num_workers` actors of Ray.
 
     `env` is all that a configuration may call an environment; `config` are those of its keys that are about
-    environments (`KEYS`), e.g. `env_step_timeout_s=30`. Atari games are not prepared unless `preprocessor_pref` says so.
+    environments (`KEYS`), e.g. `env_step_timeout_s=30`. Atari games are prepared only if `preprocessor_pref` says so.
     """
     return SupervisedVectorEnv(env, num_envs, num_workers, config)
 

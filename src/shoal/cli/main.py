@@ -58,9 +58,7 @@ COMMANDS = {
         "shoal.cli.doctor", "doctor", "Check for what would break a cluster, here or on every host of a job."
     ),
     "cluster": _Lazy("shoal.cli.cluster", "cluster", "Write the file that starts a cluster on AWS."),
-    "import": _Lazy(
-        "shoal.cli.import_policy", "import_command", "Make a run of a policy that another library trained."
-    ),
+    "import": _Lazy("shoal.cli.import_policy", "import_command", "Make a run of what another library has trained."),
     "migrate": _Lazy("shoal.cli.migrate", "migrate", "Rewrite an experiment file of RLlib or Stable-Baselines3."),
     "config": _Lazy("shoal.cli.config", "config", "Show every configuration key, or check a file."),
     "envs": _Lazy("shoal.cli.envs", "envs", "List the environments that can be trained here."),

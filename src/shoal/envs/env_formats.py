@@ -1,7 +1,7 @@
 """Environment formats that installed packages add: `FORMAT:NAME`, as `pettingzoo:classic/tictactoe_v3` is one of ours.
 
 A package has an entry point of the group `shoal.env_formats`, whose name is the format and whose value is a function
-`make(name, config)`: it gets the text after the colon and the environment's `EnvContext`, and returns a new environment.
+`make(name, config)`: it gets the text after the colon and the environment's `EnvContext`, and returns an environment.
 It is imported when somebody names such an environment, and not before.
 """
 

@@ -28,7 +28,7 @@ def test_the_policy_acts_as_the_original(name: str, tmp_path: Path) -> None:
     env, algorithm = CASES[name]
     policy = read_rllib(MODELS / name)
     assert (policy.library, policy.run) == ("RLlib 2.60.0", algorithm)
-    assert len(policy.notes) == (name == "rllib_sac_pendulum")
+    assert len(policy.notes) == 2 * (name == "rllib_sac_pendulum")
     run, _ = import_policy(policy, env, {}, results_dir=str(tmp_path))
     kept = np.load(MODELS / f"{name}.npz")
     assert len(kept["obs"]) == 1000

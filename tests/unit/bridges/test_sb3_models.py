@@ -269,5 +269,5 @@ def test_arrays_come_back_in_every_protocol(protocol: int) -> None:
     found = read_pickle(pickle.dumps(arrays, protocol), "it")
     for name, array in arrays.items():
         np.testing.assert_array_equal(found[name], array)
-    with pytest.raises(shoal.ConfigError, match="not of numbers|something else"):
+    with pytest.raises(shoal.ConfigError, match=r"not of numbers|something else"):
         read_pickle(pickle.dumps(np.array([{}], dtype=object), protocol), "it")
