@@ -182,7 +182,7 @@ def _sac(module: Module) -> ForeignPolicy:
         spaces=facts,
         notes=[
             "the critics begin anew: RLlib's see observation and action through encoders of their own",
-            "without exploring it takes the middle of what it samples, tanh(mean); RLlib itself leaves the tanh out there",
+            "without exploring it takes the middle of what it samples, tanh(mean); there RLlib leaves the tanh out",
         ],
     )
 
