@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bridges.foreign_policy import NATURE, Dense, ForeignPolicy, ObsScale, SpaceFacts
+from shoal.bridges.foreign_policy import NATURE, DenseLayer, ForeignPolicy, ObsScale, SpaceFacts
 from shoal.bridges.inert_pickle import MOST_BYTES, Inert, read_pickle
 from shoal.bridges.torch_files import member, opened, read_tensors
 from shoal.errors import ConfigError
@@ -34,7 +34,7 @@ CLIP = 10.0
 Tensors = Mapping[str, NDArray[Any]]
 
 
-class Model:
+class SavedModel:
     """What a saved model holds: its settings as JSON, with pickles that are looked at and not run, and its tensors."""
 
     def __init__(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class Model:
 
 def read_sb3(path: Path, statistics: Path | None = None) -> ForeignPolicy:
     """The policy of a saved model; `statistics` is a file of VecNormalize.save, if it was trained with one."""
-    model = Model(path)
+    model = SavedModel(path)
     names = set(model.tensors)
     if any("lstm" in name for name in names):
         raise ConfigError(f"{path}: the policy has an LSTM, which cannot be imported; train it here with use_lstm")
@@ -128,7 +128,7 @@ def read_vec_normalize(path: Path) -> tuple[ObsScale | None, float | None]:
     return ObsScale(count, mean.astype(np.float64).ravel(), std), deviation
 
 
-def _actor_critic(model: Model, scale: ObsScale | None, deviation: float | None) -> ForeignPolicy:
+def _actor_critic(model: SavedModel, scale: ObsScale | None, deviation: float | None) -> ForeignPolicy:
     """PPO, A2C and TRPO: actor and critic beside each other, over one vector or the features of an image."""
     tensors = model.tensors
     algorithm = "PPO" if "n_epochs" in model.data else "TRPO" if "cg_max_steps" in model.data else "A2C"
@@ -176,7 +176,7 @@ def _actor_critic(model: Model, scale: ObsScale | None, deviation: float | None)
     )
 
 
-def _dqn(model: Model, scale: ObsScale | None, deviation: float | None) -> ForeignPolicy:
+def _dqn(model: SavedModel, scale: ObsScale | None, deviation: float | None) -> ForeignPolicy:
     """DQN: one value per action, without a value of the state."""
     convolutions, first = _image(model, "q_net.features_extractor")
     activation = _activation(model, "ReLU")
@@ -203,7 +203,7 @@ def _dqn(model: Model, scale: ObsScale | None, deviation: float | None) -> Forei
     )
 
 
-def _sac(model: Model, scale: ObsScale | None, deviation: float | None) -> ForeignPolicy:
+def _sac(model: SavedModel, scale: ObsScale | None, deviation: float | None) -> ForeignPolicy:
     """SAC: a policy whose spread is an output, and its critics."""
     tensors = model.tensors
     convolutions, first = _image(model, "actor.features_extractor")
@@ -212,10 +212,12 @@ def _sac(model: Model, scale: ObsScale | None, deviation: float | None) -> Forei
     if convolutions and layers and activation != "relu":
         raise _activations(model)
     mean, log_std = _layer(tensors, "actor.mu"), _layer(tensors, "actor.log_std")
-    output = Dense(np.concatenate([mean.weight, log_std.weight], axis=1), np.concatenate([mean.bias, log_std.bias]))
+    output = DenseLayer(
+        np.concatenate([mean.weight, log_std.weight], axis=1), np.concatenate([mean.bias, log_std.bias])
+    )
     notes: list[str] = []
-    critics: list[list[Dense]] = []
-    targets: list[list[Dense]] = []
+    critics: list[list[DenseLayer]] = []
+    targets: list[list[DenseLayer]] = []
     config: dict[str, Any] = {
         "normalize_rewards": deviation is not None,
         "gamma": _number(model.data.get("gamma"), 0.99),
@@ -250,7 +252,7 @@ def _sac(model: Model, scale: ObsScale | None, deviation: float | None) -> Forei
     )
 
 
-def _image(model: Model, place: str) -> tuple[list[Dense], list[Dense]]:
+def _image(model: SavedModel, place: str) -> tuple[list[DenseLayer], list[DenseLayer]]:
     """The convolutions over an image and the layer after them; none where the policy sees numbers."""
     tensors = model.tensors
     inside = [name for name in tensors if name.startswith(f"{place}.")]
@@ -269,11 +271,11 @@ def _image(model: Model, place: str) -> tuple[list[Dense], list[Dense]]:
         weight, bias = tensors[f"{place}.{name}.weight"], tensors[f"{place}.{name}.bias"]
         if weight.ndim != 4 or weight.shape[0] != layer.channels or weight.shape[2:] != layer.kernel:
             raise ConfigError(f"{model.path}: its convolutions are not those of the Nature network")
-        found.append(Dense(weight, bias))
+        found.append(DenseLayer(weight, bias))
     return found, [_layer(tensors, f"{place}.linear.0")]
 
 
-def _check_shared(model: Model, places: Sequence[str]) -> None:
+def _check_shared(model: SavedModel, places: Sequence[str]) -> None:
     """Refuse convolutions that policy and values do not share."""
     for place in places:
         for name, tensor in model.tensors.items():
@@ -286,7 +288,7 @@ def _check_shared(model: Model, places: Sequence[str]) -> None:
                     )
 
 
-def _stack(tensors: Tensors, place: str) -> list[Dense]:
+def _stack(tensors: Tensors, place: str) -> list[DenseLayer]:
     """The linear layers of a Sequential, in their order; the activations between them have no tensors."""
     numbers = sorted(
         int(found[1]) for name in tensors if (found := re.fullmatch(rf"{re.escape(place)}\.(\d{{1,4}})\.weight", name))
@@ -294,14 +296,14 @@ def _stack(tensors: Tensors, place: str) -> list[Dense]:
     return [_layer(tensors, f"{place}.{number}") for number in numbers]
 
 
-def _layer(tensors: Tensors, place: str) -> Dense:
+def _layer(tensors: Tensors, place: str) -> DenseLayer:
     weight, bias = tensors.get(f"{place}.weight"), tensors.get(f"{place}.bias")
     if weight is None or bias is None or weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise ConfigError(f"policy.pth: {place} is no linear layer with a bias")
-    return Dense(np.ascontiguousarray(weight.T, np.float32), np.asarray(bias, np.float32))
+    return DenseLayer(np.ascontiguousarray(weight.T, np.float32), np.asarray(bias, np.float32))
 
 
-def _activation(model: Model, default: str) -> str:
+def _activation(model: SavedModel, default: str) -> str:
     """The activation between hidden layers, in our words."""
     settings = model.setting("policy_kwargs")
     given = settings.get("activation_fn") if isinstance(settings, Mapping) else None
@@ -320,13 +322,13 @@ def _activation(model: Model, default: str) -> str:
     return ACTIVATIONS[name]
 
 
-def _activations(model: Model) -> ConfigError:
+def _activations(model: SavedModel) -> ConfigError:
     return ConfigError(
         f"{model.path}: its layers after the convolutions have another activation than ReLU, and here all have one"
     )
 
 
-def _spaces(model: Model) -> tuple[SpaceFacts, SpaceFacts] | None:
+def _spaces(model: SavedModel) -> tuple[SpaceFacts, SpaceFacts] | None:
     observations, actions = model.setting("observation_space"), model.setting("action_space")
     if not isinstance(observations, Inert) or not isinstance(actions, Inert):
         return None
