@@ -37,7 +37,7 @@ IMPORT_FILE = "imported.json"
 
 
 @dataclass(frozen=True)
-class DenseLayer:
+class ForeignLayer:
     """A dense layer: `x @ weight + bias`."""
 
     weight: NDArray[Any]  # [in, out]
@@ -72,15 +72,15 @@ class ForeignPolicy:
     algorithm: str  # as it is called there
     run: str  # the algorithm of ours that goes on with it
     config: Mapping[str, Any]  # the keys by which our policy is the same
-    hidden: Sequence[DenseLayer]  # the policy's own layers, after convolutions if there are any
-    output: DenseLayer
+    hidden: Sequence[ForeignLayer]  # the policy's own layers, after convolutions if there are any
+    output: ForeignLayer
     activation: str
-    value_hidden: Sequence[DenseLayer] = ()
-    value_output: DenseLayer | None = None  # None: it has none that fits
+    value_hidden: Sequence[ForeignLayer] = ()
+    value_output: ForeignLayer | None = None  # None: it has none that fits
     log_std: NDArray[Any] | None = None
-    convolutions: Sequence[DenseLayer] = ()
-    critics: Sequence[Sequence[DenseLayer]] = ()
-    targets: Sequence[Sequence[DenseLayer]] = ()
+    convolutions: Sequence[ForeignLayer] = ()
+    critics: Sequence[Sequence[ForeignLayer]] = ()
+    targets: Sequence[Sequence[ForeignLayer]] = ()
     log_alpha: float | None = None
     scale: ObsScale | None = None
     reward_deviation: float | None = None  # that rewards were divided by
@@ -249,7 +249,7 @@ def _named(policy: ForeignPolicy, network: Network) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _critic_named(layers: Sequence[DenseLayer]) -> dict[str, NDArray[Any]]:
+def _critic_named(layers: Sequence[ForeignLayer]) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     for index, layer in enumerate(layers[:-1]):
         _add(found, f"shared.hidden{index}", layer, False)
@@ -257,7 +257,7 @@ def _critic_named(layers: Sequence[DenseLayer]) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _add(found: dict[str, NDArray[Any]], name: str, layer: DenseLayer, flip: bool) -> None:
+def _add(found: dict[str, NDArray[Any]], name: str, layer: ForeignLayer, flip: bool) -> None:
     found[f"{name}.weight"] = layer.weight.T if flip else layer.weight
     found[f"{name}.bias"] = layer.bias
 

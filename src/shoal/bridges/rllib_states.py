@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bridges.foreign_policy import DenseLayer, ForeignPolicy, SpaceFacts
+from shoal.bridges.foreign_policy import ForeignLayer, ForeignPolicy, SpaceFacts
 from shoal.bridges.inert_pickle import MOST_BYTES, Inert, read_pickle
 from shoal.bridges.sb3_models import space_facts
 from shoal.errors import ConfigError
@@ -39,7 +39,7 @@ class Module:
         config = self.settings.get("model_config")
         self.model: Mapping[str, Any] = config if isinstance(config, Mapping) else {}
 
-    def stack(self, place: str) -> list[DenseLayer]:
+    def stack(self, place: str) -> list[ForeignLayer]:
         """The linear layers of a net of RLlib's, in their order."""
         numbers = sorted(
             int(found[1])
@@ -48,11 +48,11 @@ class Module:
         )
         return [self._layer(f"{place}.net.mlp.{number}") for number in numbers]
 
-    def _layer(self, place: str) -> DenseLayer:
+    def _layer(self, place: str) -> ForeignLayer:
         weight, bias = self.tensors.get(f"{place}.weight"), self.tensors.get(f"{place}.bias")
         if weight is None or bias is None or weight.ndim != 2 or bias.shape != weight.shape[:1]:
             raise ConfigError(f"{self.folder}: {place} is no linear layer with a bias")
-        return DenseLayer(np.ascontiguousarray(weight.T, np.float32), np.asarray(bias, np.float32))
+        return ForeignLayer(np.ascontiguousarray(weight.T, np.float32), np.asarray(bias, np.float32))
 
     def activation(self, has_head: bool) -> str:
         """The activation of all hidden layers, of which RLlib's heads may have one of their own."""
@@ -187,7 +187,7 @@ def _sac(module: Module) -> ForeignPolicy:
     )
 
 
-def _widths(layers: Sequence[DenseLayer]) -> list[int]:
+def _widths(layers: Sequence[ForeignLayer]) -> list[int]:
     return [len(layer.bias) for layer in layers]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bridges.foreign_policy import NATURE, DenseLayer, ForeignPolicy, ObsScale, SpaceFacts
+from shoal.bridges.foreign_policy import NATURE, ForeignLayer, ForeignPolicy, ObsScale, SpaceFacts
 from shoal.bridges.inert_pickle import MOST_BYTES, Inert, read_pickle
 from shoal.bridges.torch_files import member, opened, read_tensors
 from shoal.errors import ConfigError
@@ -212,12 +212,12 @@ def _sac(model: SavedModel, scale: ObsScale | None, deviation: float | None) -> 
     if convolutions and layers and activation != "relu":
         raise _activations(model)
     mean, log_std = _layer(tensors, "actor.mu"), _layer(tensors, "actor.log_std")
-    output = DenseLayer(
+    output = ForeignLayer(
         np.concatenate([mean.weight, log_std.weight], axis=1), np.concatenate([mean.bias, log_std.bias])
     )
     notes: list[str] = []
-    critics: list[list[DenseLayer]] = []
-    targets: list[list[DenseLayer]] = []
+    critics: list[list[ForeignLayer]] = []
+    targets: list[list[ForeignLayer]] = []
     config: dict[str, Any] = {
         "normalize_rewards": deviation is not None,
         "gamma": _number(model.data.get("gamma"), 0.99),
@@ -252,7 +252,7 @@ def _sac(model: SavedModel, scale: ObsScale | None, deviation: float | None) -> 
     )
 
 
-def _image(model: SavedModel, place: str) -> tuple[list[DenseLayer], list[DenseLayer]]:
+def _image(model: SavedModel, place: str) -> tuple[list[ForeignLayer], list[ForeignLayer]]:
     """The convolutions over an image and the layer after them; none where the policy sees numbers."""
     tensors = model.tensors
     inside = [name for name in tensors if name.startswith(f"{place}.")]
@@ -271,7 +271,7 @@ def _image(model: SavedModel, place: str) -> tuple[list[DenseLayer], list[DenseL
         weight, bias = tensors[f"{place}.{name}.weight"], tensors[f"{place}.{name}.bias"]
         if weight.ndim != 4 or weight.shape[0] != layer.channels or weight.shape[2:] != layer.kernel:
             raise ConfigError(f"{model.path}: its convolutions are not those of the Nature network")
-        found.append(DenseLayer(weight, bias))
+        found.append(ForeignLayer(weight, bias))
     return found, [_layer(tensors, f"{place}.linear.0")]
 
 
@@ -288,7 +288,7 @@ def _check_shared(model: SavedModel, places: Sequence[str]) -> None:
                     )
 
 
-def _stack(tensors: Tensors, place: str) -> list[DenseLayer]:
+def _stack(tensors: Tensors, place: str) -> list[ForeignLayer]:
     """The linear layers of a Sequential, in their order; the activations between them have no tensors."""
     numbers = sorted(
         int(found[1]) for name in tensors if (found := re.fullmatch(rf"{re.escape(place)}\.(\d{{1,4}})\.weight", name))
@@ -296,11 +296,11 @@ def _stack(tensors: Tensors, place: str) -> list[DenseLayer]:
     return [_layer(tensors, f"{place}.{number}") for number in numbers]
 
 
-def _layer(tensors: Tensors, place: str) -> DenseLayer:
+def _layer(tensors: Tensors, place: str) -> ForeignLayer:
     weight, bias = tensors.get(f"{place}.weight"), tensors.get(f"{place}.bias")
     if weight is None or bias is None or weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise ConfigError(f"policy.pth: {place} is no linear layer with a bias")
-    return DenseLayer(np.ascontiguousarray(weight.T, np.float32), np.asarray(bias, np.float32))
+    return ForeignLayer(np.ascontiguousarray(weight.T, np.float32), np.asarray(bias, np.float32))
 
 
 def _activation(model: SavedModel, default: str) -> str:
