@@ -18,7 +18,8 @@ TYPE_CHECKING = False  # `typing` takes as long to import as all else that a com
 if TYPE_CHECKING:
     from typing import Any
 
-    from shoal import dqn, ppo, sac, trpo, tune
+    from shoal import dqn, ppo, sac, sb3, trpo, tune
+    from shoal.bridges.vector_env import make_vec
     from shoal.envs.context import EnvContext
     from shoal.envs.registry import register_env
     from shoal.envs.repeated import Repeated
@@ -49,6 +50,7 @@ _HOMES = {  # where each name comes from; after a colon, what it is called there
     "pretty_print": "runs.printing",
     "Results": "reports.notebook",
     "live": "reports.notebook",
+    "make_vec": "bridges.vector_env",
     "register_env": "envs.registry",
     "EnvContext": "envs.context",
     "Repeated": "envs.repeated",
@@ -107,6 +109,7 @@ __all__ = [
     "__version__",
     "dqn",
     "live",
+    "make_vec",
     "ppo",
     "pretty_print",
     "register_custom_action_dist",
@@ -114,12 +117,13 @@ __all__ = [
     "register_env",
     "run",
     "sac",
+    "sb3",
     "trpo",
     "tune",
 ]
 
 
-_MODULES = ("dqn", "ppo", "sac", "trpo", "tune")
+_MODULES = ("dqn", "ppo", "sac", "sb3", "trpo", "tune")
 
 _CLASSIC = {"DQNTrainer": "dqn", "PPOTrainer": "ppo", "SACTrainer": "sac", "TRPOTrainer": "trpo"}
 """Names of classic RLlib for what is here under a shorter one."""

@@ -33,6 +33,7 @@ NO_NAMES = {
     "config.a2c": "is what the recipe for an algorithm makes",
     "schedulers": "is a group of entry points",
     "loggers": "is a group of entry points",
+    "env_formats": "is a group of entry points",
     "progress": "is a logger",
     "f90": "is a file in Fortran",
     "sif": "is an image of Apptainer",

@@ -59,10 +59,12 @@ COMMANDS = {
         "shoal.cli.doctor", "doctor", "Check for what would break a cluster, here or on every host of a job."
     ),
     "cluster": _Lazy("shoal.cli.cluster", "cluster", "Write the file that starts a cluster on AWS."),
+    "import": _Lazy("shoal.cli.import_policy", "import_command", "Make a run of what another library has trained."),
     "migrate": _Lazy("shoal.cli.migrate", "migrate", "Rewrite an experiment file of RLlib or Stable-Baselines3."),
     "config": _Lazy("shoal.cli.config", "config", "Show every configuration key, or check a file."),
     "envs": _Lazy("shoal.cli.envs", "envs", "List the environments that can be trained here."),
     "algorithms": _Lazy("shoal.cli.algorithms", "algorithms", "List the algorithms, and where each comes from."),
+    "plugins": _Lazy("shoal.cli.plugins", "plugins", "List what installed packages add to shoal."),
     "presets": _Lazy("shoal.cli.presets", "presets", "List tuned settings for known environments."),
     "completion": _Lazy("shoal.cli.main", "completion", "Print the completion script of a shell."),
     "help": _Lazy("shoal.cli.main", "help_command", "Show the help of a command."),
@@ -91,7 +93,6 @@ FOREIGN_COMMANDS = {
     "qsub": "submit",
     "list": "runs",
     "ls": "runs",
-    "import": "migrate",
 }
 """What other tools call these commands."""
 

@@ -17,7 +17,7 @@ What is promised:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from shutil import rmtree
 from time import monotonic
@@ -62,6 +62,7 @@ class IsolatedVector:
         """With an `actor`, processes may act by themselves for a stretch of steps (`envs/env_process.py`)."""
         self.num_envs = num_envs
         self.can_replay = True
+        self.all_finals = False  # see `PythonVector`
         self.replay_limit_s: float | None = None
         self._scratch = plan.scratch
         self._offers_states = True  # until they are asked
@@ -161,7 +162,7 @@ class IsolatedVector:
         for name in ("rewards", "terminated", "truncated", "valid"):
             getattr(steps, name)[chosen] = getattr(rows, name)[chosen]
         for row in chosen.tolist():
-            if rows.truncated[row]:
+            if rows.truncated[row] or (self.all_finals and rows.ended[row]):
                 steps.finals.append((row, self.final(row)))
         steps.failed += chosen[rows.failed[chosen]].tolist()
         steps.seeded += chosen[rows.seeded[chosen]].tolist()
@@ -197,12 +198,19 @@ class IsolatedVector:
 
     def call(self, fn: Callable[[Any], T]) -> list[T]:
         """The result of `fn(env)` for every environment, run in its process."""
-        function = packed(fn, fn)
-        for row in range(self.num_envs):
-            self._slots.command(row, "call", function)
-        self._finish(range(self.num_envs))
-        results: list[Any] = [self._slots.result(row) for row in range(self.num_envs)]
-        if any(result is LOST for result in results):
+        results = self.call_each(dict.fromkeys(range(self.num_envs), fn))
+        return [results[row] for row in range(self.num_envs)]
+
+    def call_each(self, functions: Mapping[int, Callable[[Any], T]]) -> dict[int, T]:
+        """The results of each row's own function of its environment, run in its process."""
+        sent: dict[int, bytes] = {}  # a function that is that of many rows is packed once
+        for row, fn in functions.items():
+            if id(fn) not in sent:
+                sent[id(fn)] = packed(fn, fn)
+            self._slots.command(row, "call", sent[id(fn)])
+        self._finish(functions)
+        results: dict[int, Any] = {row: self._slots.result(row) for row in functions}
+        if any(result is LOST for result in results.values()):
             raise EnvError(f"a function that was called on every environment failed: {describe(self.incidents[-1])}")
         return results
 

@@ -25,6 +25,7 @@ from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_arguments import check_keywords, create, guarded
 from shoal.envs.env_errors import error_text, pass_on_interrupts
+from shoal.envs.env_formats import FormatMaker, format_maker
 from shoal.envs.envpool_ids import PREFIX, EnvPoolMaker, envpool_maker
 from shoal.envs.fmu import FmuMaker
 from shoal.envs.foreign_objects import stranger
@@ -306,6 +307,8 @@ def _maker_from_text(text: str, user_code: UserCode) -> EnvMaker:
         return EnvMaker(_folder_name(text), text, envpool_maker(text), user_code)
     if text.startswith(PETTINGZOO):
         return EnvMaker(_folder_name(text), text, pettingzoo_maker(text), user_code)
+    if (made := _format_of(text, user_code)) is not None:
+        return EnvMaker(_folder_name(text), text, made, user_code)
     head, colon, attr = text.rpartition(":")
     if text.endswith(".py"):
         raise ConfigError(f"env {text!r}: which class in it? Type {text}:MyEnv")
@@ -332,6 +335,15 @@ def _maker_from_text(text: str, user_code: UserCode) -> EnvMaker:
         raise unknown_id(text)
     spec, settings = found
     return EnvMaker(_folder_name(text), text, _Spec(spec, text, settings), user_code)
+
+
+def _format_of(text: str, user_code: UserCode) -> FormatMaker | None:
+    """What an environment means in a format that an installed package adds; its code is the package's own."""
+    found = format_maker(text) if ":" in text and not text.partition(":")[0].endswith(".py") else None
+    if found is not None:
+        user_code.check_trusted(f"the environment {text}")
+        found.function()  # so that a package that is broken is told of before anything starts
+    return found
 
 
 def _file_called(text: str, user_code: UserCode) -> str | None:

@@ -152,6 +152,7 @@ class PythonVector:
         self.observer = observer
         self.num_envs = num_envs
         self.can_replay = True
+        self.all_finals = False  # of terminated episodes too, which nobody learns from here
         self.replay_limit_s: float | None = None
         self._replay_clock = ReplayClock(None, 0)
         self.episodes: list[Episode] = []
@@ -266,6 +267,10 @@ class PythonVector:
         """See `Vector`."""
         return [fn(env) for env in self.envs]
 
+    def call_each(self, functions: Mapping[int, Callable[[Any], T]]) -> dict[int, T]:
+        """The results of each row's own function of its environment."""
+        return {row: fn(self.envs[row]) for row, fn in functions.items()}
+
     def close(self) -> None:
         """See `Vector`."""
         for env in self.envs:
@@ -330,7 +335,7 @@ class PythonVector:
 
     def _end(self, row: int, steps: Steps) -> None:
         """Record a finished episode and begin the next."""
-        if steps.truncated[row]:
+        if steps.truncated[row] or self.all_finals:
             steps.finals.append((row, tuple(part[row].copy() for part in steps.obs)))
         index, reward, length = self._first_index + row, float(self._rewards[row]), int(self._lengths[row])
         self.episodes.append(Episode(index, reward, length, self._metrics(row), self._tasks[row]))

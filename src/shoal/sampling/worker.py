@@ -57,6 +57,7 @@ class Worker:
     sets the `env_index` of environments apart that live beside those of training, and `first_index` says which of all
     the first one here is, where that does not follow from `worker_index`. Who has looked at the environment before
     says so with `is_checked`. `host_slots` is how many slots the host offers to all ranks of `env_ranks` there.
+    `policy_for` makes the policy from the spaces where it is not that of the configuration.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class Worker:
         first_index: int | None = None,
         is_checked: bool = False,
         host_slots: int | None = None,
+        policy_for: Callable[[gym.Space[Any], gym.Space[Any]], Policy] | None = None,
     ) -> None:
         self.config, self.worker_index = config, worker_index
+        self._policy_for = policy_for
         self.task: Any = None
         self.num_healthy_workers = self.num_remote_worker_restarts = 0  # it has no process of its own
         self._begun: tuple[int, int] | None = None  # steps and version of a fragment that was asked for
@@ -113,8 +116,7 @@ class Worker:
             else:
                 self.observation_space, self.action_space = env.observation_space, env.action_space
             config = self.config
-            spaces = self.observation_space, self.action_space
-            self.policy = policy or build_policy(*spaces, config, maker.user_code, others=self.other_spaces)
+            self.policy = policy or self._new_policy()
             self.vector = self._vector(env)
         except BaseException:
             close_quietly(env)  # it may own processes, which would outlive the sentence that refuses it
@@ -222,7 +224,7 @@ class Worker:
             plan = replace(plan, maker=self._maker)
         self.observation_space, self.action_space = look.observation_space, look.action_space
         spaces = look.observation_space, look.action_space
-        self.policy = policy or build_policy(*spaces, config, self._maker.user_code)
+        self.policy = policy or self._new_policy()
         quorum = config.straggler_quorum
         vector = IsolatedVector(
             plan,
@@ -237,6 +239,13 @@ class Worker:
         )
         self.vector = vector
         self.sampler = ReadyFirstSampler(self.policy, vector, config.seed, self._first_index, quorum)
+
+    def _new_policy(self) -> Policy:
+        """The policy for the spaces that were found."""
+        spaces = self.observation_space, self.action_space
+        if self._policy_for is not None:
+            return self._policy_for(*spaces)
+        return build_policy(*spaces, self.config, self._maker.user_code, others=self.other_spaces)
 
     def _plan(self) -> EnvPlan:
         """How another process makes the environments of this worker."""

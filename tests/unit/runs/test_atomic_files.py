@@ -75,8 +75,9 @@ def test_what_cannot_be_replaced_stays_and_nothing_is_left(
 
 
 def test_what_was_not_even_begun_leaves_its_own_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as caught:
         replace_file(tmp_path / "absent" / "file", b"new")
+    assert caught.value.__context__ is None
 
 
 def test_a_folder_is_synced_and_closed(tmp_path: Path, synced: list[tuple[str, int]]) -> None:

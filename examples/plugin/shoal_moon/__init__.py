@@ -1,0 +1,1 @@
+"""A package that adds to shoal: one module for each kind of thing, each of which may be left out."""

@@ -1,0 +1,247 @@
+"""All groups of environments of a vector: the one of this process, or one in each of several actors of Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.bridges.env_group import EnvGroup, GroupFacts, GroupSteps
+from shoal.config.layout import cpus_per_worker
+from shoal.config.settings import AlgorithmConfig
+from shoal.data.batch import Incident, Parts
+from shoal.envs.making import EnvMaker
+from shoal.errors import ShoalError, WorkerError
+from shoal.parallel.capacity import check_ranks_here
+from shoal.parallel.ray_session import connect
+
+CLOSING_TIMEOUT_S = 5.0
+MOST_DEATHS_IN_A_ROW = 3  # of one worker, without a step in between
+
+log = logging.getLogger("shoal")
+
+
+class EnvGroups(Protocol):
+    """What a vector of environments needs of the processes that have them; answers come in the order of groups."""
+
+    facts: GroupFacts  # of the first group
+
+    def reset(self, seed: int | None) -> list[tuple[Parts, list[Incident]]]:
+        """Begin new episodes everywhere."""
+
+    def begin_step(self, actions: list[NDArray[Any]]) -> None:
+        """Give each group its rows of actions."""
+
+    def end_step(self) -> list[GroupSteps]:
+        """What came of the step that was begun."""
+
+    def call(self, functions: Mapping[int, Callable[[Any], Any]]) -> dict[int, Any]:
+        """The results of each environment's own function, by its place among all."""
+
+    def stop(self) -> None:
+        """End everything that was started."""
+
+
+def start_groups(config: AlgorithmConfig, maker: EnvMaker) -> EnvGroups:
+    """The group of this process (`num_workers: 0`, without Ray), or actors of Ray."""
+    if config.worker_count == 0:
+        check_ranks_here(config)
+        return LocalGroup(config, maker)
+    return RayGroups(config, maker)
+
+
+class LocalGroup:
+    """The one group of this process; see `EnvGroups`."""
+
+    def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
+        self._group = EnvGroup(config, maker, 0)
+        self.facts = self._group.start()
+        self._actions: NDArray[Any] | None = None
+
+    def reset(self, seed: int | None) -> list[tuple[Parts, list[Incident]]]:
+        """See `EnvGroups`."""
+        return [self._group.reset(seed)]
+
+    def begin_step(self, actions: list[NDArray[Any]]) -> None:
+        """See `EnvGroups`."""
+        (self._actions,) = actions
+
+    def end_step(self) -> list[GroupSteps]:
+        """See `EnvGroups`."""
+        assert self._actions is not None
+        return [self._group.step(self._actions)]
+
+    def call(self, functions: Mapping[int, Callable[[Any], Any]]) -> dict[int, Any]:
+        """See `EnvGroups`."""
+        return self._group.call(functions)
+
+    def stop(self) -> None:
+        """See `EnvGroups`."""
+        self._group.stop()
+
+
+@dataclass
+class Seat:
+    """One group of several, whichever actor has it at the moment."""
+
+    index: int  # from 1 on
+    actor: Any
+    facts: GroupFacts | None = None
+    deaths_in_a_row: int = 0
+
+
+class RayGroups:
+    """One group in each of `num_workers` actors; see `EnvGroups`.
+
+    A group whose process dies is replaced: its rows fail at that step, and go on with new episodes.
+    """
+
+    def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
+        self._config, self._maker = config, maker
+        self._session = connect(config)
+        self._ray = self._session.ray
+        self._restarts = 0
+        self._seats: list[Seat] = []
+        self._begun: list[Any] = []
+        try:
+            self._seats = [Seat(index, self._actor(index)) for index in range(1, config.worker_count + 1)]
+            for seat, answer in [(seat, seat.actor.start.remote()) for seat in self._seats]:
+                seat.facts = self._answer(seat, answer)
+        except BaseException:
+            self.stop()
+            raise
+        first = self._seats[0].facts
+        assert first is not None
+        self.facts = first
+
+    def reset(self, seed: int | None) -> list[tuple[Parts, list[Incident]]]:
+        """See `EnvGroups`."""
+        asked = [(seat, seat.actor.reset.remote(seed)) for seat in self._seats]
+        answers = []
+        for seat, answer in asked:
+            try:
+                obs, incidents = self._answer(seat, answer)
+            except WorkerError as lost:
+                obs, incidents = self._replaced(seat, lost, seed)
+            answers.append((obs, self._placed(seat, incidents)))
+        return answers
+
+    def begin_step(self, actions: list[NDArray[Any]]) -> None:
+        """See `EnvGroups`."""
+        self._begun = [seat.actor.step.remote(own) for seat, own in zip(self._seats, actions, strict=True)]
+
+    def end_step(self) -> list[GroupSteps]:
+        """See `EnvGroups`."""
+        begun, self._begun = self._begun, []
+        answers = []
+        for seat, answer in zip(self._seats, begun, strict=True):
+            try:
+                steps = self._answer(seat, answer)
+                seat.deaths_in_a_row = 0
+            except WorkerError as lost:
+                steps = self._lost_steps(*self._replaced(seat, lost, None))
+            steps.incidents = self._placed(seat, steps.incidents)
+            answers.append(steps)
+        return answers
+
+    def call(self, functions: Mapping[int, Callable[[Any], Any]]) -> dict[int, Any]:
+        """See `EnvGroups`."""
+        count, asked = self._config.envs_per_worker, []
+        for seat in self._seats:
+            first = (seat.index - 1) * count
+            own = {place - first: fn for place, fn in functions.items() if first <= place < first + count}
+            if own:
+                asked.append((seat, first, seat.actor.call.remote(own)))
+        results: dict[int, Any] = {}
+        for seat, first, answer in asked:
+            results |= {first + row: result for row, result in self._answer(seat, answer).items()}
+        return results
+
+    def stop(self) -> None:
+        """See `EnvGroups`."""
+        seats, self._seats = self._seats, []
+        if seats and self._ray.is_initialized():
+            closing = [seat.actor.stop.remote() for seat in seats]
+            with contextlib.suppress(Exception):
+                self._ray.get(closing, timeout=CLOSING_TIMEOUT_S)
+            for seat in seats:
+                with contextlib.suppress(Exception):
+                    self._ray.kill(seat.actor)
+        self._session.stop()
+
+    def _actor(self, index: int) -> Any:
+        remote = self._ray.remote(num_cpus=cpus_per_worker(self._config), max_restarts=0)(EnvGroup)
+        return remote.remote(self._config, self._maker, index)
+
+    def _answer(self, seat: Seat, reference: Any) -> Any:
+        """One answer, or the group's error in its own words; WorkerError if its process is gone."""
+        exceptions = self._ray.exceptions
+        try:
+            return self._ray.get(reference)
+        except exceptions.RayTaskError as error:
+            if isinstance(error.cause, ShoalError):
+                raise error.cause from None
+            raise ShoalError(f"worker {seat.index} failed: {error.cause!r}") from error
+        except exceptions.RayError as error:
+            place = f" on {seat.facts.host} (pid {seat.facts.pid})" if seat.facts is not None else ""
+            words = self._session.last_output(seat.facts.pid) if seat.facts is not None else ""
+            told = f"; its last words: {words}" if words else ""
+            raise WorkerError(f"worker {seat.index}{place} was lost: its process died{told}") from error
+
+    def _replaced(self, seat: Seat, cause: WorkerError, seed: int | None) -> tuple[Parts, list[Incident]]:
+        """Put a new group in the place of a lost one; its first observations."""
+        config = self._config
+        seat.deaths_in_a_row += 1
+        self._restarts += 1
+        if seat.deaths_in_a_row > MOST_DEATHS_IN_A_ROW:
+            raise WorkerError(f"{cause}\nThat was {seat.deaths_in_a_row} times in a row, without a step in between.")
+        if not config.recreate_failed_workers or self._restarts > config.max_worker_restarts:
+            raise cause
+        log.warning("%s; it is replaced", cause)
+        with contextlib.suppress(Exception):
+            self._ray.kill(seat.actor)
+        seat.actor, seat.facts = self._actor(seat.index), None
+        try:
+            seat.facts = self._answer(seat, seat.actor.start.remote())
+            # A seed of its own: the one that the lost group began with would lead to the same end.
+            fresh = self._restarts if seed is None else seed
+            obs, incidents = self._answer(seat, seat.actor.reset.remote(fresh))
+        except WorkerError as lost:
+            return self._replaced(seat, lost, seed)
+        return obs, [*incidents, *self._loss_incidents(seat, cause)]
+
+    def _loss_incidents(self, seat: Seat, cause: WorkerError) -> list[Incident]:
+        """What became of each environment of a lost group."""
+        count = self._config.envs_per_worker
+        first = (seat.index - 1) * count
+        text = str(cause).splitlines()[0]
+        return [
+            Incident(
+                env_index=first + row,
+                worker_index=seat.index,
+                seed=0,
+                steps_since_seed=0,
+                step=0,
+                action="unknown",
+                cause=text,
+                traceback="",
+                kind="worker",
+            )
+            for row in range(count)
+        ]
+
+    def _lost_steps(self, obs: Parts, incidents: list[Incident]) -> GroupSteps:
+        """A step that did not happen, for all rows of a group that was replaced."""
+        count = self._config.envs_per_worker
+        none = np.zeros(count, bool)
+        return GroupSteps(obs, np.zeros(count, np.float32), none, none.copy(), ~none, incidents=incidents)
+
+    @staticmethod
+    def _placed(seat: Seat, incidents: list[Incident]) -> list[Incident]:
+        host = seat.facts.host if seat.facts is not None else ""
+        return [incident if incident.host else replace(incident, host=host) for incident in incidents]

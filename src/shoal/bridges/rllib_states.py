@@ -1,0 +1,254 @@
+"""Reads checkpoints of RLlib's new API stack, without RLlib, without torch, and running none of their pickles."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.bridges.foreign_policy import ForeignLayer, ForeignPolicy, SpaceFacts
+from shoal.bridges.inert_pickle import MOST_BYTES, Inert, read_pickle
+from shoal.bridges.sb3_models import space_facts
+from shoal.errors import ConfigError
+
+MODULES = "learner_group/learner/rl_module"
+STATE = "module_state.pkl"
+ACTIVATIONS = {"tanh": "tanh", "relu": "relu", "elu": "elu", "silu": "silu", "swish": "silu", "linear": "linear"}
+MOST_TEXT = 1 << 20
+Tensors = Mapping[str, NDArray[Any]]
+
+
+class Module:
+    """One module of a checkpoint: its tensors, and what it was made with."""
+
+    def __init__(self, folder: Path, version: str) -> None:
+        self.folder, self.library = folder, f"RLlib {version}"
+        state = _pickle(folder / STATE)
+        if not isinstance(state, Mapping):
+            raise ConfigError(f"{folder / STATE}: holds no tensors by name")
+        self.tensors = {str(name): value for name, value in state.items() if isinstance(value, np.ndarray)}
+        made = _pickle(folder / "class_and_ctor_args.pkl") if (folder / "class_and_ctor_args.pkl").exists() else {}
+        kind = made.get("class") if isinstance(made, Mapping) else None
+        self.kind = str(getattr(kind, "name", ""))
+        self.settings = _keywords(made)
+        config = self.settings.get("model_config")
+        self.model: Mapping[str, Any] = config if isinstance(config, Mapping) else {}
+
+    def stack(self, place: str) -> list[ForeignLayer]:
+        """The linear layers of a net of RLlib's, in their order."""
+        numbers = sorted(
+            int(found[1])
+            for name in self.tensors
+            if (found := re.fullmatch(rf"{re.escape(place)}\.net\.mlp\.(\d{{1,4}})\.weight", name))
+        )
+        return [self._layer(f"{place}.net.mlp.{number}") for number in numbers]
+
+    def _layer(self, place: str) -> ForeignLayer:
+        weight, bias = self.tensors.get(f"{place}.weight"), self.tensors.get(f"{place}.bias")
+        if weight is None or bias is None or weight.ndim != 2 or bias.shape != weight.shape[:1]:
+            raise ConfigError(f"{self.folder}: {place} is no linear layer with a bias")
+        return ForeignLayer(np.ascontiguousarray(weight.T, np.float32), np.asarray(bias, np.float32))
+
+    def activation(self, has_head: bool) -> str:
+        """The activation of all hidden layers, of which RLlib's heads may have one of their own."""
+        name = str(self.model.get("fcnet_activation", "tanh")).lower()
+        head = str(self.model.get("head_fcnet_activation", "relu")).lower()
+        if has_head and head != name:
+            raise ConfigError(
+                f"{self.folder}: its encoder has the activation {name} and its heads {head}, and here all layers have "
+                "one; train it with the same for both"
+            )
+        if name not in ACTIVATIONS:
+            raise ConfigError(f"{self.folder}: its layers have the activation {name[:40]}, which is none of shoal's")
+        return ACTIVATIONS[name]
+
+    def spaces(self) -> tuple[SpaceFacts, SpaceFacts] | None:
+        """The spaces that it was made for."""
+        observations, actions = self.settings.get("observation_space"), self.settings.get("action_space")
+        if not isinstance(observations, Inert) or not isinstance(actions, Inert):
+            return None
+        return space_facts(observations), space_facts(actions)
+
+
+def read_rllib(path: Path, policy_id: str | None = None) -> ForeignPolicy:
+    """The policy of a checkpoint folder; `policy_id` is the name of its module where there are several."""
+    root, version = _root(path)
+    module = Module(_module_folder(root / MODULES, policy_id), version)
+    _check_connectors(root)
+    names = module.tensors.keys()
+    if any("lstm" in name or "gru" in name for name in names):
+        raise ConfigError(f"{path}: the policy has memory, which cannot be imported; train it here with use_lstm")
+    if any(".cnn." in name for name in names):
+        raise ConfigError(f"{path}: the policy sees images, and of RLlib only policies that see numbers are imported")
+    if module.stack("pi_encoder"):
+        return _sac(module)
+    if module.stack("af"):
+        return _dqn(module)
+    if module.stack("pi"):
+        return _actor_critic(module)
+    known = ", ".join(sorted(names)[:4])
+    raise ConfigError(
+        f"{path}: its module is none of RLlib's default networks of PPO, APPO, IMPALA, DQN and SAC (it has {known})"
+    )
+
+
+def _actor_critic(module: Module) -> ForeignPolicy:
+    """PPO, APPO and IMPALA: policy and value, on encoders of their own or on one."""
+    shared = module.stack("encoder.encoder")
+    encoder = shared or module.stack("encoder.actor_encoder")
+    critic = shared or module.stack("encoder.critic_encoder")
+    *policy_head, output = module.stack("pi")
+    value_layers = module.stack("vf")
+    if not encoder:
+        raise ConfigError(f"{module.folder}: has no encoder of RLlib's default networks")
+    hidden = [*encoder, *policy_head]
+    value_hidden = [*critic, *value_layers[:-1]]
+    has_head = bool(policy_head or value_layers[1:])
+    notes = []
+    fits = bool(value_layers) and _widths(hidden) == _widths(value_hidden)
+    if value_layers and not fits:
+        notes.append("the value function begins anew: its layers are not as wide as the policy's")
+    algorithm = "APPO" if "APPO" in module.kind else "IMPALA" if "IMPALA" in module.kind else "PPO"
+    log_std = module.tensors.get("pi.log_std")
+    return ForeignPolicy(
+        library=module.library,
+        algorithm=algorithm,
+        run="PPO",
+        config={
+            "normalize_rewards": False,
+            "model": {"vf_share_layers": bool(shared) and not has_head, "free_log_std": log_std is not None},
+        },
+        hidden=hidden,
+        output=output,
+        activation=module.activation(has_head),
+        value_hidden=value_hidden if fits else (),
+        value_output=value_layers[-1] if fits else None,
+        log_std=log_std,
+        spaces=module.spaces(),
+        notes=notes,
+    )
+
+
+def _dqn(module: Module) -> ForeignPolicy:
+    """DQN: advantages, and with dueling the value of the state."""
+    encoder = module.stack("encoder")
+    *head, output = module.stack("af")
+    value_layers = module.stack("vf")
+    actions = module.spaces()
+    if actions is not None and actions[1].choices is not None and len(output.bias) != actions[1].choices[0]:
+        raise ConfigError(f"{module.folder}: it learns distributions of values (num_atoms), which DQN here does not")
+    value_hidden = [*encoder, *value_layers[:-1]]
+    hidden = [*encoder, *head]
+    if value_layers and _widths(hidden) != _widths(value_hidden):
+        raise ConfigError(f"{module.folder}: its heads of advantages and values are not alike, and here they are")
+    return ForeignPolicy(
+        library=module.library,
+        algorithm="DQN",
+        run="DQN",
+        config={
+            "dueling": bool(value_layers),
+            "normalize_rewards": False,
+            "model": {"vf_share_layers": not (value_layers and head)},
+        },
+        hidden=hidden,
+        output=output,
+        activation=module.activation(bool(head)),
+        value_hidden=value_hidden if value_layers else (),
+        value_output=value_layers[-1] if value_layers else None,
+        spaces=module.spaces(),
+    )
+
+
+def _sac(module: Module) -> ForeignPolicy:
+    """SAC: a policy whose spread is an output."""
+    encoder = module.stack("pi_encoder")
+    *head, output = module.stack("pi")
+    facts = module.spaces()
+    if facts is not None and facts[1].kind != "Box":
+        raise ConfigError(f"{module.folder}: its actions are a {facts[1].kind}, and only SAC with a Box is imported")
+    return ForeignPolicy(
+        library=module.library,
+        algorithm="SAC",
+        run="SAC",
+        config={"normalize_rewards": False},
+        hidden=[*encoder, *head],
+        output=output,
+        activation=module.activation(bool(head)),
+        spaces=facts,
+        notes=[
+            "the critics begin anew: RLlib's see observation and action through encoders of their own",
+            "without exploring it takes the middle of what it samples, tanh(mean); there RLlib leaves the tanh out",
+        ],
+    )
+
+
+def _widths(layers: Sequence[ForeignLayer]) -> list[int]:
+    return [len(layer.bias) for layer in layers]
+
+
+def _root(path: Path) -> tuple[Path, str]:
+    """The checkpoint's own folder, and the version of Ray that wrote it."""
+    for root in (path, path / "rllib"):  # a checkpoint of `run: rllib:PPO` has RLlib's in it
+        if (root / MODULES).is_dir():
+            return root, _version(root)
+    if (path / "policies").is_dir() or (path / "algorithm_state.pkl").exists():
+        raise ConfigError(
+            f"{path}: is of RLlib's old API stack, which cannot be imported; only the new one's modules can"
+        )
+    raise ConfigError(f"{path}: is no checkpoint of RLlib: it has no {MODULES}")
+
+
+def _version(root: Path) -> str:
+    for name in ("rllib_checkpoint.json", "metadata.json"):
+        try:
+            with (root / name).open("rb") as file:
+                found = json.loads(file.read(MOST_TEXT))
+            return str(found["ray_version"])[:40]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return ""
+
+
+def _module_folder(folder: Path, policy_id: str | None) -> Path:
+    """The folder of the module that is meant."""
+    found = sorted(place.name for place in folder.iterdir() if place.is_dir())
+    if policy_id is None and len(found) > 1:
+        raise ConfigError(f"{folder}: has several modules; add --policy-id {' or --policy-id '.join(found)}")
+    if policy_id is not None and policy_id not in found:
+        raise ConfigError(f"--policy-id: there is no module {policy_id!r}; use {' or '.join(found)}")
+    if not found:
+        raise ConfigError(f"{folder}: has no module")
+    place = folder / (policy_id or found[0])
+    if not (place / STATE).is_file():
+        if list(place.glob("module_state.*")):
+            raise ConfigError(f"{place}: is not written as pickle; save the checkpoint without use_msgpack")
+        raise ConfigError(f"{place}: has no {STATE}")
+    return place
+
+
+def _check_connectors(root: Path) -> None:
+    """Refuse observations that a connector with a memory of its own has changed."""
+    for place in (root / "env_runner" / "env_to_module_connector").glob("*"):
+        if place.is_dir() and "filter" in place.name.lower():
+            raise ConfigError(f"{root}: its observations pass {place.name}, whose statistics are not imported")
+
+
+def _keywords(made: Any) -> Mapping[str, Any]:
+    arguments = made.get("ctor_args_and_kwargs") if isinstance(made, Mapping) else None
+    if isinstance(arguments, tuple) and len(arguments) == 2 and isinstance(arguments[1], Mapping):
+        return arguments[1]
+    return {}
+
+
+def _pickle(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return read_pickle(data, str(path))

@@ -1,0 +1,301 @@
+"""Our environments as a plain `gymnasium.vector.VectorEnv`, for programs that bring their own algorithm.
+
+What is promised, beyond Gymnasium's contract:
+
+- An environment that raises, hangs past its deadline, dies or gives nonsense is restarted alone. Its step did not
+  happen: the row is truncated with a reward of 0, `final_obs` is the last observation that was sound, and
+  `infos["incident"]` says what failed. `incidents` has all that is needed to see it again.
+- With `num_workers`, environments are in actors of Ray, on this machine or on the nodes of a cluster. One that is lost
+  is replaced, and its rows go on with new episodes. Without, no Ray is started.
+- Autoreset is in the same step: `final_obs` and `final_info` are as Gymnasium's own vectors have them in that mode.
+  `final_info` holds the numbers of the last info and `episode` with `r` and `l`; infos inside an episode stay where
+  they are made.
+- Numbers travel in single precision, images of bytes as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+
+from shoal.bridges.env_group import FormOnly, GroupSteps
+from shoal.bridges.env_groups import start_groups
+from shoal.config.experiment import algorithm_config
+from shoal.config.vocabulary import nearest
+from shoal.data.batch import Episode, Incident, Parts
+from shoal.envs.importing import UserCode
+from shoal.envs.making import maker_of
+from shoal.envs.observations import ObsLeaf, ObsSpec
+from shoal.envs.spaces import nest
+from shoal.envs.vector import describe
+from shoal.errors import ConfigError, EnvError
+
+KEYS = (
+    "env_config",
+    "env_isolation",
+    "env_memory_limit_mb",
+    "env_ranks",
+    "env_reset_timeout_s",
+    "env_resets_per_s",
+    "env_restart_delay_s",
+    "env_scratch_limit_mb",
+    "env_step_timeout_s",
+    "horizon",
+    "max_concurrent_envs",
+    "max_env_failures",
+    "max_worker_restarts",
+    "num_cpus_per_worker",
+    "preprocessor_pref",
+    "randomize",
+    "recreate_failed_workers",
+    "seed",
+    "wrappers",
+)
+"""The keys of a configuration that are about environments, and nothing else."""
+
+MOST_INCIDENTS_KEPT = 1000
+
+log = logging.getLogger("shoal")
+
+
+def make_vec(env: Any, num_envs: int = 1, num_workers: int = 0, **config: Any) -> SupervisedVectorEnv:
+    """`num_envs` environments as one `gymnasium.vector.VectorEnv`, supervised, here or in `num_workers` actors of Ray.
+
+    `env` is all that a configuration may call an environment; `config` are those of its keys that are about
+    environments (`KEYS`), e.g. `env_step_timeout_s=30`. Atari games are prepared only if `preprocessor_pref` says so.
+    """
+    return SupervisedVectorEnv(env, num_envs, num_workers, config)
+
+
+class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
+    """Environments of ours behind Gymnasium's contract; see the module."""
+
+    def __init__(self, env: Any, num_envs: int, num_workers: int, config: Mapping[str, Any]) -> None:
+        self.closed = True  # until there is something to close
+        tree = _config_tree(env, num_envs, num_workers, config)
+        checked = algorithm_config("PPO", tree)
+        maker = maker_of(checked, UserCode.at().with_working_folder())
+        self._groups = start_groups(checked, maker)
+        self.closed = False
+        self.num_envs, self.num_workers = num_envs, num_workers
+        facts = self._groups.facts
+        form = FormOnly(facts.observation_space, facts.action_space)
+        self._obs_spec, self._action_spec = form.obs_spec, form.action_spec
+        self.single_observation_space, self.single_action_space = facts.observation_space, facts.action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = None
+        self.spec = None
+        self.incidents: list[Incident] = []  # the newest failures
+        self.num_incidents = 0
+        self._last: Parts | None = None  # where the next actions are taken
+        self._is_stepping = False
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin new episodes everywhere; the seeds of all environments follow from `seed`, or the first of several."""
+        if options:
+            raise ConfigError(
+                "options: an environment gets options of its own at every reset; use make_vec(..., "
+                'randomize={"options": {...}}) in their place'
+            )
+        self._check_open()
+        if self._is_stepping:
+            self.step_wait()
+        answers = self._groups.reset(_one_seed(seed))
+        self._last = _joined([obs for obs, _ in answers])
+        incidents = [incident for _, found in answers for incident in found]
+        infos: dict[str, Any] = {}
+        self._tell_incidents(incidents, infos)
+        return self._batched(self._last), infos
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """See `VectorEnv`."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:
+        """Begin a step, whose results `step_wait` gives; meanwhile the caller may do something else."""
+        self._check_open()
+        if self._last is None:
+            raise EnvError("step: call reset first")
+        if self._is_stepping:
+            raise EnvError("step_async: the last step has not been waited for; call step_wait first")
+        rows = self._rows_of(actions)
+        self._groups.begin_step(np.split(rows, max(self.num_workers, 1)))
+        self._is_stepping = True
+
+    def step_wait(self) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """What came of the step that was begun."""
+        if not self._is_stepping:
+            raise EnvError("step_wait: no step was begun; call step_async first")
+        self._is_stepping = False
+        steps = self._groups.end_step()
+        failed = np.concatenate([each.failed for each in steps])
+        terminated = np.concatenate([each.terminated for each in steps])
+        truncated = np.concatenate([each.truncated for each in steps]) | failed
+        rewards = np.concatenate([each.rewards for each in steps]).astype(np.float64)
+        infos: dict[str, Any] = {}
+        if (terminated | truncated).any():
+            self._tell_ends(steps, infos)
+        self._tell_incidents([incident for each in steps for incident in each.incidents], infos)
+        self._last = _joined([each.obs for each in steps])
+        return self._batched(self._last), rewards, terminated, truncated, infos
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The result of a method of every environment, or its attribute of that name."""
+
+        def called(env: Any) -> Any:
+            found = attribute_of(env, name)
+            return found(*args, **kwargs) if callable(found) else found
+
+        return tuple(self.call_each(dict.fromkeys(range(self.num_envs), called)).values())
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of every environment."""
+        return tuple(self.call_each(dict.fromkeys(range(self.num_envs), lambda env: attribute_of(env, name))).values())
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every environment: to its own of a list or tuple of values, or to the one value.
+
+        An environment that is restarted after a failure does not have it any more.
+        """
+        each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise ConfigError(f"set_attr: {self.num_envs} environments need as many values (got {len(each)})")
+        self.call_each({row: partial(set_attribute, name=name, value=value) for row, value in enumerate(each)})
+
+    def call_each(self, functions: Mapping[int, Callable[[Any], Any]]) -> dict[int, Any]:
+        """The results of a function of its own for each environment that has one, by its row."""
+        self._check_open()
+        return self._groups.call(functions)
+
+    def close_extras(self, **_: Any) -> None:
+        """See `VectorEnv`."""
+        self._groups.stop()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise EnvError("the vector of environments is closed")
+
+    def _rows_of(self, actions: Any) -> NDArray[Any]:
+        """Our rows `[N, A]` of a batch of actions; one that is none of the space is refused."""
+        spec = self._action_spec
+        try:
+            if len(spec.leaves) == 1 and not spec.leaves[0].path:
+                return spec.encoded([np.asarray(actions).reshape(self.num_envs, spec.size)])
+            return spec.encode(list(iterate(self.action_space, actions)))
+        except (ValueError, TypeError) as error:
+            raise EnvError(f"step: {error}") from None
+
+    def _batched(self, parts: Parts) -> Any:
+        return batched_obs(self._obs_spec, parts)
+
+    def _tell_ends(self, steps: list[GroupSteps], infos: dict[str, Any]) -> None:
+        """Put the last observations of episodes and what is known of these into the infos, as Gymnasium has them."""
+        assert self._last is not None
+        first = 0
+        for each in steps:
+            told = {episode.env_index: episode for episode in each.episodes}
+            ends = np.flatnonzero(each.terminated | each.truncated | each.failed).tolist()
+            for row in ends:
+                if each.failed[row]:
+                    final, episode = self._obs_spec.get(self._last, first + row), None
+                else:
+                    parts = tuple(part[None] for part in each.finals[row])
+                    final, episode = self._obs_spec.get(parts, 0), told.get(first + row)
+                self._add_info(infos, {"final_obs": final, "final_info": _final_info(episode)}, first + row)
+            first += len(each.rewards)
+
+    def _tell_incidents(self, incidents: list[Incident], infos: dict[str, Any]) -> None:
+        """Write failures down, and say of each row what failed there."""
+        for incident in incidents:
+            text = incident.cause if incident.kind == "worker" else describe(incident)
+            log.warning("%s", text)
+            self._add_info(infos, {"incident": text}, incident.env_index)
+        self.num_incidents += len(incidents)
+        self.incidents = (self.incidents + incidents)[-MOST_INCIDENTS_KEPT:]
+
+
+def batched_obs(spec: ObsSpec, parts: Parts) -> Any:
+    """Observations `[N]` in the structure of their space, each leaf with its own type and N in front."""
+    values = {leaf.path: _batched_leaf(leaf, parts[leaf.part]) for leaf in spec.leaves}
+    return nest(spec.space, values)
+
+
+def _batched_leaf(leaf: ObsLeaf, part: NDArray[Any]) -> Any:
+    if leaf.items is not None:
+        return tuple(leaf.items.get(row) for row in part)
+    numbers = part if leaf.columns is None else part[:, leaf.columns]
+    if leaf.first is not None:
+        numbers = numbers.astype(np.int64) + leaf.first
+    return np.array(numbers, leaf.space.dtype).reshape(len(part), *(leaf.space.shape or ()))
+
+
+def _final_info(episode: Episode | None) -> dict[str, Any]:
+    if episode is None:
+        return {"failed": True}
+    return {**episode.metrics, "episode": {"r": episode.reward, "l": episode.length}}
+
+
+def attribute_of(env: Any, name: str) -> Any:
+    """An attribute of an environment or of a wrapper's inner one."""
+    return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
+
+
+def set_attribute(env: Any, name: str, value: Any) -> None:
+    """Set an attribute where the environment or one of its wrappers has it."""
+    if hasattr(env, "set_wrapper_attr"):
+        env.set_wrapper_attr(name, value)
+    else:
+        setattr(env, name, value)
+
+
+def _joined(groups: list[Parts]) -> Parts:
+    if len(groups) == 1:
+        return groups[0]
+    return tuple(np.concatenate(parts) for parts in zip(*groups, strict=True))
+
+
+def _one_seed(seed: int | Sequence[int | None] | None) -> int | None:
+    if seed is None or isinstance(seed, int | np.integer):
+        return None if seed is None else int(seed)
+    return next((int(each) for each in seed if each is not None), None)
+
+
+def _config_tree(env: Any, num_envs: int, num_workers: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the environments' workers; what is not about environments is refused."""
+    problems = []
+    for name, value, least in (("num_envs", num_envs, 1), ("num_workers", num_workers, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            problems.append(f"{name}: must be a whole number of at least {least} (got {value!r})")
+    if not problems and num_workers and num_envs % num_workers:
+        fit = max(1, round(num_envs / num_workers)) * num_workers
+        problems.append(f"num_envs: {num_envs} environments cannot be shared alike by {num_workers} workers; use {fit}")
+    for key in config:
+        if key not in KEYS:
+            close = nearest(key, KEYS)
+            hint = f"; did you mean {close}?" if close else f"; make_vec takes {', '.join(KEYS)}"
+            problems.append(f"{key}: is no key of environments{hint}")
+    if problems:
+        raise ConfigError(problems)
+    each = num_envs // max(num_workers, 1)
+    return {
+        "preprocessor_pref": None,
+        **config,
+        "env": env,
+        "num_workers": num_workers,
+        "num_envs_per_worker": each,
+        "train_batch_size": max(2048, num_envs),
+    }
