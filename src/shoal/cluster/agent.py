@@ -31,8 +31,9 @@ from shoal.version import __version__
 LOOKING_S = 0.1  # a shared file system tells nobody that a file has appeared
 CALLING_TIMEOUT_S = 10.0
 PATIENCE_S = 30.0  # with a head that has published where it listens and does not answer
-BEAT_S = 5.0
-SILENCE_S = 20.0  # after which the other end counts as lost, where the network swallows the news
+BEAT_S = 2.0
+AGENT_SILENCE_S = 8.0  # after which the head takes a host for lost, where the network swallows the news
+HEAD_SILENCE_S = 15.0  # after which an agent takes the head for lost; a slow disk may hold the head up for a while
 MOST_LOG_BYTES = 20 << 20
 
 T = TypeVar("T")
@@ -131,7 +132,7 @@ class HostAgent:
         try:
             while True:
                 receiving = self._start_task(self._peer.receive())
-                await asyncio.wait({receiving, leaving}, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({receiving, leaving}, timeout=HEAD_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
                 if leaving.done():
                     self._peer.send("leaving")
                     await self._end(is_leaving=True)
@@ -146,7 +147,7 @@ class HostAgent:
                 if message["kind"] == "start_node":
                     self._start_task(self._start_node(message))
                 elif message["kind"] == "facts":
-                    self._start_task(self._tell_facts())
+                    self._start_task(self._tell_facts(message.get("folder")))
         finally:
             await self._end()
             for task in self._tasks:
@@ -183,6 +184,8 @@ class HostAgent:
             reason = await self._node.wait()
             if not self._is_ending:
                 self._peer.send("ended", reason=reason)
+                await self._node.stop()  # where it was lost by being stopped
+                await asyncio.to_thread(end_descendants, GRACE_S)  # and of a keeper that was killed
         except (ClusterError, OSError) as error:
             if not self._is_ending:
                 self._peer.send("failed", reason=str(error))
@@ -209,10 +212,10 @@ class HostAgent:
             self._peer.send("alive")
             await asyncio.sleep(BEAT_S)
 
-    async def _tell_facts(self) -> None:
+    async def _tell_facts(self, asking: str | None) -> None:
         from shoal.cluster.host_facts import facts
 
-        self._peer.send("facts", facts=await asyncio.to_thread(facts))
+        self._peer.send("facts", facts=await asyncio.to_thread(facts, self._environ, asking))
 
 
 def archived_logs(folder: Path) -> bytes:

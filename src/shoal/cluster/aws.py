@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import sys
+import zipfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -87,6 +88,9 @@ def _problems(cluster: AwsCluster) -> list[str]:
     for option, path in (("--wheel", cluster.wheel), ("--folder", cluster.folder)):
         if path is not None and not path.exists():
             problems.append(f"{option}: there is no {path}")
+    if cluster.wheel is not None and cluster.wheel.exists() and not zipfile.is_zipfile(cluster.wheel):
+        size = cluster.wheel.stat().st_size
+        problems.append(f"--wheel: {cluster.wheel} is no wheel, it has {size} bytes; build it again with pip wheel")
     if cluster.image is None:
         problems.append(f'--image: is missing; the newest Ubuntu is --image "$({newest_image(cluster)})"')
     if bool(ARM.match(cluster.instance_type)) != bool(ARM.match(cluster.head_instance_type)):

@@ -51,6 +51,20 @@ def below(roots: Iterable[int], children: dict[int, list[int]]) -> list[int]:
     return sorted(found)
 
 
+def process_name(pid: int) -> str:
+    """The name of a process's program, of which the kernel keeps 15 characters; empty if it is gone."""
+    with contextlib.suppress(OSError):
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped a process, by SIGSTOP or by Ctrl-Z."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
 def private_bytes(pid: int) -> int:
     """The memory that a process has for itself; 0 if it is gone."""
     with contextlib.suppress(OSError, ValueError, IndexError):
