@@ -123,6 +123,7 @@ class HostAgent:
         self._is_ending = False
         self._head_is_lost = False
         self._leaving = asyncio.Event()
+        self._drains = False
 
     async def run(self) -> int:
         """Do what the head says; the exit code of this rank."""
@@ -135,7 +136,7 @@ class HostAgent:
                 await asyncio.wait({receiving, leaving}, timeout=HEAD_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
                 if leaving.done():
                     self._peer.send("leaving")
-                    await self._end(is_leaving=True)
+                    await self._end(self._drains)
                     return 0
                 message = receiving.result() if receiving.done() else None
                 if message is None:
@@ -160,8 +161,9 @@ class HostAgent:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def leave(self) -> None:
-        """Take this host out of a cluster that goes on."""
+    def leave(self, drains: bool) -> None:
+        """Take this host out of its cluster; where the cluster goes on, `drains` lets work move away first."""
+        self._drains = drains
         self._leaving.set()
 
     async def _start_node(self, message: Message) -> None:
@@ -190,14 +192,14 @@ class HostAgent:
             if not self._is_ending:
                 self._peer.send("failed", reason=str(error))
 
-    async def _end(self, is_leaving: bool = False) -> None:
+    async def _end(self, drains: bool = False) -> None:
         """End what was started here, hand its logs on, and leave nothing behind."""
         if self._is_ending:
             return
         self._is_ending = True
         node = self._node
         if node is not None:
-            await node.stop(is_leaving)
+            await node.stop(drains)
             await asyncio.to_thread(end_descendants, GRACE_S)
             with contextlib.suppress(OSError, tarfile.TarError):
                 if not self._head_is_lost:

@@ -96,8 +96,9 @@ class AgentProcesses:
             found = re.match(failure, text) if failure is not None else None
             if found is not None and not self._is_stopping:
                 is_told = True
+                errors = [line for line in lines if "error" in line.lower()]
                 for name in _names(found["hosts"]):
-                    self._failed(name, "\n".join(lines))
+                    self._failed(name, "\n".join(errors))
         code = await process.wait()
         if code != 0 and not self._is_stopping and not is_told:
             self._failed(host, "\n".join(lines) or f"{os.path.basename(program)} ended with code {code}")

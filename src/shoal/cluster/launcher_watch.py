@@ -84,14 +84,17 @@ async def _srun_gone(environ: Mapping[str, str]) -> None:
     host, port = environ.get("SLURM_SRUN_COMM_HOST", ""), environ.get("SLURM_SRUN_COMM_PORT", "")
     if not host or not port.isdecimal():
         await asyncio.Event().wait()
+    # Those that stay: of what Slurm's other daemons say to each other most is over at once.
     known = connections_to(host)
+    await asyncio.sleep(LOOKING_S)
+    known &= connections_to(host)
     while True:
         await asyncio.sleep(LOOKING_S)
         present = connections_to(host)
-        # srun complains of whoever calls and says nothing: so it is called only where a connection to its host ended.
+        # srun complains of whoever calls and says nothing: so it is called only where such a connection has ended.
         if known - present and await _is_refused(host, int(port)):
             return
-        known = present
+        known &= present
 
 
 async def _is_refused(host: str, port: int) -> bool:

@@ -100,11 +100,11 @@ class RayNode:
                 if times[pid] * LOOKING_S >= STOPPED_S:
                     return name
 
-    async def stop(self, is_leaving: bool = False) -> None:
-        """End everything that was started here; the folder is left for its logs."""
+    async def stop(self, drains: bool = False) -> None:
+        """End everything that was started here, after work has moved away if it `drains`; the folder stays."""
         if self._process is None or self._process.returncode is not None:
             return
-        if is_leaving:
+        if drains:
             self._tell(f"{int(LEAVE)}\n".encode())
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._process.wait(), LEAVING_GRACE_S)

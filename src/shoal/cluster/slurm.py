@@ -177,8 +177,9 @@ def _node_loss_warning(environ: Environ) -> str | None:
         done = run(["scontrol", "write", "batch_script", environ["SLURM_JOB_ID"], "-"], timeout_s=10)
     except ClusterError:
         return None
-    if done.returncode != 0 or re.search(r"^#SBATCH\s(.*\s)?(--no-kill\b|-k\b)", done.stdout, re.MULTILINE):
-        return None  # the former: there is no script, as after salloc
+    is_script = done.returncode == 0 and done.stdout.startswith("#!")  # there is none after salloc
+    if not is_script or re.search(r"^#SBATCH\s(.*\s)?(--no-kill\b|-k\b)", done.stdout, re.MULTILINE):
+        return None
     return (
         "the script of this job has no `#SBATCH --no-kill`; unless sbatch was given that option, Slurm ends the whole "
         "job some minutes after it loses a node"

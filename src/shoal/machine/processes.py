@@ -32,12 +32,18 @@ def processes() -> Iterator[tuple[int, int, bool]]:
 
 
 def children_of_all() -> dict[int, list[int]]:
-    """The living children of every process that has any."""
+    """The living children of every process that has any.
+
+    A process whose first thread has ended looks dead while others of its threads end, and has its children until then.
+    """
     children: dict[int, list[int]] = {}
+    dead: set[int] = set()
     for pid, parent, is_dead in processes():
-        if not is_dead:
-            children.setdefault(parent, []).append(pid)
-    return children
+        children.setdefault(parent, []).append(pid)
+        if is_dead:
+            dead.add(pid)
+    gone = dead - children.keys()
+    return {parent: [pid for pid in pids if pid not in gone] for parent, pids in children.items()}
 
 
 def below(roots: Iterable[int], children: dict[int, list[int]]) -> list[int]:

@@ -81,24 +81,23 @@ def test_an_srun_that_no_longer_listens_is_gone(
     monkeypatch.setattr(launcher_watch, "LOOKING_S", 0.05)
     monkeypatch.setattr(launcher_watch, "connections_to", looked)
 
-    async def with_daemon() -> None:
-        """Have a connection, as slurmstepd has one to its srun, until it was seen."""
-        with socket.create_connection(listener.getsockname()):
-            served, _ = listener.accept()
-            with served:
-                before = looks
-                while looks < before + 2:
-                    await asyncio.sleep(0.01)
-
     async def watched() -> str:
+        # As slurmstepd has one to its srun, and somebody else has one to srun's host.
+        own, other = (socket.create_connection(listener.getsockname()) for _ in range(2))
+        served = [listener.accept()[0] for _ in range(2)]
         watching = asyncio.create_task(launcher_gone(environ))
-        await with_daemon()
+        while looks < 3:
+            await asyncio.sleep(0.01)
+        other.close()
         called, _ = await asyncio.to_thread(listener.accept)  # it asks whether srun is there, which is so
         called.close()
         assert not watching.done()
-        await with_daemon()
         listener.close()
-        return await asyncio.wait_for(watching, 60)
+        own.close()
+        gone = await asyncio.wait_for(watching, 60)
+        for each in served:
+            each.close()
+        return gone
 
     listener.settimeout(60)
     assert asyncio.run(watched()) == "srun"
