@@ -143,6 +143,38 @@ def test_a_killed_driver_leaves_nothing_and_the_next_start_says_what_was_lost(be
     assert re.search(r"checkpoint_00000[567]", again.out), again.told()
 
 
+@pytest.mark.long
+@pytest.mark.slow
+def test_hosts_that_join_and_leave_do_not_change_the_result(bed: Bed, here: Path) -> None:
+    n1, n2, n3 = bed.nodes.values()
+    train = ["shoal", "train", "CartPole-v1", "--seed", "5", "--num-workers", "2", "--set", "report=false"]
+    train += ["--set", "train_batch_size=128", "--stop", "training_iteration=300"]
+    waiting = "while [ ! -e go ]; do sleep 0.1; done; exec " + " ".join([*train, "--results-dir", "elastic"])
+    words = launch("--hosts", "n1", "--num-cpus", "1", command=["sh", "-c", waiting])
+    running = n1.popen(words, cwd=here)
+    folder = job_folder(running, bed)
+    joining = ["shoal", "launch", "--join", str(folder), "--num-cpus", "1"]
+    leaves = n2.popen(joining)
+    wait_until(lambda: "n2 has joined" in running.err, READY_S, "n2 is there")
+    (here / "go").touch()
+    wait_until(lambda: "\niter " in running.out, 4 * READY_S, "it trains on n1 and n2")
+    stays = n3.popen(joining)
+    wait_until(lambda: "n3 has joined" in running.err, READY_S, "n3 is there")
+    leaves.send_signal(signal.SIGTERM)
+    assert leaves.wait() == 0, leaves.told()
+    assert running.wait(10 * READY_S) == 0, running.told()
+    assert stays.wait() == 0, stays.told()
+    assert "was lost" not in running.out + running.err, running.told()
+    (run,) = (here / "elastic" / "CartPole-v1").iterdir()
+    assert (
+        "worker 2 leaves n2" in (run / "log.txt").read_text() or "worker 1 leaves n2" in (run / "log.txt").read_text()
+    )
+    n1.run([*train, "--results-dir", "fixed"], cwd=here, within_s=10 * READY_S)
+    (fixed,) = (here / "fixed" / "CartPole-v1").iterdir()
+    assert (run / "chain.jsonl").read_text() == (fixed / "chain.jsonl").read_text()
+    wait_until_clean(bed)
+
+
 def _left_by_us(bed: Bed) -> list[str]:
     """What is left on the nodes, but for the files of Open MPI's own that its mpirun would have removed."""
     return [thing for things in bed.left().values() for thing in things if not thing.startswith("/tmp/ompi.")]

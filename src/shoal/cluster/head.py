@@ -296,6 +296,9 @@ class Head:
                 self._tell(f"{host.name} has joined with {_counted(host.num_cpus, 'CPU')}")
         elif kind in ("failed", "ended"):
             self._lose(host, "failed" if host.state == "starting" else "lost", str(message["reason"]))
+            if host.state == "lost" and not self._is_stopping:  # nothing is left to do there
+                for each in host.members:
+                    each.peer.send("stop")
         elif kind == "leaving":
             self._lose(host, "left", "it was asked to leave")
         elif kind == "facts":

@@ -15,6 +15,8 @@ HEALTH = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1500",
     "RAY_health_check_failure_threshold": "3",
+    # For work to move away from a host that leaves; less than what schedulers leave a job that they end.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "20",
 }
 
 

@@ -21,7 +21,7 @@ from shoal.machine.processes import below, children_of_all, is_stopped, process_
 from shoal.machine.ray_variables import LOOPBACK, token_variables
 
 GRACE_S = 0.7  # Ray has nothing to save; what it logs is written by then
-LEAVING_GRACE_S = 10.0  # for work to move away when a node leaves a cluster that goes on
+LEAVING_GRACE_S = 24.0  # for work to move away when a node leaves a cluster that goes on, and for Ray to end then
 LOOKING_S = 1.0
 STOPPED_S = 3.0  # after which a daemon that somebody has stopped counts as lost
 DAEMONS = ("raylet", "gcs_server")

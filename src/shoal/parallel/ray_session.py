@@ -40,6 +40,14 @@ class Session:
         """The folder of a private Ray, which nobody else can read."""
         return None if self._private is None else str(self._private.folder.path)
 
+    def leaving_nodes(self) -> set[str]:
+        """The nodes of a cluster that was joined which were asked to leave it, and have not left yet."""
+        if self._private is not None:
+            return set()
+        with contextlib.suppress(Exception):  # what Ray knows of its nodes is not promised
+            return set(self.ray._private.state.state.get_draining_nodes())
+        return set()
+
     def last_output(self, pid: int) -> str:
         """What a process of this machine wrote to its error stream at last, in one line."""
         with contextlib.suppress(Exception):  # where Ray keeps its logs is not promised
