@@ -24,6 +24,7 @@ from shoal.parallel.ray_address import inspect_cluster, named_address
 from shoal.parallel.ray_logs import crash_summary, output_lines
 
 FREEING_TIMEOUT_S = 10.0
+LOOKING_S = 1.0  # between two looks at which nodes leave
 
 progress = logging.getLogger("shoal.progress")
 
@@ -34,6 +35,7 @@ class Session:
     def __init__(self, ray: Any, private: PrivateRay | None = None) -> None:
         self.ray = ray
         self._private = private
+        self._looked_at = -LOOKING_S
 
     @property
     def folder(self) -> str | None:
@@ -42,8 +44,10 @@ class Session:
 
     def leaving_nodes(self) -> set[str]:
         """The nodes of a cluster that was joined which were asked to leave it, and have not left yet."""
-        if self._private is not None:
+        now = monotonic()
+        if self._private is not None or now < self._looked_at + LOOKING_S:
             return set()
+        self._looked_at = now
         with contextlib.suppress(Exception):  # what Ray knows of its nodes is not promised
             return set(self.ray._private.state.state.get_draining_nodes())
         return set()
