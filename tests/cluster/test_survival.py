@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from bed import Bed, Node, wait_until
+from daemons import wait_until_idle
 from launches import PROBE, READY_S, job_folder, launch, seen, wait_until_clean, wait_until_seen
 
 SHOAL = Path(sys.executable).with_name("shoal")
@@ -131,16 +132,18 @@ def check_cancels(slurm: Bed, here: Path, count: int) -> None:
 @pytest.mark.slow
 def test_a_killed_driver_leaves_nothing_and_the_next_start_says_what_was_lost(bed: Bed, here: Path) -> None:
     n1 = bed.nodes["n1"]
-    train = [*TRAIN, "--num-workers", "1", "--checkpoint-freq", "5"]
-    words = launch("--hosts", "n1,n2", command=train)
-    running = n1.popen(words, cwd=here)
-    wait_until(lambda: re.search(r"^iter +[78] ", running.out, re.MULTILINE), 4 * READY_S, "it trains")
+    train = [*TRAIN, "--num-workers", "1", "--checkpoint-freq", "20", "--results-dir", "results"]
+    running = n1.popen(launch("--hosts", "n1,n2", command=train), cwd=here)
+    wait_until(lambda: re.search(r"^iter +2[1-9] ", running.out, re.MULTILINE), 4 * READY_S, "it trains")
     (driver,) = [process for process in n1.processes() if _words(process)[1:3] == [str(SHOAL), "train"]]
     driver.kill()
     assert running.wait() == 128 + signal.SIGKILL, running.told()
     wait_until_clean(bed)
-    again = n1.run(["shoal", *train[1:-6], "--num-workers", "0", "--stop", "training_iteration=12"], cwd=here)
-    assert re.search(r"checkpoint_00000[567]", again.out), again.told()
+    (run,) = (here / "results" / "CartPole-v1").iterdir()
+    again = n1.run(["shoal", "resume", str(run), "--stop", "training_iteration=61"], cwd=here, within_s=4 * READY_S)
+    assert re.search(r"checkpoint_0000[24]0; \d+ finished iterations? after it had not been saved", again.out), (
+        again.out
+    )
 
 
 @pytest.mark.long
@@ -151,7 +154,7 @@ def test_hosts_that_join_and_leave_do_not_change_the_result(bed: Bed, here: Path
     train += ["--set", "train_batch_size=128", "--stop", "training_iteration=300"]
     waiting = "while [ ! -e go ]; do sleep 0.1; done; exec " + " ".join([*train, "--results-dir", "elastic"])
     words = launch("--hosts", "n1", "--num-cpus", "1", command=["sh", "-c", waiting])
-    running = n1.popen(words, cwd=here)
+    running = bed.login.popen(words, cwd=here)  # whose host gives no CPUs, so that each worker has one of its own
     folder = job_folder(running, bed)
     joining = ["shoal", "launch", "--join", str(folder), "--num-cpus", "1"]
     leaves = n2.popen(joining)
@@ -173,6 +176,36 @@ def test_hosts_that_join_and_leave_do_not_change_the_result(bed: Bed, here: Path
     (fixed,) = (here / "fixed" / "CartPole-v1").iterdir()
     assert (run / "chain.jsonl").read_text() == (fixed / "chain.jsonl").read_text()
     wait_until_clean(bed)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_job_of_submit_outlives_a_node_that_slurm_gives_up(slurm: Bed, here: Path) -> None:
+    conf, n3 = slurm.folder / "slurm" / "slurm.conf", slurm.nodes["n3"]
+    patient = conf.read_text()
+    words = ["shoal", "submit", "--nodes", "3", "--walltime", "20m", "--output", "log", "--", *PROBE, str(here / "go")]
+    job = re.findall(r"Submitted: job (\d+)", slurm.login.run(words, cwd=here).out)[0]
+    log = here / "log"
+    wait_until(lambda: log.exists() and seen(log.read_text()), 4 * READY_S, "the command runs")
+    assert "no-kill" not in log.read_text(), "it has that option"
+    conf.write_text(patient.replace("SlurmdTimeout=300", "SlurmdTimeout=10"))
+    slurm.login.run(["scontrol", "reconfigure"])
+    slurm.cut(n3)
+    try:
+        state = ["sinfo", "--noheader", "--Node", "--format=%T", "--nodes=n3"]
+        wait_until(lambda: "down" in slurm.login.run(state).out, 4 * READY_S, "Slurm has given the node up")
+        wait_until(lambda: seen(log.read_text())[-1]["nodes"] == ["n1", "n2"], READY_S, "the command goes on")
+        shown = slurm.login.run(["scontrol", "show", "job", job]).out
+        assert "JobState=RUNNING" in shown, shown
+        assert "Restarts=0" in shown, shown
+    finally:
+        slurm.mend(n3)
+        conf.write_text(patient)
+        slurm.login.run(["scontrol", "reconfigure"])
+    (here / "go").touch()
+    wait_until(lambda: "COMPLETED" in slurm.login.run(["scontrol", "show", "job", job]).out, READY_S, "it is done")
+    wait_until_clean(slurm)
+    wait_until_idle(slurm, ["n3"])
 
 
 def _left_by_us(bed: Bed) -> list[str]:
