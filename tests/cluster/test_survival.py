@@ -37,7 +37,7 @@ def without_shoal(slurm: Bed) -> Iterator[Bed]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["srun", "salloc"])
+@pytest.mark.parametrize("by", ["srun", pytest.param("salloc", marks=pytest.mark.long)])
 def test_a_host_on_which_srun_cannot_start_anything_is_named(without_shoal: Bed, by: str) -> None:
     words = ["srun", "-N3", "-n3"] if by == "srun" else ["salloc", "-N3"]
     running = without_shoal.login.popen([*words, *launch(command=["true"])])
@@ -51,7 +51,7 @@ def test_a_host_on_which_srun_cannot_start_anything_is_named(without_shoal: Bed,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["mpirun.openmpi", "mpiexec.hydra", "srun"])
+@pytest.mark.parametrize("by", ["mpirun.openmpi", pytest.param("mpiexec.hydra", marks=pytest.mark.long), "srun"])
 def test_a_launcher_that_is_killed_leaves_nothing(slurm: Bed, need: Callable[..., None], here: Path, by: str) -> None:
     need(by)
     n1, saved = slurm.nodes["n1"], here / "saved"
@@ -67,7 +67,7 @@ def test_a_launcher_that_is_killed_leaves_nothing(slurm: Bed, need: Callable[...
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["stopped", "cut off"])
+@pytest.mark.parametrize("how", ["stopped", pytest.param("cut off", marks=pytest.mark.long)])
 def test_a_node_that_is_stopped_or_cut_off_is_reported_once_and_ends(bed: Bed, here: Path, how: str) -> None:
     n1, _, n3 = bed.nodes.values()
     running = n1.popen(launch("--hosts", "n1,n2,n3", command=[*PROBE, str(here / "go")]))
@@ -92,6 +92,7 @@ def test_a_node_that_is_stopped_or_cut_off_is_reported_once_and_ends(bed: Bed, h
     wait_until_clean(bed)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_heterogeneous_job_is_one_cluster(slurm: Bed, here: Path) -> None:
     (here / "job.sh").write_text("#!/bin/sh\n" + " ".join(launch(command=[*PROBE, "-"])) + "\n")
@@ -129,6 +130,7 @@ def check_cancels(slurm: Bed, here: Path, count: int) -> None:
         assert not re.search("Traceback|SystemError|was lost|Killed", told), told
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_driver_leaves_nothing_and_the_next_start_says_what_was_lost(bed: Bed, here: Path) -> None:
     n1 = bed.nodes["n1"]
