@@ -60,9 +60,9 @@ def test_a_launcher_that_is_killed_leaves_nothing(slurm: Bed, need: Callable[...
     running = (slurm.login if by == "srun" else n1).popen([*words, *launch(command=["sh", "-c", saving])])
     wait_until((here / "on").exists, READY_S, "the command runs")
     for process in [running.process, *running.process.children()]:
-        if process.name() in ("srun", "mpirun", "mpirun.openmpi", "mpiexec.hydra", "orterun"):
+        if _name(process) in ("srun", "mpirun", "mpirun.openmpi", "mpiexec.hydra", "orterun"):
             process.kill()
-    wait_until(lambda: not _left_by_us(slurm), 30, "nothing of ours is left")
+    wait_until(lambda: not _left_by_us(slurm), READY_S, "nothing of ours is left")
     assert saved.exists() or by == "mpiexec.hydra", "it could save; hydra kills its ranks itself"
 
 

@@ -92,21 +92,24 @@ async def _srun_gone(environ: Mapping[str, str]) -> None:
         await asyncio.sleep(LOOKING_S)
         present = connections_to(host)
         # srun complains of whoever calls and says nothing: so it is called only where such a connection has ended.
-        if known - present and await _is_refused(host, int(port)):
-            return
-        known &= present
+        if known - present:
+            listens = await _listens(host, int(port))
+            if listens is False:
+                return
+            if listens:
+                known &= present
 
 
-async def _is_refused(host: str, port: int) -> bool:
-    """Whether nobody listens at a port of a host that answers."""
+async def _listens(host: str, port: int) -> bool | None:
+    """Whether somebody listens at a port of a host; None where the host cannot be asked for now."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CALLING_S)
     except ConnectionRefusedError:
-        return True
-    except (OSError, asyncio.TimeoutError):  # a network that is down says nothing about srun
         return False
+    except (OSError, asyncio.TimeoutError):
+        return None
     writer.close()
-    return False
+    return True
 
 
 def connections_to(host: str, table: Path = Path("/proc/net/tcp")) -> set[Connection]:

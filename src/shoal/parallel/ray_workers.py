@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from shoal.sampling.worker import Worker, check_count
 CLOSING_TIMEOUT_S = 5.0
 MOVING_TIMEOUT_S = 60.0  # for workers of a host that leaves to start somewhere else
 MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
+SLOW_START_S = 30.0  # after which a worker that has not started is told of
 MOST_DEATHS_IN_A_ROW = 3  # of one worker, without a fragment in between
 
 T = TypeVar("T")
@@ -44,6 +45,8 @@ class WorkerSlot:
     location: WorkerLocation | None = None
     state: State | None = None  # after its last fragment
     deaths_in_a_row: int = 0
+    begun: float = field(default_factory=monotonic)  # when its actor was asked for
+    is_told_slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class RayWorkers:
         self.steps_sampled = 0
         try:
             self._slots = [self._new_slot(index) for index in range(1, config.worker_count + 1)]
-            answers = [self._answer(slot.starting) for slot in self._slots]
+            answers = [self._started(position) for position in range(len(self._slots))]
             for slot, (location, _, _) in zip(self._slots, answers, strict=True):
                 slot.location, slot.starting = location, None
             first, self.observation_space, self.action_space = answers[0]
@@ -237,6 +240,19 @@ class RayWorkers:
         actor = self._actor(index, 0)
         return WorkerSlot(index, actor, actor.start.remote(None))
 
+    def _started(self, position: int) -> Any:
+        """What a new worker tells of itself; one whose first word is lost on the way is started once more."""
+        slot = self._slots[position]
+        try:
+            return self._answer(slot.starting)
+        except WorkerError as lost:
+            if not isinstance(lost.__cause__, self._ray.exceptions.ActorUnavailableError):
+                raise
+            log.warning("%s; it is started again", lost)
+        self._ray.kill(slot.actor)
+        self._slots[position] = self._new_slot(slot.index)
+        return self._answer(self._slots[position].starting)
+
     def _actor(self, index: int, generation: int) -> Any:
         remote = self._ray.remote(num_cpus=cpus_per_worker(self._config), max_restarts=0)(RemoteWorker)
         return remote.remote(without_gpu(self._config), self._maker, index, generation)
@@ -275,6 +291,7 @@ class RayWorkers:
         slot.actor = self._actor(slot.index, slot.generation)
         slot.starting = slot.actor.start.remote(state)
         slot.location = None
+        slot.begun, slot.is_told_slow = monotonic(), False
 
     def _policy_to_send(self) -> Any:
         """The policy's state as it is now, or a reference to it where that saves sending it many times."""
@@ -365,9 +382,11 @@ class RayWorkers:
         starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
         while starting:
             alone = len(starting) == len(self._slots)
-            ready, _ = self._ray.wait(list(starting), num_returns=1, timeout=None if alone else 0)
+            ready, _ = self._ray.wait(list(starting), num_returns=1, timeout=SLOW_START_S if alone else 0)
             if not ready:
-                return
+                self._tell_of_slow(starting.values())
+                if not alone:
+                    return
             for answer in ready:
                 slot = starting.pop(answer)
                 try:
@@ -377,6 +396,22 @@ class RayWorkers:
                     self._replace_or_drop(slot, lost)
                     if slot in self._slots:
                         starting[slot.starting] = slot
+
+    def _tell_of_slow(self, starting: Iterable[WorkerSlot]) -> None:
+        """Tell once of each worker that cannot start, or takes very long."""
+        for slot in starting:
+            since = monotonic() - slot.begun
+            if since >= SLOW_START_S and not slot.is_told_slow:
+                slot.is_told_slow = True
+                up = self.num_healthy_workers
+                meanwhile = f"training continues with {up} of {len(self._slots)}" if up else "training waits for it"
+                log.warning(
+                    "worker %d has not started for %.0f s: Ray has no free cores for it, or its environments do not "
+                    "open; %s",
+                    slot.index,
+                    since,
+                    meanwhile,
+                )
 
     def _joined(self, fragments: list[RemoteFragment], staleness: int, communicate_time_s: float) -> SampleSummary:
         """What the driver tells of all fragments together."""
