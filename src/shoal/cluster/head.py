@@ -214,9 +214,9 @@ class Head:
         self._changed.set()
         await peer.close()
 
-    async def _heard(self, peer: Peer, patience_s: float = AGENT_SILENCE_S) -> Message | None:
+    async def _heard(self, peer: Peer, patience_s: float | None = None) -> Message | None:
         try:
-            return await asyncio.wait_for(peer.receive(), patience_s)
+            return await asyncio.wait_for(peer.receive(), patience_s or AGENT_SILENCE_S)
         except asyncio.TimeoutError:
             peer.give_up()
             return None

@@ -302,7 +302,6 @@ def test_facts_of_those_that_answer(tmp_path: Path) -> None:
 
 def test_a_host_that_is_not_heard_of_is_lost_once_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_module, "AGENT_SILENCE_S", 0.2)
-    monkeypatch.setattr(Head._heard, "__defaults__", (0.2,))
 
     async def body(head: Head, notice: Notice) -> None:
         own = await agent(notice, 0, "n1")
