@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import subprocess
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def test_doctor_makes_a_table_on_a_terminal(desk: Any) -> None:
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
     path = tmp_path / f"shoal_rl-{__version__}-py3-none-any.whl"
-    path.touch()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("shoal/__init__.py", "")
     return path
 
 

@@ -11,6 +11,7 @@ import pytest
 from bed import PATH, Bed, Running, wait_until
 from launches import PROBE, READY_S, seen, wait_until_clean
 
+LONG_S = 600  # for what waits for Slurm, on a machine that has much else to do
 SAVING = "trap 'echo saving; exit 85' TERM USR1; echo on; while :; do sleep 0.1; done"
 
 
@@ -47,15 +48,17 @@ def test_a_job_is_requeued_when_it_has_saved_and_cancelled(slurm: Bed, here: Pat
 
     job = begin()
     slurm.login.run(["scancel", "--batch", "--signal=USR1", job])  # as Slurm does before the walltime ends
-    wait_until(lambda: "PENDING" in _shown(slurm, job) and "Restarts=1" in _shown(slurm, job), 60, "it is queued again")
+    wait_until(
+        lambda: "PENDING" in _shown(slurm, job) and "Restarts=1" in _shown(slurm, job), LONG_S, "it is queued again"
+    )
     assert "saving" in log.read_text()
     slurm.login.run(["shoal", "cancel", job])
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 60, "it is cancelled while it waits")
+    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), LONG_S, "it is cancelled while it waits")
 
     job = begin()
     slurm.login.run(["shoal", "cancel", job])
-    wait_until(lambda: "saving" in log.read_text(), 60, "the command is told to save")
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 60, "it is cancelled while it runs")
+    wait_until(lambda: "saving" in log.read_text(), LONG_S, "the command is told to save")
+    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), LONG_S, "it is cancelled while it runs")
     wait_until_clean(slurm)
 
 
@@ -114,7 +117,7 @@ def test_simulated_a_container_on_every_node_needs_nothing_of_slurm(slurm: Bed, 
     assert seen(log.read_text())[0]["nodes"] == ["n1", "n2", "n3"]
     assert sorted((here / "hosts").read_text().split()) == ["n1", "n2", "n3"]
     (here / "go").touch()
-    wait_until(lambda: "JobState=COMPLETED" in _shown(slurm, job), 60, "the job ends with its command")
+    wait_until(lambda: "JobState=COMPLETED" in _shown(slurm, job), LONG_S, "the job ends with its command")
     wait_until_clean(slurm)
 
     save = f"{keys}{path}command: [sh, -c, {json.dumps(SAVING)}]\n"
@@ -123,10 +126,10 @@ def test_simulated_a_container_on_every_node_needs_nothing_of_slurm(slurm: Bed, 
     job = _job(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
     wait_until(lambda: log.exists() and "on\n" in log.read_text(), READY_S, "the command runs")
     slurm.login.run(["scancel", "--batch", "--signal=USR1", job])
-    wait_until(lambda: "Restarts=1" in _shown(slurm, job), 60, "what has saved is queued again")
+    wait_until(lambda: "Restarts=1" in _shown(slurm, job), LONG_S, "what has saved is queued again")
     assert "saving" in log.read_text()
     slurm.login.run(["scancel", job])
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), 60, "it is cancelled while it waits")
+    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), LONG_S, "it is cancelled while it waits")
     wait_until_clean(slurm)
 
 
@@ -145,28 +148,43 @@ def _without_folder(script: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_run_that_is_requeued_is_the_run_that_never_stopped(slurm: Bed, here: Path) -> None:
+def test_a_run_that_is_requeued_three_times_is_the_run_that_never_stopped(slurm: Bed, here: Path) -> None:
     train = ["shoal", "train", "CartPole-v1", "--seed", "5", "--quiet", "--set", "report=false"]
     train += ["--set", "train_batch_size=128", "--set", "num_envs_per_worker=2"]
     words = ["--nodes", "1", "--walltime", "10m", "--name", "parts", "--output", "log", "--"]
-    parted = [*train, "--results-dir", str(here / "parts"), "--stop", "training_iteration=30000", "--walltime", "30s"]
+    parted = [*train, "--results-dir", str(here / "parts"), "--stop", "training_iteration=30000", "--walltime", "20s"]
     job = _job(slurm.login.run(["shoal", "submit", *words, *parted], cwd=here))
-    wait_until(lambda: "Restarts=1 " in _shown(slurm, job), 2 * READY_S, "it is requeued")
-    # A requeued job waits two minutes by Slurm's own rule, from when the old one is cleaned up.
-    wait_until(lambda: _runs_at_once(slurm, job), READY_S, "it runs again")
+    for restart in (1, 2, 3):
+        requeued = f"Restarts={restart} "
+        wait_until(lambda requeued=requeued: requeued in _shown(slurm, job), LONG_S, f"it is requeued, {requeued}")
+        # A requeued job waits two minutes by Slurm's own rule, from when the old one is cleaned up.
+        wait_until(lambda: _runs_at_once(slurm, job), LONG_S, "it runs again")
     (run,) = (here / "parts" / "CartPole-v1").iterdir()
     before = len(_chain(run))
-    wait_until(lambda: len(_chain(run)) > before, READY_S, "it trains again")
+    wait_until(lambda: len(_chain(run)) > before, LONG_S, "it trains again")
     slurm.login.run(["shoal", "cancel", job])
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), READY_S, "it is cancelled")
+    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), LONG_S, "it is cancelled")
     wait_until_clean(slurm)
-    assert (here / "log").read_text().count("Stopped: ") == 2
+    assert (here / "log").read_text().count("Stopped: ") == 4
     chain = _chain(run)
     whole = [*train, "--results-dir", str(here / "whole"), "--stop", f"training_iteration={len(chain) - 1}"]
-    slurm.login.run(whole, cwd=here)
+    slurm.login.run(whole, cwd=here, within_s=LONG_S)
     (straight,) = (here / "whole" / "CartPole-v1").iterdir()
     assert _chain(straight) == chain
     slurm.login.run(["shoal", "verify", str(run)], cwd=here)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_job_of_one_minute_without_a_signal_has_saved_before_slurm_ends_it(slurm: Bed, here: Path) -> None:
+    train = "shoal train CartPole-v1 --seed 5 --quiet --set report=false --results-dir results"
+    (here / "job.sh").write_text(f"#!/bin/sh\n{train} --stop training_iteration=1000000\necho code $?\n")
+    slurm.login.run(["sbatch", "--wait", "--time=1", "-N1", "--output=log", "job.sh"], cwd=here, within_s=LONG_S)
+    told = (here / "log").read_text()
+    assert "code 85" in told, told
+    assert "saved     checkpoint_" in told, told
+    assert "DUE TO TIME LIMIT" not in told
+    wait_until_clean(slurm)
 
 
 def _runs_at_once(slurm: Bed, job: str) -> bool:

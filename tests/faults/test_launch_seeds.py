@@ -72,9 +72,9 @@ MUTANTS: dict[str, tuple[Any, str, Any, Sequence[str], str]] = {
     "frames have no numbers": (
         Peer, "_words", staticmethod(lambda who, number, body: (who, body)), ("tamper",), "for what its peer has said",
     ),
-    "agents wait for ever": (agent, "SILENCE_S", 1e9, ("head loses power", "cut"), "survived the head"),
+    "agents wait for ever": (agent, "HEAD_SILENCE_S", 1e9, ("head loses power", "cut"), "survived the head"),
     "losses are counted again": (head, "GONE", (), ("ray ends", "kill agent"), "is reported twice"),
-    "losses are not heard": (head, "SILENCE_S", 1e9, ("cut", "lose power"), "nobody says so"),
+    "losses are not heard": (head, "AGENT_SILENCE_S", 1e9, ("cut", "lose power"), "nobody says so"),
     "the command runs again": (launching, "_run", _twice, ("slow",), "the command ran 2 times"),
 }  # fmt: skip
 

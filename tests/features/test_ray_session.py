@@ -24,7 +24,7 @@ def short_folder():
 def run(program: str, **environment: str) -> subprocess.CompletedProcess:
     """Run a program in a process of its own, for a Ray that nobody else uses."""
     head = f"""
-        import os, sys, tempfile, glob
+        import os, signal, sys, tempfile, glob
         import psutil
         import shoal
         WALK = {f"{PROBES}:Walk"!r}
@@ -54,6 +54,18 @@ def test_no_process_and_no_folder_stays_after_stop(short_folder) -> None:
         sockets = [c for p in [psutil.Process(), *before] for c in p.net_connections("inet")]
         heard = {c.laddr.ip for c in sockets if c.status == "LISTEN"}
         assert heard and heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, heard
+
+        # What a scheduler tells every process of a job is for the program alone; simulators can be signalled as ever.
+        for process in before:
+            for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+                process.send_signal(number)
+        result = trainer.train()
+        assert result["timesteps_this_iter"] == 64 and result["num_remote_worker_restarts"] == 0, result
+        def blocked(worker):
+            import subprocess
+            told = subprocess.run(["grep", "SigBlk", "/proc/self/status"], capture_output=True, text=True).stdout
+            return bool(int(told.split()[1], 16) & 1 << signal.SIGTERM - 1)
+        assert trainer.workers.foreach_worker(blocked) == [False, False]
         trainer.stop()
         assert not left_behind(before), left_behind(before)
         assert not glob.glob(os.path.join(tempfile.gettempdir(), "shl-*"))

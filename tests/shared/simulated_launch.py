@@ -29,7 +29,7 @@ from virtual_hosts import End, Host, Listener, Pipe, Process, Stuck, VirtualLoop
 
 from shoal.cluster import agent, agent_entry, agent_processes, control_connection, head, launching, ray_node
 from shoal.cluster import user_command as user_command_module
-from shoal.cluster.agent import SILENCE_S
+from shoal.cluster.agent import HEAD_SILENCE_S
 from shoal.cluster.control_connection import Message, Peer, accepted, call
 from shoal.cluster.host_lists import Host as NamedHost
 from shoal.cluster.job_folder import Notice, published
@@ -381,7 +381,7 @@ class World:
             self.network.cut(*pair)
         if seconds < 1e6:
             self.loop.call_later(seconds, self._mend, pairs)
-        if host is not self.first and seconds > SILENCE_S + SLACK_S:
+        if host is not self.first and seconds > HEAD_SILENCE_S + SLACK_S:
             self._note_gone(host, "it was cut off")
 
     def _mend(self, pairs: list[tuple[Host, Host]]) -> None:
@@ -659,7 +659,7 @@ class World:
     def _check_reported(self, at: float, name: str, why: str) -> None:
         """A node that was up and is gone is known to be, where the head lived on for long enough to learn it."""
         assert self.head is not None
-        due = at + SILENCE_S + SLACK_S + self.seen.paused_s
+        due = at + HEAD_SILENCE_S + SLACK_S + self.seen.paused_s
         command_ended = min((command.ended_at for command in self.seen.commands), default=0.0)
         if self.head.ended_at <= due or command_ended <= due:
             return

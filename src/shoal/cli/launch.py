@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,7 +165,8 @@ def launch(
     )
 
     def tell(text: str) -> None:
-        click.echo(f"shoal launch: {text}", err=True)
+        with suppress(OSError):  # who reads it may have been killed, and what was started is still to be ended
+            click.echo(f"shoal launch: {text}", err=True)
 
     if joined is not None:
         raise SystemExit(join(joined, options, os.environ, tell))

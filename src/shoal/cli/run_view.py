@@ -15,6 +15,8 @@ import click
 from shoal.cli.paths import short_path, typed_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.runs.run import Run
 
 
@@ -35,7 +37,7 @@ def follow(run: Run, quiet: bool) -> None:
     experiment = run.experiment
     title = f"{experiment.run} {env_label(experiment.config.env)}"
     if run.resumed_from is not None:
-        click.echo(f"{title} continues from {short_path(run.resumed_from)}")
+        click.echo(f"{title} continues from {short_path(run.resumed_from)}{_unsaved(run.resumed_from)}")
     else:
         click.echo(f"{title} in {short_path(run.folder)}")
         if (hint := preset_hint(experiment)) is not None:
@@ -118,6 +120,16 @@ def _reached(run: Run) -> str:
     if "evaluation/episode_reward_mean" in run.last_result:
         words += f"; evaluation {number_text(run.last_result['evaluation/episode_reward_mean'])}"
     return words
+
+
+def _unsaved(checkpoint: Path) -> str:
+    """What a run that was killed has lost, for the end of a sentence."""
+    from shoal.runs.resuming import unsaved_iterations
+
+    lost = unsaved_iterations(checkpoint)
+    if not lost:
+        return ""
+    return f"; {lost} finished iteration{'s' * (lost > 1)} after it had not been saved, and the run trains them again"
 
 
 def _further(run: Run) -> str:

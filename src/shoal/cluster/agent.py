@@ -31,8 +31,9 @@ from shoal.version import __version__
 LOOKING_S = 0.1  # a shared file system tells nobody that a file has appeared
 CALLING_TIMEOUT_S = 10.0
 PATIENCE_S = 30.0  # with a head that has published where it listens and does not answer
-BEAT_S = 5.0
-SILENCE_S = 20.0  # after which the other end counts as lost, where the network swallows the news
+BEAT_S = 2.0
+AGENT_SILENCE_S = 8.0  # after which the head takes a host for lost, where the network swallows the news
+HEAD_SILENCE_S = 15.0  # after which an agent takes the head for lost; a slow disk may hold the head up for a while
 MOST_LOG_BYTES = 20 << 20
 
 T = TypeVar("T")
@@ -130,6 +131,7 @@ class HostAgent:
         self._is_ending = False
         self._head_is_lost = False
         self._leaving = asyncio.Event()
+        self._drains = False
         self._all_ends = asyncio.Event()  # then nobody waits for a node that leaves
 
     async def run(self) -> int:
@@ -140,11 +142,11 @@ class HostAgent:
         try:
             while True:
                 receiving = self._start_task(self._peer.receive())
-                await asyncio.wait({receiving, leaving}, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({receiving, leaving}, timeout=HEAD_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
                 if leaving.done():
                     self._peer.send("leaving")
                     self._start_task(self._watch_the_end(receiving))
-                    await self._end(is_leaving=True)
+                    await self._end(self._drains)
                     return 0
                 message = receiving.result() if receiving.done() else None
                 if message is None:
@@ -156,7 +158,7 @@ class HostAgent:
                 if message["kind"] == "start_node":
                     self._start_task(self._start_node(message))
                 elif message["kind"] == "facts":
-                    self._start_task(self._tell_facts())
+                    self._start_task(self._tell_facts(message.get("folder")))
         finally:
             await self._end()
             for task in self._tasks:
@@ -176,8 +178,9 @@ class HostAgent:
             message = await self._peer.receive()
         self._all_ends.set()
 
-    def leave(self) -> None:
-        """Take this host out of a cluster that goes on."""
+    def leave(self, drains: bool) -> None:
+        """Take this host out of its cluster; where the cluster goes on, `drains` lets work move away first."""
+        self._drains = drains
         self._leaving.set()
 
     async def _start_node(self, message: Message) -> None:
@@ -202,18 +205,20 @@ class HostAgent:
             reason = await self._node.wait()
             if not self._is_ending:
                 self._peer.send("ended", reason=reason)
+                await self._node.stop()  # where it was lost by being stopped
+                await asyncio.to_thread(end_descendants, GRACE_S)  # and of a keeper that was killed
         except (ClusterError, OSError) as error:
             if not self._is_ending:
                 self._peer.send("failed", reason=str(error))
 
-    async def _end(self, is_leaving: bool = False) -> None:
+    async def _end(self, drains: bool = False) -> None:
         """End what was started here, hand its logs on, and leave nothing behind."""
         if self._is_ending:
             return
         self._is_ending = True
         node = self._node
         if node is not None:
-            await node.stop(self._all_ends if is_leaving else None)
+            await node.stop(self._all_ends if drains else None)
             await asyncio.to_thread(end_descendants, GRACE_S)
             with contextlib.suppress(OSError, tarfile.TarError):
                 if not self._head_is_lost:
@@ -228,10 +233,10 @@ class HostAgent:
             self._peer.send("alive")
             await asyncio.sleep(BEAT_S)
 
-    async def _tell_facts(self) -> None:
+    async def _tell_facts(self, asking: str | None) -> None:
         from shoal.cluster.host_facts import facts
 
-        self._peer.send("facts", facts=await asyncio.to_thread(facts))
+        self._peer.send("facts", facts=await asyncio.to_thread(facts, self._environ, asking))
 
 
 def archived_logs(folder: Path) -> bytes:

@@ -41,11 +41,11 @@ async def run_agent(
         # A scheduler that ends a job tells everybody, but the command on the head wants its workers until it has saved.
         asked.append(number)
         if is_joining or len(asked) > 1:
-            agent.leave()
+            agent.leave(drains=is_joining)
 
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, heard, number)
-    waiting = asyncio.create_task(_leave_at(ends, agent)) if ends is not None else None
+    waiting = asyncio.create_task(_leave_at(ends, agent, is_joining)) if ends is not None else None
     try:
         return await agent.run()
     finally:
@@ -88,6 +88,6 @@ async def _unless_ended(work: Coroutine[Any, Any, T], ends: asyncio.Event | None
     return None
 
 
-async def _leave_at(ends: asyncio.Event, agent: HostAgent) -> None:
+async def _leave_at(ends: asyncio.Event, agent: HostAgent, is_joining: bool) -> None:
     await ends.wait()
-    agent.leave()
+    agent.leave(drains=is_joining)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from shoal.cluster.host_lists import expand
 from shoal.cluster.job_folder import Notice
+from shoal.errors import ClusterError
 
 MOST_LINES = 10
 ENDING_S = 2.0
@@ -24,8 +27,19 @@ class AgentProcesses:
         self._watching: list[asyncio.Task[None]] = []
         self._is_stopping = False
 
-    async def start(self, words: Sequence[str], host: str, notice: Notice | None, env: Mapping[str, str]) -> None:
-        """Start an agent; its notice goes through a pipe, where nobody else can read it."""
+    async def start(
+        self,
+        words: Sequence[str],
+        host: str,
+        notice: Notice | None,
+        env: Mapping[str, str],
+        failure: str | None = None,
+    ) -> None:
+        """Start an agent; its notice goes through a pipe, where nobody else can read it.
+
+        A program that starts the agents of many hosts, and lives as long as any of them, tells by a line of the pattern
+        `failure` which `hosts` have none any more.
+        """
         try:
             process = await asyncio.create_subprocess_exec(
                 *words,
@@ -41,7 +55,7 @@ class AgentProcesses:
         if process.stdin is not None and notice is not None:
             process.stdin.write(notice.to_json().encode() + b"\n")
         self._processes.append(process)
-        self._watching.append(asyncio.create_task(self._watch(process, host, words[0])))
+        self._watching.append(asyncio.create_task(self._watch(process, host, words[0], failure)))
 
     async def wait(self) -> list[int]:
         """The exit codes, once all have ended."""
@@ -77,12 +91,29 @@ class AgentProcesses:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
-    async def _watch(self, process: asyncio.subprocess.Process, host: str, program: str) -> None:
+    async def _watch(self, process: asyncio.subprocess.Process, host: str, program: str, failure: str | None) -> None:
         lines: deque[str] = deque(maxlen=MOST_LINES)
+        is_told = False
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            if text := line.decode(errors="replace").rstrip():
-                lines.append(text)
+            text = line.decode(errors="replace").rstrip()
+            if not text:
+                continue
+            lines.append(text)
+            found = re.match(failure, text) if failure is not None else None
+            if found is not None and not self._is_stopping:
+                is_told = True
+                errors = [line for line in lines if "error" in line.lower()]
+                for name in _names(found["hosts"]):
+                    self._failed(name, "\n".join(errors))
         code = await process.wait()
-        if code != 0 and not self._is_stopping:
+        if code != 0 and not self._is_stopping and not is_told:
             self._failed(host, "\n".join(lines) or f"{os.path.basename(program)} ended with code {code}")
+
+
+def _names(hosts: str) -> list[str]:
+    """The hosts of a list as a scheduler writes it."""
+    try:
+        return expand(hosts, "a message")
+    except ClusterError:
+        return [hosts]

@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import sys
+import zipfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -84,9 +85,7 @@ def _problems(cluster: AwsCluster) -> list[str]:
         for option, pattern, value, meaning in words
         if value is not None and not re.fullmatch(pattern, str(value))
     ]
-    for option, path in (("--wheel", cluster.wheel), ("--folder", cluster.folder)):
-        if path is not None and not path.exists():
-            problems.append(f"{option}: there is no {path}")
+    problems += _file_problems(cluster)
     if cluster.image is None:
         problems.append(f'--image: is missing; the newest Ubuntu is --image "$({newest_image(cluster)})"')
     if bool(ARM.match(cluster.instance_type)) != bool(ARM.match(cluster.head_instance_type)):
@@ -111,6 +110,18 @@ def _problems(cluster: AwsCluster) -> list[str]:
             "--wheel: the machines need this shoal, which is not on a package index; type pip wheel --no-deps -w dist "
             f"{source} and add --wheel dist/shoal_rl-{__version__}-py3-none-any.whl"
         )
+    return problems
+
+
+def _file_problems(cluster: AwsCluster) -> list[str]:
+    """What is missing on this machine, or is not what it should be."""
+    problems = []
+    for option, path in (("--wheel", cluster.wheel), ("--folder", cluster.folder)):
+        if path is not None and not path.exists():
+            problems.append(f"{option}: there is no {path}")
+    if cluster.wheel is not None and cluster.wheel.exists() and not zipfile.is_zipfile(cluster.wheel):
+        size = cluster.wheel.stat().st_size
+        problems.append(f"--wheel: {cluster.wheel} is no wheel, it has {size} bytes; build it again with pip wheel")
     return problems
 
 

@@ -33,6 +33,7 @@ class Peer:
         self._reader, self._writer, self._key = reader, writer, key
         self._mine, self._theirs = (b"head", b"agent") if is_head else (b"agent", b"head")
         self._num_sent = self._num_received = 0
+        self.is_silent = False  # whether it was given up
 
     @property
     def remote_address(self) -> str:
@@ -67,6 +68,11 @@ class Peer:
     def _words(who: bytes, number: int, body: bytes) -> tuple[bytes, ...]:
         """What the code of a frame is made of."""
         return who, struct.pack(">Q", number), body
+
+    def give_up(self) -> None:
+        """End the connection to somebody who is not heard of: what was not sent yet is not waited for."""
+        self.is_silent = True
+        self._writer.transport.abort()
 
     def hang_up(self) -> None:
         """End the connection; what is left is sent in time or never."""

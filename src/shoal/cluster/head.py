@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
-from shoal.cluster.agent import BEAT_S, SILENCE_S
+from shoal.cluster.agent import AGENT_SILENCE_S, BEAT_S
 from shoal.cluster.capacity_check import Resources
 from shoal.cluster.control_connection import Message, Peer, accepted
 from shoal.cluster.job_folder import Notice, note_event, own_addresses
@@ -23,6 +23,7 @@ from shoal.machine.cores import usable_cpus
 from shoal.machine.host_names import short_name
 
 STOPPING_TIMEOUT_S = 6.0
+HELLO_S = 30.0  # for an agent to look at its host, before it begins to beat
 MOST_CALLING = 8192
 GONE = ("failed", "lost", "left")
 PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
@@ -148,9 +149,15 @@ class Head:
         await self._until(lambda: len(self._hosts) + len(self.start_failures) >= self._num_hosts())
         for host in self._hosts.values():
             host.asked_at = time()
-            host.node_rank.peer.send("facts")
+            host.node_rank.peer.send("facts", folder=str(self._plan.job_folder))
         await self._until(lambda: all(host.answer or host.node_rank.has_stopped for host in self._hosts.values()))
         return {host.name: dict(host.answer) for host in self._hosts.values()}
+
+    @property
+    def absent(self) -> list[str]:
+        """The hosts that should show up, by the names that are known, and have not."""
+        here = {short_name(host.name) for host in self._hosts.values()}
+        return [name for name in self._plan.host_names if short_name(name) not in here]
 
     @property
     def up(self) -> list[HostState]:
@@ -188,7 +195,7 @@ class Head:
         peer = await accepted(reader, writer, self._plan.secret)
         if peer is None:
             return
-        hello = await self._heard(peer)
+        hello = await self._heard(peer, HELLO_S)
         if hello is None or hello["kind"] != "hello" or self._is_stopping:
             await peer.close()
             return
@@ -202,14 +209,16 @@ class Head:
         was_expected = member.has_stopped or self._is_stopping
         member.has_stopped = True
         if member is host.node_rank and not was_expected:
-            self._lose(host, "lost", "its agent is gone" if host.state == "up" else "it was lost while it started")
+            gone = "nothing is heard of it" if peer.is_silent else "its agent is gone"
+            self._lose(host, "lost", gone if host.state == "up" else "it was lost while it started")
         self._changed.set()
         await peer.close()
 
-    async def _heard(self, peer: Peer) -> Message | None:
+    async def _heard(self, peer: Peer, patience_s: float | None = None) -> Message | None:
         try:
-            return await asyncio.wait_for(peer.receive(), SILENCE_S)
+            return await asyncio.wait_for(peer.receive(), patience_s or AGENT_SILENCE_S)
         except asyncio.TimeoutError:
+            peer.give_up()
             return None
 
     def _enter(self, member: Member) -> HostState:
@@ -291,6 +300,9 @@ class Head:
                 self._tell(f"{host.name} has joined with {_counted(host.num_cpus, 'CPU')}")
         elif kind in ("failed", "ended"):
             self._lose(host, "failed" if host.state == "starting" else "lost", str(message["reason"]))
+            if host.state == "lost" and not self._is_stopping:  # nothing is left to do there
+                for each in host.members:
+                    each.peer.send("stop")
         elif kind == "leaving":
             self._lose(host, "left", "it was asked to leave")
         elif kind == "facts":
@@ -305,6 +317,7 @@ class Head:
                 self._lose(host, "lost", "its agent has ended")
 
     def _lose(self, host: HostState, state: str, reason: str) -> None:
+        """Note what became of a host; of what follows from that nobody is told."""
         if host.state in GONE:  # a node that has ended or left is lost once, whatever becomes of its agent
             return
         was_up = host.state == "up"
@@ -374,9 +387,7 @@ class Head:
 
     def _missing(self) -> str:
         """Who has not appeared."""
-        here = {short_name(host.name) for host in self._hosts.values()}
-        absent = [name for name in self._plan.host_names if short_name(name) not in here]
-        if absent:
+        if absent := self.absent:
             return f"{', '.join(absent)} {'has' if len(absent) == 1 else 'have'} not appeared"
         ranks = {member.hello["rank"] for host in self._hosts.values() for member in host.members}
         missing = [str(rank) for rank in range(self._plan.num_ranks or 0) if rank not in ranks]

@@ -274,16 +274,39 @@ def _preload(facts: Facts) -> HostFinding:
 
 def _proxies(hosts: Mapping[str, Facts]) -> dict[str, HostFinding]:
     """What the hosts say to each other must not go through a proxy, which could not reach them."""
-    findings = {}
-    for host, facts in hosts.items():
-        ends = tuple(end for end in facts["no_proxy"].replace(" ", "").split(",") if end)
-        direct = "*" in ends or all(name.endswith(ends) for name in hosts)
-        told = ", ".join(f"{name}={value}" for name, value in facts["proxies"].items())
-        if not told or direct or len(hosts) == 1:
-            findings[host] = HostFinding("ok", told or "none")
-        else:
-            findings[host] = HostFinding("warn", f"{told}, between the hosts too", "export no_proxy='*' NO_PROXY='*'")
-    return findings
+    told = {host: ", ".join(f"{name}={value}" for name, value in f["proxies"].items()) for host, f in hosts.items()}
+    usual = Counter(told.values()).most_common(1)[0][0] if told else ""
+    return {host: _proxy(told[host], usual, facts["no_proxy"], list(hosts)) for host, facts in hosts.items()}
+
+
+def _proxy(told: str, usual: str, no_proxy: str, hosts: Sequence[str]) -> HostFinding:
+    ends = tuple(end for end in no_proxy.replace(" ", "").split(",") if end)
+    is_direct = "*" in ends or all(name.endswith(ends) for name in hosts)
+    if not told or is_direct or len(hosts) == 1:
+        return HostFinding("ok", told or "none")
+    elsewhere = "" if told == usual else f"; elsewhere {usual or 'none'}"
+    return HostFinding("warn", f"{told}, between the hosts too{elsewhere}", "export no_proxy='*' NO_PROXY='*'")
+
+
+def _home(facts: Facts) -> HostFinding:
+    home = facts["home"]
+    if home["is_there"] and home["is_writable"]:
+        return HostFinding("ok", home["path"])
+    problem = "cannot be written" if home["is_there"] else "is not there"
+    remedy = "export HOME=/FOLDER, one that is there and can be written, or ask the administrator to mount it"
+    return HostFinding("warn", f"{home['path']} {problem}", remedy)
+
+
+def _jobs_folder(facts: Facts) -> HostFinding:
+    """Ranks and agents find their head in it; over ssh they are told, and only --join needs it."""
+    folder = facts["jobs_folder"]
+    remedy = "export SHOAL_JOBS_DIR=/FOLDER, one that all hosts share and that you can write"
+    if not folder["is_writable"]:
+        return HostFinding("bad", f"{folder['path']} cannot be written", remedy)
+    if folder["is_seen"]:
+        return HostFinding("ok", folder["path"])
+    verdict: Verdict = "bad" if facts["allocation"] else "warn"
+    return HostFinding(verdict, f"{folder['path']} is not the folder of the host that asks", remedy)
 
 
 def _usable_cpus(facts: Facts) -> int:
@@ -373,6 +396,8 @@ CHECKS: dict[str, Check] = {
     "memory": _each(_memory),
     "/dev/shm": _each(_shm),
     "temp folder": _each(_temp_folder),
+    "home": _each(_home),
+    "jobs folder": _each(_jobs_folder),
     "open files": _each(_open_files),
     "threads": _each(_threads),
     "core dumps": _each(_core_dumps),

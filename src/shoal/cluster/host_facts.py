@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cluster.allocation import allocation
+from shoal.cluster.job_folder import jobs_folder
 from shoal.errors import ClusterError
 from shoal.machine.control_groups import control_groups, number_in
 from shoal.machine.cores import cgroup_cpus, cpus_of_this_process
@@ -40,8 +41,8 @@ RESOLVING_TIMEOUT_S = 0.5
 PROC = Path("/proc")
 
 
-def facts(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What this host is like, for this user and this process."""
+def facts(environ: Mapping[str, str] = os.environ, asking: str | None = None) -> dict[str, Any]:
+    """What this host is like, for this user and this process; `asking` is a folder of the host that asks."""
     return {
         "hostname": socket.gethostname(),
         "user": environ.get("USER", str(os.getuid())),
@@ -53,6 +54,11 @@ def facts(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "shm": _space("/dev/shm"),
         "memory": _memory(),
         "temp_folders": _temp_folders(environ),
+        "home": _folder(Path(os.path.expanduser("~"))),
+        "jobs_folder": {
+            **_folder(jobs_folder()),
+            "is_seen": asking is None or Path(asking).is_dir(),
+        },
         "addresses": _addresses(),
         "resolves_to": _resolved(socket.gethostname()),
         "token_files": _token_files(environ),
@@ -135,6 +141,15 @@ def _space(folder: str) -> dict[str, Any] | None:
         "free": space.f_bavail * space.f_frsize,
         "writable": os.access(folder, os.W_OK | os.X_OK),
     }
+
+
+def _folder(path: Path) -> dict[str, Any]:
+    """Whether a folder is there, and whether it, or one in which it can be made, can be written."""
+    nearest = path
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    is_writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    return {"path": str(path), "is_there": path.is_dir(), "is_writable": is_writable}
 
 
 def _memory() -> dict[str, Any]:

@@ -4,7 +4,7 @@
 that the command leaves behind (Linux's subreaper), so that nothing has to be found by name. It ends them all when the
 command ends, when `end` comes through the pipe CONTROL, or when that pipe closes because its parent is gone; then
 nobody else cleans up, and it also saves the logs in FOLDER to RESCUE and removes FOLDER. Its code is the command's.
-A command with a FOLDER is a Ray: all of it is deaf to SIGUSR1 and SIGUSR2, with which schedulers warn a whole step.
+A command with a FOLDER is a Ray: it is deaf to the signals that schedulers send to a whole job, and is ended by force.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 from time import monotonic, sleep
 
+from shoal.machine.broadcasts import ENDINGS, WARNINGS
 from shoal.machine.processes import adopt_orphans, below, children_of_all, end_with_parent, processes
 
 POLL_S = 0.02
@@ -47,14 +48,17 @@ def end_descendants(grace_s: float, spared: int = 0) -> None:
 def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[str]) -> int:
     """Run the command, and end all of it; returns its exit code."""
     adopt_orphans()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda *_: None)  # whoever sends these to a whole group means our parent, who tells us
+    is_ray = bool(folder)
+    # Whoever sends these to a whole group means our parent, who tells us; under nohup one is ignored, and stays so.
+    heard = {number for number in ENDINGS | WARNINGS if signal.getsignal(number) is not signal.SIG_IGN}
+    for number in heard:
+        signal.signal(number, lambda *_: None)
     woken, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
-        child = subprocess.Popen(command, preexec_fn=functools.partial(_at_birth, is_deaf=bool(folder)))
+        child = subprocess.Popen(command, preexec_fn=functools.partial(_at_birth, heard, is_ray))
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
@@ -71,6 +75,8 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
             word = os.read(control, 4096)
             told += word
             if not word or b"end\n" in told:
+                if is_ray:
+                    child.kill()  # its daemons end with it
                 end_descendants(grace_s, child.pid)
                 child.wait()
                 if not word:
@@ -84,16 +90,18 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
     return _code(child.returncode)
 
 
-def _at_birth(is_deaf: bool) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+def _at_birth(heard: set[signal.Signals], is_ray: bool) -> None:
+    for number in (*heard, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN if is_deaf else signal.SIG_DFL)
+    if is_ray:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+        for number in WARNINGS:
+            signal.signal(number, signal.SIG_IGN)
     # Hundreds of processes that dump core fill a disk; as many that talk to each other want many descriptors.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    end_with_parent()
+    end_with_parent(signal.SIGKILL if is_ray else signal.SIGTERM)
 
 
 def _clean_up(folder: str, rescue: str) -> None:

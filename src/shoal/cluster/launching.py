@@ -33,11 +33,12 @@ from shoal.cluster.job_folder import (
     withdraw,
 )
 from shoal.cluster.keeper import end_descendants
+from shoal.cluster.launcher_watch import launcher_gone
 from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import PortRange
 from shoal.cluster.ranks import Rank, rank_of
-from shoal.cluster.schedulers import starts_of
-from shoal.cluster.start_commands import agents_command
+from shoal.cluster.schedulers import scheduler_called, starts_of
+from shoal.cluster.start_commands import usable_start
 from shoal.cluster.user_command import UserCommand
 from shoal.cluster.walltimes import job_deadline
 from shoal.errors import ClusterError, ConfigError
@@ -49,6 +50,8 @@ from shoal.machine.signals import ECHO_S, RESUME_ME
 
 SAVING_S = 60.0  # for a command that is told to end because a host was lost
 LAST_GRACE_S = 4.0  # for keepers whose agents were killed: they end their Ray, save its logs and remove its folder
+ABSENT_S = 2.0  # after which it is looked for why a rank has not shown up
+MOST_REASON = 200  # characters of the reason for a loss; the job's folder has all of them
 
 Tell = Callable[[str], None]
 
@@ -161,10 +164,17 @@ async def _lead(
     head = Head(plan, tell)
     processes = AgentProcesses(head.could_not_start)
     signals: asyncio.Queue[int] = asyncio.Queue()
+    helpers: list[asyncio.Task[None]] = []
     try:
         with _signals_into(signals):
             notice = await head.open()
             publish(folder, notice)
+            if where.rank is not None:
+                helpers.append(asyncio.create_task(_watch_launcher(environ, signals, tell)))
+            if options.on_node_loss == "continue" and len(where.hosts) > 1 and where.scheduler not in ("", "ssh"):
+                helpers.append(asyncio.create_task(_warn_of_node_loss(where.scheduler, environ, tell)))
+            if where.rank is not None and where.rank.launcher == "srun":
+                helpers.append(asyncio.create_task(_examine_absent(head, processes, where, folder, environ)))
             check = _capacity_check(options, environ)
             beside = [*agent_words("-", plan.timeout_s), "--rank", "0"]
             await processes.start(beside, socket.gethostname(), notice, environ)
@@ -189,6 +199,8 @@ async def _lead(
             command = await UserCommand.start([word.replace("{address}", address) for word in options.command], env)
             return await _run(command, head, signals, options.on_node_loss, tell)
     finally:
+        for task in helpers:
+            task.cancel()
         withdraw(folder)
         await head.stop()
         await processes.stop()
@@ -270,11 +282,53 @@ async def start_agents(
     """Start an agent on every other host, by the scheduler's own means or by ssh."""
     is_ssh = scheduler == "ssh"
     words = [*agent_words("-" if is_ssh else str(folder), timeout_s), *more]
-    commands = agents_command(starts_of(scheduler), others, words, environ)
-    names = [host.name for host in others]
-    names = names if len(commands) == len(names) else [",".join(names)]
+    await _start_on(processes, others, scheduler, words, notice if is_ssh else None, environ)
+
+
+async def _start_on(
+    processes: AgentProcesses,
+    hosts: list[Host],
+    scheduler: str,
+    words: list[str],
+    notice: Notice | None,
+    environ: Mapping[str, str],
+) -> None:
+    """Run the words on every one of these hosts; those where that fails are told to the processes' owner."""
+    start = usable_start(starts_of(scheduler), hosts, environ)
+    names = [host.name for host in hosts]
+    commands = start.commands(names, words, environ)
+    names = names if len(commands) == len(names) else [",".join(names)] * len(commands)
     for name, command in zip(names, commands, strict=True):
-        await processes.start(command, name, notice if is_ssh else None, environ)
+        await processes.start(command, name, notice, environ, start.failure)
+
+
+async def _watch_launcher(environ: Mapping[str, str], signals: asyncio.Queue[int], tell: Tell) -> None:
+    """Have the command saved and ended when the launcher was killed, and end it where it takes too long."""
+    name = await launcher_gone(environ)
+    tell(f"{name} is gone; the command gets a signal to end")
+    signals.put_nowait(signal.SIGTERM)
+    await asyncio.sleep(SAVING_S)
+    signals.put_nowait(signal.SIGTERM)
+
+
+async def _warn_of_node_loss(scheduler: str, environ: Mapping[str, str], tell: Tell) -> None:
+    """Say it where the scheduler will not let the others go on when a host is lost."""
+    warning = await asyncio.to_thread(scheduler_called(scheduler).node_loss_warning, environ)
+    if warning is not None:
+        tell(warning)
+
+
+async def _examine_absent(
+    head: Head, processes: AgentProcesses, where: LaunchContext, folder: Path, environ: Mapping[str, str]
+) -> None:
+    """Find out why ranks of srun do not show up: it does not tell the others that it could not start one."""
+    await asyncio.sleep(ABSENT_S)
+    absent = set(head.absent)
+    hosts = [host for host in where.hosts if host.name in absent]
+    if hosts:
+        words = [sys.executable, "-m", "shoal.cluster.rank_check", str(folder), sys.argv[0]]
+        with contextlib.suppress(ClusterError):
+            await _start_on(processes, hosts, where.scheduler, words, None, environ)
 
 
 async def _unless_signalled(work: Coroutine[Any, Any, HostState], signals: asyncio.Queue[int]) -> HostState | int:
@@ -312,17 +366,30 @@ async def _run(command: UserCommand, head: Head, signals: asyncio.Queue[int], on
                 host = losing.result()
                 losing = asyncio.create_task(head.losses.get())
                 is_fatal = head.is_head(host) or (on_node_loss == "stop" and host.state != "left")
-                left_over = "the command gets a signal to end" if is_fatal else f"hosts still up: {len(head.up)}"
-                tell(f"{host.name} {'has left' if host.state == 'left' else 'was lost'}: {host.reason}; {left_over}")
+                tell(_loss_sentence(host, bool(ending), is_fatal, len(head.up)))
                 if is_fatal and loss is None:
-                    loss = HEAD_FAILED if head.is_head(host) else NODE_LOST
-                    command.send(signal.SIGTERM)
                     deadline = loop.time() + SAVING_S
+                    if not ending:  # else it saves already
+                        loss = HEAD_FAILED if head.is_head(host) else NODE_LOST
+                        command.send(signal.SIGTERM)
         code = waiting.result()
         return code if loss is None or code == RESUME_ME else loss
     finally:
         for task in (waiting, hearing, losing):
             task.cancel()
+
+
+def _loss_sentence(host: HostState, is_ending: bool, is_fatal: bool, num_up: int) -> str:
+    """One line about a host that is no longer there; the events in the job's folder have the whole of its reason."""
+    if is_ending:
+        return f"{host.name} has ended"
+    did = "has left" if host.state == "left" else "was lost"
+    reason = " ".join(host.reason.split())
+    if len(reason) > MOST_REASON:
+        reason = f"{reason[:MOST_REASON]}..."
+    return f"{host.name} {did}: {reason}; " + (
+        "the command gets a signal to end" if is_fatal else f"hosts still up: {num_up}"
+    )
 
 
 def _pass_on(number: int, command: UserCommand, ending: dict[int, float], now: float) -> None:

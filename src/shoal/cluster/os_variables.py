@@ -10,11 +10,13 @@ from shoal.machine.threads import are_limited, thread_variables
 PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 NO_PROXY = ("no_proxy", "NO_PROXY")
 
-# A node that is killed refuses connections and is dropped after 5 s; one that hangs, or is busy, has 15 s to answer.
+# A node that is killed refuses connections and is dropped after 3 s; one that is cut off, or hangs, after 8 s.
 HEALTH = {
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "2000",
-    "RAY_health_check_failure_threshold": "5",
+    "RAY_health_check_timeout_ms": "1500",
+    "RAY_health_check_failure_threshold": "3",
+    # For work to move away from a host that leaves; less than what schedulers leave a job that they end.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "20",
 }
 
 

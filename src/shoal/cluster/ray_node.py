@@ -16,14 +16,18 @@ from typing import Any
 
 from shoal.cluster.ports import PortRange, port_options
 from shoal.errors import ClusterError
+from shoal.machine.broadcasts import LEAVE
 from shoal.machine.private_folder import PrivateFolder
+from shoal.machine.processes import below, children_of_all, is_stopped, process_name
 from shoal.machine.ray_variables import LOOPBACK, token_variables
 
 GRACE_S = 0.7  # Ray has nothing to save; what it logs is written by then
-LEAVING_GRACE_S = 10.0  # for work to move away when a node leaves a cluster that goes on
+LEAVING_GRACE_S = 24.0  # for work to move away when a node leaves a cluster that goes on, and for Ray to end then
+LOOKING_S = 1.0
+STOPPED_S = 3.0  # after which a daemon that somebody has stopped counts as lost
+DAEMONS = ("raylet", "gcs_server")
 MOST_TRIES = 3
 MOST_LINES = 15
-RAY = "from ray.scripts.scripts import main; main()"  # the `ray` of this very interpreter
 DASHBOARD = re.compile(r"RAY_API_SERVER_ADDRESS='http://([^']+)'")
 TAKEN = re.compile(r"address already in use|port .*(in use|conflict|occupied)|not able to bind", re.IGNORECASE)
 NOISE = re.compile(r"^\s*$|^-+$|Local node IP|Usage stats|Traceback \(most recent|^\s+File |^\s+\^+|^\s{4,}\S")
@@ -72,12 +76,30 @@ class RayNode:
             self._lines.clear()
 
     async def wait(self) -> str:
-        """Wait until the node ends by itself; its last lines."""
+        """Wait until the node ends by itself, and return its last lines; or until somebody has stopped it for long."""
         assert self._process is not None
         assert self._reading is not None
-        await self._process.wait()
+        ended = asyncio.create_task(self._process.wait())
+        stopped = asyncio.create_task(self._stopped_daemon(self._process.pid))
+        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            ended.cancel()
+            return f"its {stopped.result()} is stopped (SIGSTOP)"
+        stopped.cancel()
         await self._reading
         return self.last_lines() or f"ray ended with code {self._process.returncode}"
+
+    async def _stopped_daemon(self, keeper: int) -> str:
+        """Wait until a daemon of this node is found stopped several times in a row; its name."""
+        pids = below([keeper], children_of_all())
+        daemons = {pid: name for pid in pids if (name := process_name(pid)) in DAEMONS}
+        times = dict.fromkeys(daemons, 0)
+        while True:
+            await asyncio.sleep(LOOKING_S)
+            for pid, name in daemons.items():
+                times[pid] = times[pid] + 1 if is_stopped(pid) else 0
+                if times[pid] * LOOKING_S >= STOPPED_S:
+                    return name
 
     async def stop(self, all_ends: asyncio.Event | None = None) -> None:
         """End everything that was started here; the folder is left for its logs.
@@ -86,8 +108,8 @@ class RayNode:
         """
         if self._process is None or self._process.returncode is not None:
             return
-        if all_ends is not None:  # Ray drains a node whose `ray start` is asked to end
-            self._tell(b"15\n")
+        if all_ends is not None:
+            self._tell(f"{int(LEAVE)}\n".encode())
             await _first_of(self._process.wait(), all_ends.wait(), LEAVING_GRACE_S)
         self._tell(b"end\n")
         await self._process.wait()
@@ -159,7 +181,7 @@ async def _first_of(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, An
 
 def ray_command(plan: NodePlan, folder: Path) -> list[str]:
     """The command that starts a node."""
-    words = [sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats"]
+    words = [sys.executable, "-m", "shoal.cluster.ray_start", "start", "--block", "--disable-usage-stats"]
     words += [f"--node-ip-address={plan.ip}", f"--num-cpus={plan.num_cpus}", f"--num-gpus={plan.num_gpus}"]
     words += [f"--temp-dir={folder}", *port_options(plan.ports, plan.head_address is None)]
     if plan.head_address is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import shutil
 import socket
@@ -17,6 +18,7 @@ from shoal.cluster.head import Head, HeadPlan
 from shoal.cluster.host_facts import facts
 from shoal.cluster.job_folder import jobs_folder, make_job_folder, publish, withdraw
 from shoal.cluster.launching import LaunchContext, agent_words, is_this_host, launch_context, start_agents
+from shoal.errors import ClusterError
 from shoal.machine.host_names import short_name
 
 
@@ -35,8 +37,7 @@ async def _facts_of_hosts(
     where: LaunchContext, environ: Mapping[str, str], timeout_s: float
 ) -> dict[str, dict[str, Any]]:
     names = tuple(host.name for host in where.hosts)
-    make_job_folder(jobs_folder())
-    folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=jobs_folder()))
+    folder = _own_folder()
     others = [host for host in where.hosts if not is_this_host(host.name)]
     plan = HeadPlan(
         job_folder=folder,
@@ -71,3 +72,11 @@ async def _facts_of_hosts(
         await head.stop()
         await processes.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_folder() -> Path:
+    """Where the hosts find who asks them; where the jobs' folder cannot be written, which they tell, somewhere else."""
+    with contextlib.suppress(ClusterError, OSError):
+        make_job_folder(jobs_folder())
+        return Path(tempfile.mkdtemp(prefix="doctor-", dir=jobs_folder()))
+    return Path(tempfile.mkdtemp(prefix="doctor-"))

@@ -40,6 +40,7 @@ class Start(NamedTuple):
 
     program: str
     commands: Callable[[Sequence[str], Words, Environ], list[Words]]  # from hosts and the words to run on each of them
+    failure: str | None = None  # a line in which it tells that a process has failed: the pattern of it, `hosts` in it
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,9 @@ class Scheduler:
     script: Script
     commands: Commands
     walltime: WalltimeFacts = WalltimeFacts()
+    node_loss_warning: Callable[[Environ], str | None] = lambda environ: (
+        None
+    )  # of a job that ends with any of its nodes
     part_variables: tuple[str, ...] = ()  # tell jobs with the same id apart: elements of an array, restarts
     marks: tuple[str, ...] = ()  # variables that tell it from others with the same command for submitting
     help_says: str = ""  # what `qstat -help` prints here and not for the others

@@ -21,6 +21,7 @@ from shoal.cluster.scheduler import (
     length,
     memory,
 )
+from shoal.cluster.scheduler_programs import run
 from shoal.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -48,13 +49,32 @@ _DISTURBING = (
 )
 
 
+_FAILURE = r"srun: error: (Task launch .* failed on node )?(?P<hosts>[^\s:]+): (?(1)|tasks? \d)"
+
+
 def _hosts(environ: Environ) -> list[Host]:
-    if environ.get("SLURM_HET_SIZE"):
-        # Each of its parts has a node list, a step and task numbers of its own; one srun cannot reach all of them.
-        raise ClusterError(
-            f"Slurm job {environ['SLURM_JOB_ID']} is a heterogeneous one (SLURM_HET_SIZE={environ['SLURM_HET_SIZE']}); "
-            "submit it with one group of nodes, or name the hosts with --hosts."
-        )
+    return [host for group in _groups(environ) for host in _hosts_of(group)]
+
+
+def _groups(environ: Environ) -> list[Environ]:
+    """What Slurm tells of each group of a heterogeneous job, in the variables of a plain one; else this job alone."""
+    size = environ.get("SLURM_HET_SIZE", "")
+    if not size.isdecimal():
+        return [environ]
+    groups: list[Environ] = []
+    for number in range(int(size)):
+        suffix = f"_HET_GROUP_{number}"
+        own = {name.removesuffix(suffix): value for name, value in environ.items() if name.endswith(suffix)}
+        if "SLURM_JOB_NODELIST" not in own:
+            raise ClusterError(
+                f"Slurm job {environ['SLURM_JOB_ID']} has {size} groups, but SLURM_JOB_NODELIST{suffix} is not set; "
+                "name the hosts with --hosts."
+            )
+        groups.append({**own, "SLURMD_NODENAME": environ.get("SLURMD_NODENAME", "")})
+    return groups
+
+
+def _hosts_of(environ: Environ) -> list[Host]:
     names = expand(environ["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
     cpus = _cpus(environ, names)
     everywhere = _gpus(environ.get("SLURM_GPUS_PER_NODE", ""))
@@ -90,26 +110,37 @@ def _gpus(text: str) -> int | None:
 
 
 def _srun(hosts: Sequence[str], words: Words, environ: Environ) -> list[Words]:
+    if not environ.get("SLURM_HET_SIZE"):
+        return [_step(hosts, words, environ)]
+    # A step of several groups has the same number of tasks in each of them; so each group has one of its own.
+    steps = []
+    for number, group in enumerate(_groups(environ)):
+        names = {host.name for host in _hosts_of(group)}
+        if own := [host for host in hosts if host in names]:
+            steps.append(_step(own, words, environ, f"--het-group={number}"))
+    return steps
+
+
+def _step(hosts: Sequence[str], words: Words, environ: Environ, *more: str) -> Words:
     return [
-        [
-            *_without(_DISTURBING, environ),
-            "srun",
-            f"--nodes={len(hosts)}",
-            f"--ntasks={len(hosts)}",
-            "--ntasks-per-node=1",
-            f"--nodelist={','.join(hosts)}",
-            # The step has all that the job has, and shares it with the steps of an interactive shell and of the user.
-            "--overlap",
-            "--mem=0",
-            "--cpu-bind=none",
-            # An agent's end is told by the agents; it must not end the others.
-            "--no-kill",
-            "--kill-on-bad-exit=0",
-            "--wait=0",
-            "--export=ALL",
-            "--mpi=none",
-            *words,
-        ]
+        *_without(_DISTURBING, environ),
+        "srun",
+        *more,
+        f"--nodes={len(hosts)}",
+        f"--ntasks={len(hosts)}",
+        "--ntasks-per-node=1",
+        f"--nodelist={','.join(hosts)}",
+        # The step has all that the job has, and shares it with the steps of an interactive shell and of the user.
+        "--overlap",
+        "--mem=0",
+        "--cpu-bind=none",
+        # An agent's end is told by the agents; it must not end the others.
+        "--no-kill",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        "--export=ALL",
+        "--mpi=none",
+        *words,
     ]
 
 
@@ -133,7 +164,26 @@ def _directives(job: Job) -> list[str]:
         "--open-mode=append",
         f"--signal=B:USR1@{job.signal_before}",
         "--requeue" if job.requeue else "--no-requeue",
+        # Else Slurm ends the whole job when it has not heard of one of its nodes for a while.
+        *(["--no-kill"] if job.nodes > 1 and job.on_node_loss == "continue" else []),
     ]
+
+
+def _node_loss_warning(environ: Environ) -> str | None:
+    """What to tell the user of a job that Slurm ends as a whole when it loses a node, as far as its script shows."""
+    if environ.get("SBATCH_NO_KILL") is not None:
+        return None
+    try:
+        done = run(["scontrol", "write", "batch_script", environ["SLURM_JOB_ID"], "-"], timeout_s=10)
+    except ClusterError:
+        return None
+    is_script = done.returncode == 0 and done.stdout.startswith("#!")  # there is none after salloc
+    if not is_script or re.search(r"^#SBATCH\s(.*\s)?(--no-kill\b|-k\b)", done.stdout, re.MULTILINE):
+        return None
+    return (
+        "the script of this job has no `#SBATCH --no-kill`; unless sbatch was given that option, Slurm ends the whole "
+        "job some minutes after it loses a node"
+    )
 
 
 def _end(answers: str, now: float) -> float | None:
@@ -147,7 +197,10 @@ SLURM = Scheduler(
     job_variable="SLURM_JOB_ID",
     part_variables=("SLURM_RESTART_COUNT",),
     host_variables=(HostVariables(("SLURM_JOB_NODELIST",), _hosts),),
-    starts=(Start("srun", _srun),),
+    starts=(
+        Start("srun", _srun, r"srun: error: (Task launch .* failed on node )?(?P<hosts>[^\s:]+): (?(1)|tasks? \d)"),
+    ),
+    node_loss_warning=_node_loss_warning,
     walltime=WalltimeFacts(
         end_variable="SLURM_JOB_END_TIME",  # since Slurm 22.05
         questions=(lambda job_id: ["squeue", "--noheader", f"--jobs={job_id}", "--format=%L"],),

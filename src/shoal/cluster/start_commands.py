@@ -16,11 +16,17 @@ def agents_command(
     starts: Sequence[Start], hosts: Sequence[Host], words: Sequence[str], environ: Environ
 ) -> list[Words]:
     """The commands that run `words` once on each host; the first of the words is an absolute path."""
+    start = usable_start(starts, hosts, environ)
+    return start.commands([host.name for host in hosts], list(words), environ)
+
+
+def usable_start(starts: Sequence[Start], hosts: Sequence[Host], environ: Environ) -> Start:
+    """The first way to start processes whose program is here; ClusterError where there is none."""
     programs = []
     for start in starts:
         programs.append(_ssh_words(environ)[0] if start is SSH else start.program)
         if shutil.which(programs[-1], path=environ.get("PATH")):
-            return start.commands([host.name for host in hosts], list(words), environ)
+            return start
     raise ClusterError(
         f"{' and '.join(programs)} cannot be found on PATH, so nothing can be started on {hosts[0].name}; "
         "load the scheduler's module, or start `shoal launch` on every host with mpirun."

@@ -32,12 +32,18 @@ def processes() -> Iterator[tuple[int, int, bool]]:
 
 
 def children_of_all() -> dict[int, list[int]]:
-    """The living children of every process that has any."""
+    """The living children of every process that has any.
+
+    A process whose first thread has ended looks dead while others of its threads end, and has its children until then.
+    """
     children: dict[int, list[int]] = {}
+    dead: set[int] = set()
     for pid, parent, is_dead in processes():
-        if not is_dead:
-            children.setdefault(parent, []).append(pid)
-    return children
+        children.setdefault(parent, []).append(pid)
+        if is_dead:
+            dead.add(pid)
+    gone = dead - children.keys()
+    return {parent: [pid for pid in pids if pid not in gone] for parent, pids in children.items()}
 
 
 def below(roots: Iterable[int], children: dict[int, list[int]]) -> list[int]:
@@ -49,6 +55,20 @@ def below(roots: Iterable[int], children: dict[int, list[int]]) -> list[int]:
         found += own
         todo += own
     return sorted(found)
+
+
+def process_name(pid: int) -> str:
+    """The name of a process's program, of which the kernel keeps 15 characters; empty if it is gone."""
+    with contextlib.suppress(OSError):
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped a process, by SIGSTOP or by Ctrl-Z."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def private_bytes(pid: int) -> int:

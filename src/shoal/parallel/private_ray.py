@@ -20,6 +20,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from shoal.errors import ClusterError, NodeNotUp, ShoalError
+from shoal.machine.broadcasts import deaf_from_birth, with_hearing_workers
 from shoal.machine.private_folder import PrivateFolder
 from shoal.machine.ray_variables import AUTH_MODE, LOOPBACK, TOKEN_PATH, token_variables
 from shoal.parallel.ray_logs import errors_in
@@ -53,19 +54,12 @@ T = TypeVar("T")
 
 
 def _keeping_signals(start: Callable[P, T]) -> Callable[P, T]:
-    """Leave signals to who has them: Ray takes SIGTERM, and its processes would end with the terminal.
-
-    A run needs them until all is saved, and ends them then.
-    """
+    """Leave SIGTERM to who has it: Ray takes it."""
 
     @wraps(start)
     def kept(*args: P.args, **kwargs: P.kwargs) -> T:
         taken = signal.getsignal(signal.SIGTERM)
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # which processes inherit
-        try:
-            started = start(*args, **kwargs)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        started = start(*args, **kwargs)
         # Where nobody has SIGTERM, Ray's own handler ends its processes with the program.
         if callable(taken) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, taken)
@@ -105,6 +99,7 @@ class PrivateRay:
                     _temp_dir=str(self.folder.ray),
                     _node_ip_address="127.0.0.1",
                 )
+        _end_at_once(ray)
         self._family = self._below({child for child in self._new_children() if self._is_named_by(child)})
         self._is_up = True
         return ray
@@ -230,10 +225,13 @@ def _eased(ray: Any) -> Iterator[None]:
     """Let Ray start without hurry, and without what nobody here needs; for neither it has a setting.
 
     It gives its node 30 s to come up, of which the raylet spends up to 30 s waiting for the ports of two agents in
-    Python. An agent whose port is given is not waited for.
+    Python. An agent whose port is given is not waited for. Its daemons are deaf to the terminal and schedulers, since a
+    run needs them until all is saved.
     """
     services, parameter = ray._private.services, ray._private.parameter
-    ask, make, start = services.get_node, parameter.RayParams, services.start_raylet
+    ask, make, spawn = services.get_node, parameter.RayParams, services.start_ray_process
+    given_start = services.start_raylet
+    start = with_hearing_workers(given_start)
 
     def get_node(address: str, node_id: str) -> Any:
         _wait_for_node(ray, address, node_id)
@@ -251,10 +249,19 @@ def _eased(ray: Any) -> Iterator[None]:
         return start(*given, **named)
 
     services.get_node, parameter.RayParams, services.start_raylet = get_node, make_parameters, start_raylet
+    services.start_ray_process = deaf_from_birth(spawn)
     try:
         yield
     finally:
-        services.get_node, parameter.RayParams, services.start_raylet = ask, make, start
+        services.get_node, parameter.RayParams, services.start_raylet = ask, make, given_start
+        services.start_ray_process = spawn
+
+
+def _end_at_once(ray: Any) -> None:
+    """Have Ray kill its daemons without asking them first: they are deaf, and it would wait a second for each."""
+    node = ray._private.worker._global_node
+    kill = node.kill_all_processes
+    node.kill_all_processes = lambda **given: kill(**{**given, "allow_graceful": False})
 
 
 def _free_ports(count: int) -> list[int]:

@@ -20,6 +20,7 @@ from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
+from shoal.machine.broadcasts import leave_ending_to_starter
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
@@ -76,6 +77,7 @@ class RemoteLearner:
         import ray
         from threadpoolctl import ThreadpoolController
 
+        leave_ending_to_starter()
         self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_learner)))
         self._config, self._spaces, self._user_code, self._make = config, spaces, user_code, make
         host: Callable[[], str] = ray.util.get_node_ip_address

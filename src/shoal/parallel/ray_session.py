@@ -24,6 +24,7 @@ from shoal.parallel.ray_address import inspect_cluster, named_address
 from shoal.parallel.ray_logs import crash_summary, output_lines
 
 FREEING_TIMEOUT_S = 10.0
+LOOKING_S = 1.0  # between two looks at which nodes leave
 
 progress = logging.getLogger("shoal.progress")
 
@@ -34,11 +35,22 @@ class Session:
     def __init__(self, ray: Any, private: PrivateRay | None = None) -> None:
         self.ray = ray
         self._private = private
+        self._looked_at = -LOOKING_S
 
     @property
     def folder(self) -> str | None:
         """The folder of a private Ray, which nobody else can read."""
         return None if self._private is None else str(self._private.folder.path)
+
+    def leaving_nodes(self) -> set[str]:
+        """The nodes of a cluster that was joined which were asked to leave it, and have not left yet."""
+        now = monotonic()
+        if self._private is not None or now < self._looked_at + LOOKING_S:
+            return set()
+        self._looked_at = now
+        with contextlib.suppress(Exception):  # what Ray knows of its nodes is not promised
+            return set(self.ray._private.state.state.get_draining_nodes())
+        return set()
 
     def last_output(self, pid: int) -> str:
         """What a process of this machine wrote to its error stream at last, in one line."""

@@ -25,6 +25,7 @@ from shoal.parallel.remote_worker import RemoteWorker, WorkerLocation
 from shoal.sampling.worker import Worker, check_count
 
 CLOSING_TIMEOUT_S = 5.0
+MOVING_TIMEOUT_S = 60.0  # for workers of a host that leaves to start somewhere else
 MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
 SLOW_START_S = 30.0  # after which a worker that has not started is told of
 MOST_DEATHS_IN_A_ROW = 3  # of one worker, without a fragment in between
@@ -258,6 +259,7 @@ class RayWorkers:
 
     def _ask_for_fragments(self, steps: int) -> PendingFragments:
         """Ask all workers that are up for a fragment with the present weights; wait for one if none is."""
+        self._move_from_leaving_nodes()
         self._admit_started()
         weights = self._policy_to_send()
         pending = PendingFragments()
@@ -266,6 +268,30 @@ class RayWorkers:
                 told, asked = self._ask(slot, steps, weights)
                 pending.asked[told] = asked
         return pending
+
+    def _move_from_leaving_nodes(self) -> None:
+        """Start the workers of hosts that were asked to leave somewhere else, between two fragments.
+
+        They go on where they stand, so that the result stays the same; where there is no room they are waited for no
+        longer than this.
+        """
+        leaving = self.session.leaving_nodes()
+        moved = [slot for slot in self._slots if slot.location is not None and slot.location.node in leaving]
+        for slot in moved:
+            log.info("worker %d leaves %s, which was asked to leave", slot.index, slot.location and slot.location.host)
+            self._renew(slot, slot.state)
+        if moved:
+            self._ray.wait([slot.starting for slot in moved], num_returns=len(moved), timeout=MOVING_TIMEOUT_S)
+
+    def _renew(self, slot: WorkerSlot, state: State | None) -> None:
+        """Put a new actor in the place of a worker's old one; it begins in a state, or anew."""
+        with contextlib.suppress(Exception):
+            self._ray.kill(slot.actor)
+        slot.generation += 1
+        slot.actor = self._actor(slot.index, slot.generation)
+        slot.starting = slot.actor.start.remote(state)
+        slot.location = None
+        slot.begun, slot.is_told_slow = monotonic(), False
 
     def _policy_to_send(self) -> Any:
         """The policy's state as it is now, or a reference to it where that saves sending it many times."""
@@ -336,14 +362,8 @@ class RayWorkers:
         ):
             self.num_remote_worker_restarts += 1
             log.warning("%s; it is replaced", cause)
-            with contextlib.suppress(Exception):
-                self._ray.kill(slot.actor)
-            slot.generation += 1
-            slot.actor = self._actor(slot.index, slot.generation)
             # Where going on from the old place kills it again, it begins anew.
-            slot.starting = slot.actor.start.remote(slot.state if slot.deaths_in_a_row == 1 else None)
-            slot.location = None
-            slot.begun, slot.is_told_slow = monotonic(), False
+            self._renew(slot, slot.state if slot.deaths_in_a_row == 1 else None)
             return
         if config.ignore_worker_failures and len(self._slots) > 1:
             log.warning("%s; the others continue", cause)

@@ -12,6 +12,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Batch, SampleSummary
 from shoal.data.state import State
 from shoal.envs.making import EnvMaker
+from shoal.machine.broadcasts import leave_ending_to_starter
 from shoal.models.build import PolicySpaces
 from shoal.sampling.worker import Worker
 
@@ -38,6 +39,7 @@ class RemoteWorker:
     def __init__(self, config: AlgorithmConfig, maker: EnvMaker, worker_index: int, generation: int) -> None:
         from threadpoolctl import ThreadpoolController
 
+        leave_ending_to_starter()
         self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_worker)))
         self._config, self._maker = config, maker
         self._worker_index, self._generation = worker_index, generation

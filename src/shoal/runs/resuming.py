@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from shoal.runs.lease import holder
 from shoal.runs.stopping import stop_reason
 from shoal.runs.trust import MARK, code_to_run, is_own, marked
 
+MOST_LINE_BYTES = 1 << 20  # of a result, at the end of the file with all of them
 FREE_KEYS = (
     "name",
     "stop",
@@ -175,6 +179,18 @@ def _search_path(tree: Mapping[str, Any]) -> tuple[str, ...]:
             f"search_path must be a list of folders {got(folders)}; the run was not written by shoal."
         )
     return tuple(folders)
+
+
+def unsaved_iterations(checkpoint: Path) -> int:
+    """The finished iterations after a checkpoint that a run was killed with; they are trained again."""
+    saved = re.fullmatch(r"checkpoint_(\d+)", checkpoint.name)
+    with suppress(OSError, ValueError, TypeError, KeyError, IndexError):
+        with (checkpoint.parent / "result.json").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE_BYTES))
+            last = [line for line in file.read().split(b"\n")[:-1] if line][-1]
+        if saved is not None:
+            return max(0, int(json.loads(last)["training_iteration"]) - int(saved[1]))
+    return 0
 
 
 def _has_results(folder: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cluster.allocation import Allocation, Host, allocation
+from shoal.cluster.slurm import SLURM as SLURM_SCHEDULER
 from shoal.errors import ClusterError, ConfigError
 
 # After the manual of sbatch.
@@ -18,6 +19,15 @@ SLURM = {
     "SLURMD_NODENAME": "n1",
     "SLURM_PROCID": "0",
     "SLURM_NTASKS": "3",
+}
+
+HET = {  # as Slurm 22.05 has them
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0": "2",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "1(x2)",
+    "SLURM_GPUS_PER_NODE_HET_GROUP_1": "a100:4",
 }
 
 
@@ -56,10 +66,20 @@ def test_gpus_of_slurm_are_known_where_it_tells(variables: dict[str, str], gpus:
 def test_slurm_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ClusterError, match=r"SLURM_JOB_CPUS_PER_NODE=36\(x2\) does not fit the 3 hosts"):
         allocation({**SLURM, "SLURM_JOB_CPUS_PER_NODE": "36(x2)"})
-    with pytest.raises(ClusterError, match="Slurm job 12 is a heterogeneous one"):
+    with pytest.raises(ClusterError, match="Slurm job 12 has 2 groups, but SLURM_JOB_NODELIST_HET_GROUP_0 is not set"):
         allocation({**SLURM, "SLURM_HET_SIZE": "2"})
     with pytest.raises(ClusterError, match=r"^SLURM_JOB_NODELIST: a bracket that is never closed"):
         allocation({**SLURM, "SLURM_JOB_NODELIST": "n[1-3"})
+
+
+def test_the_groups_of_a_heterogeneous_job_are_one_allocation() -> None:
+    given = allocation({**SLURM, **HET})
+    assert given == Allocation("slurm", "12", (Host("n1", 2), Host("n2", 1, 4), Host("n3", 1, 4)))
+    steps = SLURM_SCHEDULER.starts[0].commands(["n1", "n3"], ["/bin/true"], HET)
+    assert [[word for word in step if "het" in word or "nodelist" in word] for step in steps] == [
+        ["--het-group=0", "--nodelist=n1"],
+        ["--het-group=1", "--nodelist=n3"],
+    ]
 
 
 def test_pbs_after_the_documentation(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import stat
 import subprocess
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AwsCluster:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     wheel = tmp_path / f"shoal_rl-{__version__}-py3-none-any.whl"
-    wheel.touch()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("shoal/__init__.py", "")
     return AwsCluster(
         nodes=3,
         instance_type="m6i.4xlarge",
@@ -205,6 +207,13 @@ def test_what_would_go_wrong_is_refused(small: AwsCluster, changes: dict[str, An
     with pytest.raises(ConfigError) as refused:
         replace(small, **changes)
     assert any(problem in told for told in refused.value.problems)
+
+
+def test_a_wheel_that_was_not_written_is_refused(small: AwsCluster) -> None:
+    assert small.wheel is not None
+    small.wheel.write_bytes(b"")
+    with pytest.raises(ConfigError, match="is no wheel, it has 0 bytes; build it again with pip wheel"):
+        replace(small)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ WELL: dict[str, Any] = {
             "space": {"size": 100 * GB, "free": 50 * GB, "writable": True},
         }
     ],
+    "home": {"path": "/home/me", "is_there": True, "is_writable": True},
+    "jobs_folder": {"path": "/home/me/.shoal/jobs", "is_there": True, "is_writable": True, "is_seen": True},
     "addresses": [
         {"interface": "lo", "address": "127.0.0.1", "netmask": "255.0.0.0"},
         {"interface": "eth0", "address": "10.0.0.1", "netmask": "255.255.255.0"},
@@ -141,6 +143,11 @@ CASES: list[tuple[str, str, dict[str, Any], str]] = [
     ("RAY_ variables", "warn", {"ray_variables": ["RAY_ADDRESS", "RAY_X"]}, "unset RAY_ADDRESS RAY_X"),
     ("LD_PRELOAD", "warn", {"variables__LD_PRELOAD": "/opt/darshan.so"}, "unset LD_PRELOAD"),
     ("proxies", "warn", {"proxies": {"http_proxy": "proxy:3128"}}, "no_proxy='*'"),
+    ("home", "warn", {"home": {"path": "/home/me", "is_there": False, "is_writable": False}}, "export HOME="),
+    ("home", "warn", {"home": {"path": "/home/me", "is_there": True, "is_writable": False}}, "export HOME="),
+    ("jobs folder", "bad", {"jobs_folder__is_writable": False}, "export SHOAL_JOBS_DIR="),
+    ("jobs folder", "bad", {"jobs_folder__is_seen": False}, "export SHOAL_JOBS_DIR="),
+    ("jobs folder", "warn", {"jobs_folder__is_seen": False, "allocation": None}, "export SHOAL_JOBS_DIR="),
     ("proxies", "warn", {"proxies": {"http_proxy": "proxy:3128"}, "no_proxy": "n1,n2"}, "no_proxy='*'"),
     ("other Rays", "warn", {"tasks__rays__ours": 2}, "ps -u $USER"),
     ("other Rays", "warn", {"tmp_ray__folder": "another user"}, "--ray-address HOST:PORT"),
@@ -184,6 +191,11 @@ def test_a_trouble_of_one_host_is_told_with_its_remedy(
 )
 def test_what_is_no_trouble(check: str, changes: dict[str, Any]) -> None:
     assert row(check, n1=host(), n2=host(**changes), n3=host()).verdict == "ok"
+
+
+def test_a_proxy_of_one_host_is_told_as_such() -> None:
+    made = row("proxies", n1=host(), n2=host(proxies={"http_proxy": "proxy:3128"}), n3=host())
+    assert made.findings["n2"].detail == "http_proxy=proxy:3128, between the hosts too; elsewhere none"
 
 
 def test_alone_a_host_needs_no_network_and_no_clock() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from shoal.cluster import head as head_module
 from shoal.cluster.control_connection import Message, Peer, call
 from shoal.cluster.head import Head, HeadPlan
 from shoal.cluster.job_folder import Notice
@@ -299,6 +300,40 @@ def test_facts_of_those_that_answer(tmp_path: Path) -> None:
     with_head(plan_of(tmp_path, None, ("n1", "n2", "n3")), body)
 
 
+def test_a_host_that_is_not_heard_of_is_lost_once_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_module, "AGENT_SILENCE_S", 0.2)
+
+    async def body(head: Head, notice: Notice) -> None:
+        own = await agent(notice, 0, "n1")
+        beating = asyncio.create_task(_beats(own))
+        await agent(notice, 1, "n2")
+        await head.bring_up()
+        lost = await asyncio.wait_for(head.losses.get(), 60)
+        assert (lost.name, lost.state, lost.reason) == ("n2", "lost", "nothing is heard of it")
+        await asyncio.sleep(0)
+        assert head.losses.empty()
+        beating.cancel()
+
+    with_head(plan_of(tmp_path, 2), body)
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["host"] for event in events if event["event"] == "node lost"] == ["n2"]
+
+
+def test_a_host_whose_ray_has_ended_is_told_to_stop(tmp_path: Path) -> None:
+    heard: list[Message] = []
+
+    async def body(head: Head, notice: Notice) -> None:
+        await agent(notice, 0, "n1")
+        peer = await agent(notice, 1, "n2", heard=heard)
+        await head.bring_up()
+        peer.send("ended", reason="its raylet is stopped (SIGSTOP)")
+        assert (await head.losses.get()).reason == "its raylet is stopped (SIGSTOP)"
+        while "stop" not in [message["kind"] for message in heard]:
+            await asyncio.sleep(0.01)
+
+    with_head(plan_of(tmp_path, 2), body)
+
+
 def test_a_node_is_lost_once_whatever_becomes_of_its_agent(tmp_path: Path) -> None:
     async def body(head: Head, notice: Notice) -> None:
         await agent(notice, 0, "n1")
@@ -333,6 +368,12 @@ def test_an_agent_that_ends_untold_is_lost(tmp_path: Path) -> None:
         assert (host.name, host.state, host.reason) == ("n2", "lost", "its agent has ended")
 
     with_head(plan_of(tmp_path, 2), body)
+
+
+async def _beats(peer: Peer) -> None:
+    while True:
+        peer.send("alive")
+        await asyncio.sleep(0.02)
 
 
 def test_a_head_that_is_lost_before_all_are_here_is_no_reason_to_wait(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from time import monotonic, sleep
 import psutil
 import pytest
 
+from shoal.machine.broadcasts import ENDINGS, WARNINGS
+
 DEADLINE_S = 100.0
 DAEMON = """
 import os, signal, sys, time
@@ -112,6 +114,39 @@ def test_signals_go_to_the_command_alone(tmp_path: Path) -> None:
     os.write(control, f"{int(signal.SIGUSR1)}\n".encode())
     assert process.communicate(timeout=DEADLINE_S)[0] == "heard\n"
     assert process.returncode == 7
+
+
+DEAF = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: print("ended", flush=True))
+print("on", flush=True)
+sys.stdin.readline()
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_ray_is_deaf_to_what_a_scheduler_tells_everybody(tmp_path: Path) -> None:
+    """Its daemons have handlers of their own, which must not be called; who started it ends it."""
+    readable, control = os.pipe()
+    os.set_inheritable(readable, True)
+    words = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), "1", str(tmp_path), "", "--"]
+    command = [sys.executable, "-c", DEAF]
+    process = subprocess.Popen([*words, *command], pass_fds=(readable,), stdin=-1, stdout=-1, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "on\n"
+    (ray,) = psutil.Process(process.pid).children()
+    for number in ENDINGS | WARNINGS:
+        process.send_signal(number)
+        ray.send_signal(number)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "here\n"
+    os.write(control, b"end\n")
+    assert process.stdout.read() == "", "it is not asked"
+    assert process.wait(DEADLINE_S) == 128 + signal.SIGKILL
+    process.stdin.close()
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from shoal.errors import CheckpointError, ShoalError
 from shoal.runs import background_writer, row_segments, run_folder
 from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
 from shoal.runs.lease import holder
+from shoal.runs.resuming import unsaved_iterations
 from shoal.runs.run_folder import RunFolder
 
 
@@ -85,6 +86,16 @@ def test_another_state_takes_the_place_of_a_checkpoint(kept: RunFolder) -> None:
         assert kept.saved_iteration == 4
     (only,) = checkpoints_of(kept.path)
     assert read_checkpoint(only).state.values == {"agent": "taken over"}
+
+
+def test_what_a_killed_run_has_lost_is_counted(tmp_path: Path) -> None:
+    saved = tmp_path / "checkpoint_000010"
+    assert unsaved_iterations(saved) == 0, "there are no results"
+    rows = [json.dumps({"training_iteration": number, "note": "n" * 100_000}) for number in range(1, 14)]
+    (tmp_path / "result.json").write_text("\n".join(rows) + '\n{"training_iteration": 99')
+    assert unsaved_iterations(saved) == 3
+    assert unsaved_iterations(tmp_path / "checkpoint_000013") == 0
+    assert unsaved_iterations(tmp_path / "checkpoint_000020") == 0
 
 
 @pytest.fixture

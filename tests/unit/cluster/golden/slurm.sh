@@ -12,6 +12,7 @@
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
+#SBATCH --no-kill
 #SBATCH --constraint=haswell
 
 # Written by `shoal submit`; `sbatch job.sh` submits it too, even where shoal is not installed.
