@@ -27,8 +27,12 @@ subprocess.run(["sh", "-c", '"$0" -c "$1"; exit', sys.executable, sys.argv[1]], 
 WAITING = """
 import asyncio, os, sys
 from shoal.cluster.launcher_watch import launcher_gone
-print('waits', flush=True)
-print(asyncio.run(launcher_gone(os.environ)), flush=True)
+async def main():
+    watching = asyncio.create_task(launcher_gone(os.environ))
+    await asyncio.sleep(0)  # it knows its launcher then
+    print('waits', flush=True)
+    print(await watching, flush=True)
+asyncio.run(main())
 """
 
 
