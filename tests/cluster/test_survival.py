@@ -62,7 +62,10 @@ def test_a_launcher_that_is_killed_leaves_nothing(slurm: Bed, need: Callable[...
     for process in [running.process, *running.process.children()]:
         if _name(process) in ("srun", "mpirun", "mpirun.openmpi", "mpiexec.hydra", "orterun"):
             process.kill()
-    wait_until(lambda: not _left_by_us(slurm), READY_S, "nothing of ours is left")
+    try:
+        wait_until(lambda: not _left_by_us(slurm), READY_S, "nothing of ours is left")
+    finally:
+        slurm.login.run(["scancel", "--user=root"])  # Slurm may keep the nodes of an srun that was killed
     assert saved.exists() or by == "mpiexec.hydra", "it could save; hydra kills its ranks itself"
 
 
@@ -111,6 +114,7 @@ def test_cancelled_jobs_have_saved_and_leave_nothing(slurm: Bed, here: Path) -> 
 def check_cancels(slurm: Bed, here: Path, count: int) -> None:
     """Start as many one-node jobs at once, cancel them while they train, and see how they end."""
     jobs = {}
+    wait_until_idle(slurm, list(slurm.nodes))  # of jobs that other tests have left to Slurm
     for number in range(count):
         results = here / f"results{number}"
         command = launch(command=[*TRAIN, "--num-workers", "1", "--results-dir", str(results)])

@@ -16,6 +16,7 @@ from shoal.errors import ClusterError
 
 MOST_LINES = 10
 ENDING_S = 2.0
+CAUSE_S = 0.5  # srun may tell that a task has ended before it tells why
 
 
 class AgentProcesses:
@@ -93,22 +94,43 @@ class AgentProcesses:
 
     async def _watch(self, process: asyncio.subprocess.Process, host: str, program: str, failure: str | None) -> None:
         lines: deque[str] = deque(maxlen=MOST_LINES)
+        failures: dict[str, str] = {}  # hosts that a line has named, before anybody is told, with that line
         is_told = False
         assert process.stdout is not None
-        while line := await process.stdout.readline():
-            text = line.decode(errors="replace").rstrip()
-            if not text:
+        while (text := await _next_line(process.stdout, CAUSE_S if failures else None)) != "":
+            if text is None:
+                self._tell(failures, lines)
+                failures = {}
                 continue
-            lines.append(text)
             found = re.match(failure, text) if failure is not None else None
-            if found is not None and not self._is_stopping:
+            if found is None:
+                lines.append(text)
+            else:
                 is_told = True
-                errors = [line for line in lines if "error" in line.lower()]
-                for name in _names(found["hosts"]):
-                    self._failed(name, "\n".join(errors))
+                failures |= dict.fromkeys(_names(found["hosts"]), text)
+        self._tell(failures, lines)
         code = await process.wait()
         if code != 0 and not self._is_stopping and not is_told:
             self._failed(host, "\n".join(lines) or f"{os.path.basename(program)} ended with code {code}")
+
+    def _tell(self, failures: Mapping[str, str], lines: Sequence[str]) -> None:
+        """Say of hosts that they have no agent: what was told of errors, and then the line that names them."""
+        causes = [line for line in lines if "error" in line.lower()]
+        for name, line in failures.items():
+            if not self._is_stopping:
+                self._failed(name, "\n".join([*causes, line]))
+
+
+async def _next_line(stream: asyncio.StreamReader, within_s: float | None) -> str | None:
+    """The next line that says something; empty where there is no more, None where there is none in time."""
+    while True:
+        try:
+            line = await asyncio.wait_for(stream.readline(), within_s)
+        except asyncio.TimeoutError:
+            return None
+        text = line.decode(errors="replace").rstrip()
+        if text or not line:
+            return text
 
 
 def _names(hosts: str) -> list[str]:

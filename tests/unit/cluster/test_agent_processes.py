@@ -13,11 +13,11 @@ from shoal.cluster.launching import _loss_sentence
 from shoal.cluster.rank_check import missing
 from shoal.cluster.slurm import SLURM
 
-# As srun 22.05 says it, which goes on as long as the agents of other hosts.
+# As srun 22.05 says it, which goes on as long as the agents of other hosts; the cause may come after what it caused.
 SRUN = """
 echo "srun: cluster configuration lacks support for cpu binding" >&2
-echo "slurmstepd-n2: error: execve(): /opt/rl/bin/python: No such file or directory" >&2
 echo "srun: error: n[2-3]: tasks 1-2: Exited with exit code 2" >&2
+echo "slurmstepd-n2: error: execve(): /opt/rl/bin/python: No such file or directory" >&2
 echo "srun: error: eio_message_socket_accept: slurm_receive_msg[10.77.0.11:35974]: Zero Bytes were received" >&2
 echo "srun: error: Task launch for StepId=3.0 failed on node n4: Invalid job credential" >&2
 exec sleep 1000
@@ -39,6 +39,7 @@ def test_hosts_on_which_srun_could_not_start_an_agent_are_named_while_it_runs() 
     assert sorted(failed) == ["n2", "n3", "n4"]
     assert failed["n2"].splitlines() == [
         "slurmstepd-n2: error: execve(): /opt/rl/bin/python: No such file or directory",
+        "srun: error: eio_message_socket_accept: slurm_receive_msg[10.77.0.11:35974]: Zero Bytes were received",
         "srun: error: n[2-3]: tasks 1-2: Exited with exit code 2",
     ]
 
