@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from shoal.config.changing import unchecked
 from shoal.config.experiment import Experiment, experiment_from
 from shoal.config.overrides import Override
 from shoal.data.state import State
@@ -111,8 +112,7 @@ def import_policy(
     with TRAINERS[policy.run](config=experiment.config) as trainer:
         _check_spaces(policy, trainer)
         _put_into(policy, trainer)
-        named = {"name": name or trainer.env_maker.name, "config": trainer.config}
-        experiment = experiment.model_copy(update=named)
+        experiment = unchecked(experiment, name=name or trainer.env_maker.name, config=trainer.config)
         folder = _written(policy, trainer, experiment, source)
     return folder, experiment
 
