@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,8 @@ def test_other_lines_are_right(command: str) -> None:
 @pytest.mark.parametrize("command", of("shoal cluster"))
 def test_cluster_lines_write_a_file(command: str, desk: Path) -> None:
     wheel = desk / f"shoal_rl-{__version__}-py3-none-any.whl"
-    wheel.touch()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("shoal/__init__.py", "")
     printed = shoal(*shlex.split(command)[1:], "--wheel", str(wheel))
     tree = load_text(printed.partition("\n")[2] if printed.startswith("The") else printed, "cluster.yaml").tree
     head, worker = tree["available_node_types"]["head"], tree["available_node_types"]["worker"]
