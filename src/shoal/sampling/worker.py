@@ -1,4 +1,4 @@
-"""One worker: its environments, its policy, and the sampler between them. It runs in this process or in a Ray actor."""
+"""One worker: its environments, its policy, and the sampler between them. It runs in this process or in one of a host's."""
 
 from __future__ import annotations
 
