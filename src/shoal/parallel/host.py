@@ -43,6 +43,7 @@ class HostPlan:
     packed: bytes  # configuration and maker of environments, for samplers alone
     recreates: bool  # whether a lost one is replaced
     threads: int  # of each
+    niceness: int = 0  # of each: where nobody waits for them, a learner comes first
     modules: tuple[str, ...] = ()  # that each will need, and that are slow to import
     host_slots: int | None = None  # that the host offers to ranks
 
@@ -130,6 +131,8 @@ class Host:
 
     def __init__(self, plan: HostPlan) -> None:
         self._plan = plan
+        with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("0")  # Ray's actors are lost first where memory runs out; with this one all samplers would be
         self._modules = plan.modules
         self._name = socket.gethostname()
         self._restarts_left = 0
@@ -339,7 +342,7 @@ class Host:
         id, connection = self._processes.fork([memory.descriptor])
         handle = self._handles[id] = SamplerHandle(id, connection, memory)
         self._selector.register(connection, selectors.EVENT_READ, handle)
-        self._send(handle, "prepare", self._plan.packed, self._modules, self._plan.threads)
+        self._send(handle, "prepare", self._plan.packed, self._modules, self._plan.threads, self._plan.niceness)
         return handle
 
     def _start(self, member: Member, state: bytes | None) -> None:

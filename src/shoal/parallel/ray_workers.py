@@ -31,6 +31,8 @@ from shoal.sampling.worker import Worker, check_count
 CLOSING_TIMEOUT_S = 5.0
 LOOK_AGAIN_S = 0.2  # for a node with room, where there is none
 MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
+# As many samplers as cores would take a third of the learner's time, which is what an iteration waits for.
+BESIDE_LEARNER = 5  # the niceness of samplers that work while it learns
 COLLECT, STOP = "collect", "stop"  # what a host does beside its other calls
 
 T = TypeVar("T")
@@ -192,18 +194,11 @@ class RayWorkers:
 
     def foreach_worker(self, fn: Callable[[Worker], T]) -> list[T]:
         """See `Workers`."""
-        function = packed(fn, fn)
-        found = self._ask_all("apply", dict.fromkeys(self._workers(), (function,)), self.policy.get_state())
-        answers = [pickle.loads(found[index]) for index in sorted(found)]
-        for _, changed in answers:
-            if changed is not None:  # weights that are set on a worker are set for all
-                self.policy.set_state(changed)
-                break
-        return [result for result, _ in answers]
+        return self._applied(fn, fn)
 
     def foreach_env(self, fn: Callable[[Any], T]) -> list[T]:
         """See `Workers`."""
-        return [result for results in self.foreach_worker(lambda w: w.foreach_env(fn)) for result in results]
+        return [result for results in self._applied(lambda w: w.foreach_env(fn), fn) for result in results]
 
     def get_state(self) -> list[State]:
         """See `Workers`."""
@@ -239,6 +234,17 @@ class RayWorkers:
         if self._placement is not None:
             self._placement.remove()
         self.session.stop()
+
+    def _applied(self, fn: Callable[[Worker], T], owner: Any) -> list[T]:
+        """The result of `fn(worker)` for every worker; `owner` is what the user has defined of it."""
+        function = packed(fn, owner)
+        found = self._ask_all("apply", dict.fromkeys(self._workers(), (function,)), self.policy.get_state())
+        answers = [pickle.loads(found[index]) for index in sorted(found)]
+        for _, changed in answers:
+            if changed is not None:  # weights that are set on a worker are set for all
+                self.policy.set_state(changed)
+                break
+        return [result for result, _ in answers]
 
     def _start_all(self) -> bytes:
         """Start every worker; place and spaces of the first."""
@@ -282,6 +288,7 @@ class RayWorkers:
             self._packed,
             config.recreate_failed_workers,
             threads=max(1, int(config.num_cpus_per_worker)),
+            niceness=BESIDE_LEARNER if config.sample_async else 0,
             modules=("torch",) if uses_torch else (),
             host_slots=slots_of(self._ray, node) if config.env_ranks else None,
         )
@@ -421,12 +428,24 @@ class RayWorkers:
                 continue
             ready = self._first_of(starting, None if is_alone else 0) if starting else []
             for told in ready:
-                try:
-                    self._heed(starting[told], self._gotten(told))
-                except WorkerError as lost:
-                    self._lose_host(starting[told], lost)
+                self._admit(starting[told])
             if not ready or self._started():
                 return
+
+    def _admit_all(self) -> None:
+        """Wait for every host that is starting."""
+        for host in list(self._hosts):
+            if host.starting is not None:
+                self._admit(host)
+
+    def _admit(self, host: HostSlot) -> None:
+        """Take in that a host has started, or is lost."""
+        try:
+            answer = self._gotten(host.starting)
+        except WorkerError as lost:
+            self._lose_host(host, lost)
+        else:
+            self._heed(host, answer)
 
     def _ask_for_news(self) -> dict[Any, HostSlot]:
         """The hosts that are asked for finished fragments, or for workers that come up, by what they will tell."""
@@ -481,6 +500,7 @@ class RayWorkers:
         found: dict[int, bytes] = {}
         while missing := [index for index in self._workers() if index in arguments and index not in found]:
             self._admit_started()
+            self._admit_all()
             asked = []
             for host in self._hosts:
                 own = {index: arguments[index] for index in host.workers if index in missing}
@@ -491,9 +511,9 @@ class RayWorkers:
                     answer = self._gotten(told)
                 except WorkerError as lost:
                     self._lose_host(host, lost)
-                    continue
-                self._heed(host, answer)
-                found |= dict(answer.results)
+                else:
+                    self._heed(host, answer)
+                    found |= dict(answer.results)
         return found
 
     def _gotten(self, reference: Any) -> HostAnswer:

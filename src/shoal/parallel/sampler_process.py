@@ -148,8 +148,9 @@ class SamplerProcess:
         """Take over a saved state; how many unfinished episodes begin anew."""
         return Reply(pickle.dumps(self._own().set_state([pickle.loads(state)])))
 
-    def _prepare(self, plan: bytes, modules: tuple[str, ...], threads: int) -> None:
+    def _prepare(self, plan: bytes, modules: tuple[str, ...], threads: int, niceness: int) -> None:
         """Take in what every worker here needs, so that a start takes no longer than its environments do."""
+        os.nice(niceness)
         for module in modules:
             with suppress(ImportError):  # who needs it says what is missing
                 import_module(module)
