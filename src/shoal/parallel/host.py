@@ -17,7 +17,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -93,10 +93,6 @@ class HostAnswer:
     first: bytes = b""  # place and spaces of the first that has started
 
 
-class HostStopped(Exception):
-    """The host ends: nobody waits for an answer any more."""
-
-
 @dataclass
 class SamplerHandle:
     """One process, and what it was asked last."""
@@ -161,46 +157,48 @@ class Host:
 
     def add(self, workers: Mapping[int, bytes | None], restarts_left: int, waits: bool = True) -> HostAnswer:
         """Start these workers where their states say; waits until all of them are up, or one cannot be."""
-        return self._done(self._adding(workers, restarts_left, waits))
+        return self._done(self._adding(workers, restarts_left, waits), self._nothing())
 
     def sample(self, asked: Asked, policy_state: Any) -> tuple[HostAnswer, list[Bytes]]:
         """A fragment of every worker that is up; those that are lost meanwhile are replaced and not waited for."""
-        return self._done(self._sampling(asked, self._shared(policy_state)))
+        return self._done(self._sampling(asked, self._shared(policy_state)), (self._nothing(), []))
 
     def begin(self, asked: Asked, policy_state: Any) -> None:
         """Let workers that rest begin a fragment; `collect` has it when it is finished."""
-        return self._done(self._beginning(asked, self._shared(policy_state)))
+        self._done(self._beginning(asked, self._shared(policy_state)), None)
 
     def collect(self) -> tuple[HostAnswer, list[Bytes]]:
         """The fragments that are finished; waits for the first, or for news of workers if nobody samples."""
-        return self._done(self._collecting())
+        return self._done(self._collecting(), (self._nothing(), []))
 
     def ask(
         self, name: str, arguments: Mapping[int, tuple[Any, ...]], restarts_left: int, policy_state: Any = None
     ) -> HostAnswer:
         """What each of these workers answers to a command; one that is lost meanwhile is replaced and asked again."""
         memory = None if policy_state is None else self._shared(policy_state)
-        return self._done(self._asking(name, arguments, restarts_left, memory))
+        return self._done(self._asking(name, arguments, restarts_left, memory), self._nothing())
 
     def stop(self) -> None:
         """Let every worker close its environments, for some seconds; then end all processes. May be called twice."""
-        with suppress(HostStopped):
-            self._done(self._stopping())
+        self._done(self._stopping(), None)
         self._keeper.join(CLOSING_S)
 
-    def _done(self, work: Work[T]) -> T:
-        """What comes of work that the keeper does."""
+    def _done(self, work: Work[T], otherwise: T) -> T:
+        """What comes of work that the keeper does; something else where the host is stopped before."""
         future: Future[T] = Future()
         self._mail.append((work, future))
         with suppress(OSError):
             os.write(self._waker, b".")
         if self._is_over:
             self._refuse_mail()
-        return future.result()
+        try:
+            return future.result()
+        except CancelledError:
+            return otherwise
 
     def _keep(self) -> None:
         """The keeper's life: take in what has happened, and carry on with what was asked for."""
-        reason: BaseException = HostStopped()
+        reason: BaseException = CancelledError()
         try:
             while self._over_at is None or monotonic() < self._over_at:
                 self._take_events()
@@ -223,7 +221,7 @@ class Host:
     def _refuse_mail(self) -> None:
         with suppress(IndexError):
             while True:
-                self._mail.popleft()[1].set_exception(HostStopped())
+                self._mail.popleft()[1].cancel()
 
     def _take_events(self) -> None:
         """Wait for something to happen, and take it in."""
@@ -469,6 +467,10 @@ class Host:
         memory = SharedMemory()
         memory.write(policy_state)
         return memory
+
+    def _nothing(self) -> HostAnswer:
+        """The answer of a host that has ended, which nobody hears."""
+        return HostAnswer(self._name, [])
 
     def _up(self) -> list[int]:
         return sorted(member.index for member in self._members.values() if member.is_up)

@@ -19,7 +19,7 @@ from shoal.envs.making import env_maker
 from shoal.envs.process_messages import packed
 from shoal.machine.processes import below, children_of_all
 from shoal.models.build import build_policy
-from shoal.parallel.host import Asked, Host, HostAnswer, HostPlan, HostStopped
+from shoal.parallel.host import Asked, Host, HostAnswer, HostPlan
 from shoal.parallel.shared_messages import Bytes, message_in
 
 PROBES = Path(__file__).parents[2] / "shared" / "probe_env.py"
@@ -99,8 +99,8 @@ def test_a_killed_sampler_is_replaced_by_the_spare_one_where_it_stood(manned) ->
     spare = struck.host._spare
     assert spare is not None
     os.kill(struck.pids()[2], signal.SIGKILL)
+    (loss,) = struck.until(lambda answer: bool(answer.losses))[-1].losses
     answers = struck.until(lambda answer: len(answer.fragments) == 2)
-    (loss,) = [loss for answer in answers for loss in answer.losses]
     assert (loss.index, loss.is_replaced, loss.deaths_in_a_row) == (2, True, 1)
     assert "was killed by SIGKILL" in loss.words
     assert struck.host._members[2].handle is spare
@@ -126,8 +126,9 @@ def test_the_fork_server_may_die_too(manned) -> None:
     found = manned()
     found.sample()
     found.host._processes._server.kill()
-    answers = found.until(lambda answer: len(answer.fragments) == 2)
-    assert sorted(loss.index for answer in answers for loss in answer.losses) == [1, 2]
+    answers = found.until(lambda answer: bool(answer.losses))
+    assert [loss.index for loss in answers[-1].losses] == [1, 2]
+    found.until(lambda answer: len(answer.fragments) == 2)
 
 
 def test_an_error_is_answered_at_once_with_its_worker(manned) -> None:
@@ -157,5 +158,4 @@ def test_stopping_ends_every_process_also_while_a_call_waits(manned) -> None:
     assert pids
     found.host.stop()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    with pytest.raises(HostStopped):
-        found.sample()
+    assert found.sample()[0].up == []
