@@ -101,6 +101,7 @@ def measure(quick: bool) -> Found:
     counts = (1, 2) if quick else (1, 4, 8, 16, 32)
     emulated = ((2, 8),) if quick else ((4, 32), (32, 32), (128, 32), (64, 4))
     learners = (2,) if quick else (2, 4)
+    many = (4,) if quick else (8, 64, 256)
     sizes = [9000, 50_000] if quick else [1000, 9000, 20_000, 50_000]
     updates = [(1600, 8, 4), (1600, 8, 1), (6400, 8, 4), (6400, 32, 4), (25_600, 8, 1), (25_600, 8, 4)]
     found: Found = {}
@@ -123,7 +124,8 @@ def measure(quick: bool) -> Found:
             },
         ),
         ("all_reduce", "all_reduce", {str(n): {"num_learners": n, "sizes": sizes, "work_s": 7e-4} for n in learners}),
-        ("hand_over", "hand_over", {str(n): {"num_learners": n} for n in learners}),
+        ("hand_over", "hand_over", {"2": {"num_learners": 2}}),
+        ("many_learners", "many_learners", {str(n): {"num_learners": n} for n in many}),
     ):
         found[name] = {}
         for label, arguments in cases.items():
@@ -144,7 +146,7 @@ def costs_of(found: Found, alone: Found) -> Costs:
     start, host, driver = fitted(drivers)
     worker = float(np.median([each["worker_cpu_s"] for each in rounds.values()]))
     # A round takes longer than the driver's part of it: processes have to wake.
-    least = [each["round_s"] - n * max(driver, (driver + worker) / CORES) for n, each in rounds.items()]
+    least = [each["round_s"] - host - n * max(driver, (driver + worker) / CORES) for n, each in rounds.items()]
     merges = [((n, float(size)), time) for n, each in rounds.items() if n > 1 for size, time in each["merge_s"].items()]
     fragment, megabyte = fitted(merges)
     largest = max(float(size) / n for (n, size), _ in merges)
@@ -157,12 +159,9 @@ def costs_of(found: Found, alone: Found) -> Costs:
     # Of two, which have a core each: more of them here would wait for cores, which the model counts elsewhere.
     sums = found["all_reduce"]["2"]["sum_s"]
     hop, byte = fitted([((1, int(size) * BYTES), time) for size, time in sums.items()])
+    first, learner = fitted([((1, int(n)), each["hand_s"]) for n, each in found["many_learners"].items()])
     # An update of nothing has some sums of its own beside those of its one minibatch.
-    hands = [
-        ((1, int(n)), max(each["learn_s"] - 5 * ceil(log2(int(n))) * hop, 1e-4))
-        for n, each in found["hand_over"].items()
-    ]
-    hand, learner = fitted(hands) if len(hands) > 1 else (hands[0][1], 0.0)
+    hand = max(found["hand_over"]["2"]["learn_s"] - 5 * hop - 2 * learner, first)
     return Costs(
         round=max(float(np.median(least)), start),
         host=host,

@@ -172,6 +172,35 @@ def hand_over(num_learners: int, repeats: int) -> task.Answer:
     return {"learn_s": statistics.median(learn)}
 
 
+class PlayedLearner:
+    """A learner actor that has always just learned."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def update(self, *_: Any) -> Any:
+        return self.answer
+
+
+def many_learners(num_learners: int, repeats: int) -> task.Answer:
+    """What the driver alone does for so many learners, which some actors play."""
+    config = config_of(4, 4, 4, num_learners=2, num_sgd_iter=1, sgd_minibatch_size=64)
+    with shoal.PPO(env=SIMULATOR, config=config) as trainer:
+        learners: Any = trainer.learner
+        ray = learners._ray
+        stats = trainer.train()["learner"]
+        fragments, _ = learners._workers.sample_apart(4)
+        played = ray.remote(num_cpus=0)(PlayedLearner)
+        first = played.remote((stats, trainer.get_policy().get_state(), learners.get_state()))
+        players = [played.remote(None) for _ in range(PLAYERS)]
+        real = learners._actors, learners._nodes
+        learners._actors = [first, *(players[k % PLAYERS] for k in range(num_learners - 1))]
+        learners._nodes = [real[1][0]] * num_learners
+        times = [seconds(learners._try_update, fragments, 0) for _ in range(repeats + 2)][2:]
+        learners._actors, learners._nodes = real
+    return {"hand_s": statistics.median(times)}
+
+
 def run(
     num_workers: int,
     num_learners: int,
@@ -214,4 +243,4 @@ def _megabytes(batch: Any) -> float:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (rounds, driver, update, all_reduce, hand_over, run)})
+    task.main({f.__name__: f for f in (rounds, driver, update, all_reduce, hand_over, many_learners, run)})

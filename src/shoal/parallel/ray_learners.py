@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -215,7 +216,8 @@ class RayLearners:
             answers.append(actor.update.remote(timesteps_total, columns, places, states, *hosts))
         pending = list(answers)
         while pending:  # the first error ends it, whoever's it is
-            ready, pending = self._ray.wait(pending, num_returns=1)
+            self._ray.wait(pending, num_returns=1)
+            ready, pending = self._ray.wait(pending, num_returns=len(pending), timeout=0)
             self._ray.get(ready)
         stats, policy_state, self._state = self._ray.get(answers[0])
         policy.set_state(policy_state)
@@ -255,8 +257,8 @@ class RayLearners:
 
 def nodes_for(workers: Sequence[str], num_learners: int) -> list[str]:
     """A node for each learner: in turn those of the workers, the fullest first."""
-    counts = {node: workers.count(node) for node in workers}
-    order = sorted(counts, key=lambda node: (-counts[node], workers.index(node)))
+    counts = Counter(workers)  # in the order of workers, which sorting keeps
+    order = sorted(counts, key=lambda node: -counts[node])
     return sorted((order[k % len(order)] for k in range(num_learners)), key=order.index)
 
 
@@ -264,9 +266,14 @@ def shared_out(workers: Mapping[int, str], learners: Sequence[str]) -> list[list
     """Which workers' fragments each learner takes: those of its own node, and evenly what nobody is near to."""
     shares: list[list[int]] = [[] for _ in learners]
     homeless: list[int] = []
-    for node in dict.fromkeys(workers.values()):
-        here = [index for index, location in workers.items() if location == node]
-        local = [rank for rank, location in enumerate(learners) if location == node]
+    at_node: dict[str, list[int]] = {}
+    for index, node in workers.items():
+        at_node.setdefault(node, []).append(index)
+    ranks: dict[str, list[int]] = {}
+    for rank, node in enumerate(learners):
+        ranks.setdefault(node, []).append(rank)
+    for node, here in at_node.items():
+        local = ranks.get(node, [])
         if not local:
             homeless += here
             continue
