@@ -155,9 +155,14 @@ class Host:
         self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
         self._keeper.start()
 
-    def add(self, workers: Mapping[int, bytes | None], restarts_left: int, waits: bool = True) -> HostAnswer:
-        """Start these workers where their states say; waits until all of them are up, or one cannot be."""
-        return self._done(self._adding(workers, restarts_left, waits), self._nothing())
+    def add(
+        self, workers: Mapping[int, bytes | None], restarts_left: int, waits: bool = True, replaces: bool = True
+    ) -> HostAnswer:
+        """Start these workers where their states say; waits until all of them are up, or one cannot be.
+
+        With `replaces`, one that dies meanwhile is started again.
+        """
+        return self._done(self._adding(workers, restarts_left, waits, replaces), self._nothing())
 
     def sample(self, asked: Asked, policy_state: Any) -> tuple[HostAnswer, list[Bytes]]:
         """A fragment of every worker that is up; those that are lost meanwhile are replaced and not waited for."""
@@ -305,7 +310,7 @@ class Host:
             del self._members[member.index]
             return
         self._restarts_left -= 1
-        member.is_up = False
+        member.is_up, member.pid = False, 0
         # Where going on from the old place kills it again, it begins anew.
         self._start(member, member.state if member.deaths_in_a_row == 1 else None)
         self._keep_spare()
@@ -365,15 +370,23 @@ class Host:
                 socket.send_fds(handle.connection, [head], [memory.descriptor])
                 handle.connection.sendall(data)
 
-    def _adding(self, workers: Mapping[int, bytes | None], restarts_left: int, waits: bool) -> Work[HostAnswer]:
-        self._restarts_left = restarts_left
+    def _adding(
+        self, workers: Mapping[int, bytes | None], restarts_left: int, waits: bool, replaces: bool
+    ) -> Work[HostAnswer]:
+        self._restarts_left = restarts_left if replaces else 0
         for index, state in workers.items():
             handle = self._new_handle()
             self._members[index] = Member(index, state, handle)
             handle.index, handle.asked = index, "start"
             self._send(handle, "start", index, state, self._plan.host_slots)
-        while waits and not self._is_troubled() and not all(member.is_up for member in self._members.values()):
+        while (
+            waits
+            and not self._failure
+            and not self._is_lacking(workers)
+            and not all(member.is_up for member in self._members.values())
+        ):
             yield
+        self._restarts_left = restarts_left
         self._has_started = True
         self._keep_spare()
         return self._answer()
@@ -478,6 +491,10 @@ class Host:
     def _is_troubled(self) -> bool:
         """Whether there is something that the driver has to hear."""
         return bool(self._losses or self._failure)
+
+    def _is_lacking(self, workers: Iterable[int]) -> bool:
+        """Whether one of these workers is lost for good."""
+        return not self._members.keys() >= set(workers)
 
     def _is_awaited(self) -> bool:
         """Whether a fragment or a worker is on its way."""

@@ -249,7 +249,7 @@ class RayWorkers:
     def _start_all(self) -> bytes:
         """Start every worker; place and spaces of the first."""
         while self._homeless:
-            self._place_homeless(restarts_left=0)
+            self._place_homeless(replaces=False)
         starting = {host.starting: host for host in self._hosts}
         first = b""
         while starting:
@@ -262,8 +262,8 @@ class RayWorkers:
                 first = first or answer.first
         return first
 
-    def _place_homeless(self, restarts_left: int) -> None:
-        """Start the workers that have no host, where there is room."""
+    def _place_homeless(self, replaces: bool = True) -> None:
+        """Start the workers that have no host, where there is room; `replaces`: also those that die meanwhile."""
         assert self._placement is not None
         rooms = self._placement.rooms()
         placed = [host.node for host in self._hosts for _ in host.workers]
@@ -273,12 +273,14 @@ class RayWorkers:
             states = {index: self._states[index] if self._deaths[index] <= 1 else None for index in workers}
             known = next((host for host in self._hosts if host.node == node), None)
             if known is not None:
-                known.actor.add.remote(states, restarts_left, waits=False)
+                known.actor.add.remote(states, self._restarts_left, waits=False)
                 known.workers += workers
             else:
                 actor = self._host_actor(node, rooms[node][0])
-                self._hosts.append(HostSlot(node, actor, workers, actor.add.remote(states, restarts_left)))
-            self._homeless = [index for index in self._homeless if index not in workers]
+                starting = actor.add.remote(states, self._restarts_left, replaces=replaces)
+                self._hosts.append(HostSlot(node, actor, workers, starting))
+        housed = {index for host in self._hosts for index in host.workers}
+        self._homeless = [index for index in self._homeless if index not in housed]
 
     def _host_actor(self, node: str, bundle: int) -> Any:
         assert self._placement is not None
@@ -420,7 +422,7 @@ class RayWorkers:
         """See which new hosts have started; wait for the first if no other is there."""
         while True:
             if self._homeless:
-                self._place_homeless(self._restarts_left)
+                self._place_homeless()
             starting = {host.starting: host for host in self._hosts if host.starting is not None}
             is_alone = len(starting) == len(self._hosts)
             if not self._hosts:

@@ -35,7 +35,7 @@ class Manned:
         )
         maker = env_maker(config.env)
         self.host = Host(HostPlan(packed((config, maker)), **{"recreates": True, "threads": 1, **plan}))
-        self.first = self.host.add(dict.fromkeys(range(1, workers + 1)), restarts_left=0)
+        self.first = self.host.add(dict.fromkeys(range(1, workers + 1)), restarts_left=9, replaces=False)
         _, *spaces = pickle.loads(self.first.first) if self.first.first else [None]
         self.state = build_policy(*spaces, config, maker.user_code).get_state() if spaces else None
 
