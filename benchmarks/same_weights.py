@@ -24,9 +24,9 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
-from safetensors.numpy import load_file  # noqa: E402
 
 import shoal  # noqa: E402
+from shoal.runs.checkpoints import read_checkpoint  # noqa: E402
 
 NUM_ENVS = 8  # in all, whatever the number of workers
 ITERATIONS = 3
@@ -95,7 +95,7 @@ def trained_hash(algorithm: str, config: dict[str, Any], num_workers: int) -> st
             checkpoint = trainer.save(folder)
         finally:
             trainer.stop()
-        return arrays_hash(load_file(Path(checkpoint) / "arrays.safetensors"))
+        return arrays_hash(read_checkpoint(checkpoint).state.arrays)
 
 
 def main() -> None:

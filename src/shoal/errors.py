@@ -9,7 +9,8 @@ ShoalError
 ├── EnvError               an environment cannot be made, or failed too often
 │   └── EnvStartError      an environment never came to life
 ├── CheckpointError        a checkpoint cannot be written, read or trusted
-│   └── FolderGone         the folder of a run was moved, deleted or emptied
+│   ├── FolderGone         the folder of a run was moved, deleted or emptied
+│   └── RowsLost           what a checkpoint was to share with an earlier one is gone
 ├── CallbackError          a hook of the user's, or their env_task_fn, failed
 ├── WorkerError            a worker process is lost or cannot be started
 └── ClusterError           hosts, launchers, Ray itself
@@ -96,6 +97,10 @@ class FolderGone(CheckpointError):
     def __init__(self, message: str, moved_to: Path | None = None, is_there: bool = False) -> None:
         super().__init__(message)
         self.moved_to, self.is_there = moved_to, is_there
+
+
+class RowsLost(CheckpointError):
+    """Files that a new checkpoint was to share with an earlier one are gone or damaged; memory may still have them."""
 
 
 class CallbackError(ShoalError):

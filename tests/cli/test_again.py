@@ -108,6 +108,22 @@ def test_mistakes_are_one_sentence(trained: Any, tmp_path: Path) -> None:
     assert "It did not break by either rule:" in whole.output
 
 
+def test_results_that_cannot_be_read_are_not_a_run_that_did_not_break(trained: Any, tmp_path: Path) -> None:
+    copy = shutil.copytree(trained[2], tmp_path / trained[2].name)
+    lines = (copy / "result.json").read_bytes()
+    (copy / "result.json").write_bytes(b"\0\0\n[1]\n{}\n" + b"[" * 100_000 + b"\n")
+    nothing = CliRunner().invoke(main, ["bisect", str(copy)])
+    assert nothing.exit_code == 2
+    assert "has no result that can be read, so nothing tells where it broke" in nothing.output
+    (copy / "result.json").write_bytes(b"\0\0\n" + lines)
+    some = CliRunner().invoke(main, ["bisect", str(copy)])
+    assert some.exit_code == 1
+    assert "1 line of result.json cannot be read and is left out\nIt did not break" in some.output
+    (copy / "result.json").unlink()
+    (copy / "result.json").mkdir()
+    assert "result.json cannot be read: Is a directory" in CliRunner().invoke(main, ["bisect", str(copy)]).output
+
+
 def test_checkpoints_and_verify(trained: Any, tmp_path: Path) -> None:
     run = trained[2]
     listed = CliRunner().invoke(main, ["checkpoints", str(run)])
@@ -124,6 +140,8 @@ def test_checkpoints_and_verify(trained: Any, tmp_path: Path) -> None:
         damaged = CliRunner().invoke(main, [command, str(copy)])
         assert damaged.exit_code == 1
         assert "state.json is not what was saved" in damaged.output
+    (row,) = CliRunner().invoke(main, ["checkpoints", str(copy)]).output.splitlines()[1:-1]
+    assert "  newest, best, " in row, "what is damaged is still the newest"
     found = [json.loads(line) for line in CliRunner().invoke(main, ["verify", str(copy), "--json"]).output.splitlines()]
     assert [one["verdict"] for one in found] == ["ok", "problem"]
 

@@ -63,3 +63,30 @@ def test_what_cannot_be_merged_is_left_alone(settings: Path, text: str, problem:
     assert "by hand" in done.output
     assert settings.read_text() == text
     assert list(settings.parent.iterdir()) == [settings]
+
+
+def test_a_linked_file_is_written_where_it_is(settings: Path, tmp_path: Path) -> None:
+    own = tmp_path / "dotfiles" / "settings.json"
+    own.parent.mkdir()
+    own.write_text('{"a": 1}')
+    settings.parent.mkdir()
+    settings.symlink_to(own)
+    assert vscode().exit_code == 0
+    assert settings.is_symlink()
+    assert sorted(json.loads(own.read_text())) == ["a", "yaml.schemas"]
+    settings.unlink()
+    settings.symlink_to(settings)
+    done = vscode()
+    assert (done.exit_code, "cannot be read" in done.output) == (2, True)
+
+
+def test_no_folders_are_made_but_the_editor_s_own(settings: Path, tmp_path: Path) -> None:
+    words = ["config", "schema", "-o", "new/folder/schema.json"]
+    done = CliRunner().invoke(main, words, prog_name="shoal")
+    assert done.exit_code == 2
+    assert f"there is no folder {tmp_path}/new/folder; make it, or give another place" in done.output
+    assert list(tmp_path.iterdir()) == []
+    settings.parent.write_text("a file")
+    done = vscode()
+    assert done.exit_code == 2
+    assert "settings.json cannot be read: Not a directory" in done.output

@@ -110,3 +110,13 @@ def test_bad_input_is_one_sentence(words: list[str], problem: str) -> None:
     assert done.exit_code == 2
     assert problem in done.output
     assert "Traceback" not in done.output
+
+
+def test_what_is_infinite_is_said_in_the_words_of_the_old_file(tmp_path: Path) -> None:
+    old = tmp_path / "old.yml"
+    old.write_text("cart: {env: CartPole-v1, run: PPO, config: {lr: .inf, gamma: .nan, vf_clip_param: .inf}}\n")
+    done = CliRunner().invoke(main, ["migrate", str(old)])
+    assert done.exit_code == 0
+    assert "config.lr: inf; it stays at its default, because it must be a finite number (got inf)" in done.stderr
+    assert "config.gamma: nan; it stays at its default, because it must be a finite number (got nan)" in done.stderr
+    assert "vf_clip_param: null" in done.stderr, "which means no limit"

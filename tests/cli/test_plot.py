@@ -80,6 +80,8 @@ def test_in_the_terminal_without_matplotlib(root: Path, monkeypatch: pytest.Monk
         (["slow", "-o", "figure.jpg"], "-o figure.jpg: ends in no format of a figure; use .pdf, .png or .svg"),
         (["slow", "-o", "nowhere/f.pdf"], "there is no folder nowhere"),
         (["slwo"], "did you mean slow?"),
+        (["slow", "--metric", "Loss"], "no run has 'Loss'; did you mean learner/policy_loss or learner/vf_loss?"),
+        (["slow", "--metric", ""], "no run has ''; there are env_failures_total, "),
         (["slow", "--by", "gama"], "--by: no run has the setting 'gama'; did you mean"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from fake_runs import fake_run
 
 import shoal
 from shoal.cli.main import main
@@ -112,6 +113,27 @@ def test_runs_are_deleted_and_moved_by_their_folders_after_a_question(results: P
     assert "is not the folder of a run" in kept.output
     twice = typed("rm", one("third"), one("third"), "--yes")
     assert (twice.exit_code, "Deleted 1 run." in twice.output) == (0, True)
+
+
+def test_runs_that_cannot_be_read_are_counted_and_left_alone(tmp_path: Path) -> None:
+    fake_run(tmp_path, "whole")
+    harmed = fake_run(tmp_path, "harmed")
+    (harmed / "experiment.json").write_text('{"name": ')
+    said = f"1 more run cannot be read, since files are damaged: harmed/{harmed.name}; shoal verify RUN says which"
+    listed = typed(tmp_path)
+    assert listed.exit_code == 0
+    assert listed.output.splitlines()[-2:] == [f"1 run in {tmp_path}", said]
+    as_json = typed(tmp_path, "--json")
+    assert [json.loads(line)["name"] for line in as_json.stdout.splitlines()] == ["whole"]
+    assert as_json.stderr == f"{said}\n"
+    assert typed(tmp_path / "harmed").output == f"{said.replace('harmed/', '')}\n"
+    for words in (["rm", harmed, "--yes"], ["mv", harmed, tmp_path / "elsewhere", "--yes"]):
+        refused = typed(*words)
+        assert (refused.exit_code, harmed.exists()) == (2, True)
+        assert "has damaged files and is left alone" in refused.output
+    verified = CliRunner().invoke(main, ["verify", str(harmed)])
+    assert verified.exit_code == 1
+    assert "experiment.json" in verified.output
 
 
 def test_nothing_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

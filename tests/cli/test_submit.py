@@ -69,3 +69,13 @@ def test_a_file_that_is_not_ours_is_not_replaced(desk: Any) -> None:
     assert done.returncode == 1
     assert "mine.sh exists already, and shoal did not write it" in done.stderr
     assert (desk.work / "mine.sh").read_text() == "echo precious\n"
+
+
+def test_a_folder_is_an_image_only_if_it_is_a_sandbox(desk: Any) -> None:
+    words = ("submit", *SLURM, "--dry-run", "--container", "./image", "--", "true")
+    (desk.work / "image").mkdir()
+    done = desk.shoal(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "container: ./image is a folder and no image; give a .sif file, or an Apptainer sandbox" in done.stderr
+    (desk.work / "image" / "usr").mkdir()
+    assert desk.shoal(*words).returncode == 0

@@ -22,7 +22,7 @@ def test_the_program_runs(tmp_path: Path) -> None:
 
 
 def test_every_command_that_may_run_a_runs_code_takes_the_word() -> None:
-    named = {"evaluate", "resume", "replay", "profile", "diagnose", "model", "train", "tune", "check"}
+    named = {"evaluate", "resume", "replay", "profile", "diagnose", "model", "serve", "train", "tune", "check"}
     for name in named:
         command = main.get_command(None, name)  # type: ignore[arg-type]
         assert any("--trust" in option.opts for option in command.params), name

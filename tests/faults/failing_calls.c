@@ -15,8 +15,10 @@ static int armed, seen, fails_at, fails_with;
 static pthread_t who;
 static const char *last = "";
 
-/* Count the calls of this thread from now on; let number `at` fail with `code`, or write one byte if that is 0. */
+/* Count the calls of one thread from now on: of the first that calls `follow`, and of the arming one until then.
+   Let number `at` fail with `code`, or write one byte if that is 0. */
 void arm(int at, int code) { seen = 0; fails_at = at; fails_with = code; who = pthread_self(); armed = 1; }
+void follow(void) { who = pthread_self(); }
 int disarm(void) { armed = 0; return seen; }
 const char *failed_call(void) { return last; }
 
@@ -72,6 +74,8 @@ ssize_t pwrite64(int file, const void *bytes, size_t count, off64_t at)
 int fsync(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); FAIL(fsync) return real(file); }
 int close(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "close"); int done = real(file); FAIL(close) return done; }
 int rename(const char *a, const char *b) { int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "rename"); FAIL(rename) return real(a, b); }
+int link(const char *a, const char *b) { int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "link"); FAIL(link) return real(a, b); }
+int linkat(int a, const char *b, int c, const char *d, int e) { int (*real)(int, const char *, int, const char *, int) = dlsym(RTLD_NEXT, "linkat"); FAIL(linkat) return real(a, b, c, d, e); }
 int mkdir(const char *a, mode_t b) { int (*real)(const char *, mode_t) = dlsym(RTLD_NEXT, "mkdir"); FAIL(mkdir) return real(a, b); }
 int unlink(const char *a) { int (*real)(const char *) = dlsym(RTLD_NEXT, "unlink"); FAIL(unlink) return real(a); }
 int unlinkat(int a, const char *b, int c) { int (*real)(int, const char *, int) = dlsym(RTLD_NEXT, "unlinkat"); FAIL(unlinkat) return real(a, b, c); }

@@ -185,7 +185,9 @@ def with_manifest(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "has format 2, this shoal .* reads up to 1"),
+        ({"format": 3}, "has format 3, this shoal .* reads up to 2"),
+        ({"format": 2}, "format 2 has other parts"),
+        ({"rings": {}}, "format 1 has other parts"),
         ({"format": 0}, "damaged"),
         ({"format": "1"}, "damaged"),
         ({"files": []}, "damaged"),
@@ -213,14 +215,14 @@ class Bomb:
 @pytest.mark.parametrize("name", [*LIMITS, MANIFEST])
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_pickle_is_never_run(tmp_path: Path, name: str, signed: bool) -> None:
-    from shoal.runs.checkpoints import _proof
+    from shoal.runs.bounded_files import proof_of
 
     path, canary = saved(tmp_path), tmp_path / "executed"
     content = pickle.dumps(Bomb(canary))
     (path / name).write_bytes(content)
     if signed and name != MANIFEST:
         files = json.loads((path / MANIFEST).read_bytes())["files"]
-        with_manifest(path, files={**files, name: _proof(content)})
+        with_manifest(path, files={**files, name: proof_of(content)})
     with pytest.raises(CheckpointError):
         read_checkpoint(path)
     assert newest_good(tmp_path) is None
@@ -231,12 +233,12 @@ DEEP = b"[" * 200_000
 
 
 def test_deep_json_is_refused(tmp_path: Path) -> None:
-    from shoal.runs.checkpoints import _proof
+    from shoal.runs.bounded_files import proof_of
 
     path = saved(tmp_path)
     (path / "state.json").write_bytes(DEEP)
     files = json.loads((path / MANIFEST).read_bytes())["files"]
-    with_manifest(path, files={**files, "state.json": _proof(DEEP)})
+    with_manifest(path, files={**files, "state.json": proof_of(DEEP)})
     with pytest.raises(CheckpointError, match="cannot be parsed"):
         read_checkpoint(path)
     (path / MANIFEST).write_bytes(DEEP)

@@ -18,6 +18,7 @@ import shoal
 from shoal.data.state import State
 from shoal.errors import CheckpointError, ConfigError, ShoalError
 from shoal.runs import checkpoints
+from shoal.runs.bounded_files import proof_of
 from shoal.runs.checkpoints import MANIFEST, Checkpoint, newest_good, read_checkpoint, write_checkpoint
 from shoal.runs.resuming import experiment_of
 
@@ -180,7 +181,7 @@ def with_state(origin: Checkpoint, folder: Path, content: bytes) -> Path:
     path = write_checkpoint(folder, origin.state, origin.experiment_tree, {"training_iteration": 1})
     (path / "state.json").write_bytes(content)
     files = json.loads((path / MANIFEST).read_bytes())["files"]
-    resealed(path, files={**files, "state.json": checkpoints._proof(content)})
+    resealed(path, files={**files, "state.json": proof_of(content)})
     return path
 
 

@@ -180,6 +180,25 @@ def test_handlers_that_an_environment_takes_are_taken_back(desk: WatchedDesk) ->
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
 
 
+CRASHING = """
+import ctypes
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Crashing(CartPoleEnv):
+    def step(self, action):
+        ctypes.string_at(0)
+"""
+
+
+def test_a_crash_in_compiled_code_says_where(desk: WatchedDesk) -> None:
+    (desk.home / "crashing.py").write_text(CRASHING)
+    child = desk.start("train", "crashing:Crashing", "--set", "config.env_isolation=none")
+    assert child.wait(DEADLINE_S) == -signal.SIGSEGV
+    told = (desk.home / "stderr").read_text()
+    assert "Segmentation fault" in told
+    assert f'File "{desk.home}/crashing.py", line 7 in step' in told
+
+
 def test_under_nohup_a_closed_terminal_changes_nothing(desk: WatchedDesk) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which a child inherits
     try:

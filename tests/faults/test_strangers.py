@@ -111,6 +111,17 @@ def typed(*words: str | Path) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=True)
 
 
+def served_of(run: Path) -> Any:
+    """What `shoal serve` would serve, after it has acted; or why it does not."""
+    from shoal.serving.served_policy import PolicySource, Question, ServedPolicy
+
+    try:
+        served = ServedPolicy(PolicySource("policy", run))
+    except NotTrusted as error:
+        return error
+    return served.answer([Question(served.rows_of([[0.0] * 4], "observations"), explore=False)])
+
+
 COMMANDS: dict[str, Callable[[Path], Result]] = {
     "resume": lambda run: typed("resume", run, "--stop", "training_iteration=2"),
     "evaluate": lambda run: typed("evaluate", run, "--episodes", "1"),
@@ -136,6 +147,9 @@ def test_no_command_runs_what_a_strangers_run_names(name: str, tmp_path: Path, o
     result = typed("model", run)
     assert not canary.exists()
     assert result.exit_code == (2 if name in MODELS else 0), result.output
+    served = served_of(run)
+    assert not canary.exists()
+    assert isinstance(served, NotTrusted) == (name in MODELS), served
     if name in MODELS:
         with pytest.raises(NotTrusted, match="is named by a run that is not yours"):
             shoal.Policy.load(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import gymnasium as gym
@@ -117,6 +118,37 @@ def test_restore_episodes_false_begins_anew_though_it_could_go_on(trainer_of, tm
     whole.train()
     loaded.restore(whole.save(tmp_path))
     assert "4 unfinished episodes" in caplog.text
+
+
+@pytest.mark.parametrize("layout", [{"env_isolation": "process"}, {"num_workers": 1}])
+def test_an_environment_that_cannot_be_sent_elsewhere_is_a_sentence(layout) -> None:
+    lock = threading.Lock()
+
+    def make(_config):
+        with lock:
+            return gym.make("CartPole-v1")
+
+    with pytest.raises(EnvError, match=r"env: it cannot be sent to another process .*lock"):
+        shoal.PPO(env=make, config=layout)
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_replays_may_take_so_long(trainer_of, tmp_path, caplog, isolation) -> None:
+    caplog.set_level(logging.INFO, "shoal")
+    whole = trainer_of("CartPole-v1", env_isolation=isolation)
+    whole.train()
+    path = whole.save(tmp_path)
+    trainer_of("CartPole-v1", env_isolation=isolation, restore_episodes="60s").restore(path)
+    assert "steps of unfinished episodes" in caplog.text
+    assert "could not be brought back" not in caplog.text
+    trainer_of("CartPole-v1", env_isolation=isolation, restore_episodes="0s").restore(path)
+    assert "4 unfinished episodes could not be brought back" in caplog.text
+
+
+@pytest.mark.parametrize("value", [60, "soon", "60", None])
+def test_a_limit_of_replays_has_a_unit(value) -> None:
+    with pytest.raises(ConfigError, match=r"restore_episodes: must .*a length of time|must have a unit"):
+        shoal.PPO(env="CartPole-v1", config={"restore_episodes": value})
 
 
 def test_a_game_goes_on_through_episodes_without_a_seed(trainer_of, tmp_path) -> None:

@@ -150,8 +150,7 @@ class DQNLearner(OffPolicyLearner):
             target=self.target.copy(),
             optimizer=self.optimizer.get_state(),
         )
-        shared = super().get_state()
-        return State({**own.values, **shared.values}, {**own.arrays, **shared.arrays})
+        return own.joined(super().get_state())
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""

@@ -121,10 +121,7 @@ class SACLearner(OffPolicyLearner):
         for k, (critic, target) in enumerate(zip(self.critics, self.targets, strict=True)):
             own.arrays[f"critic{k}"], own.arrays[f"target{k}"] = critic.params.copy(), target.params.copy()
         moments = State.of(**{f"critic_optimizer{k}": o.get_state() for k, o in enumerate(self.critic_optimizers)})
-        shared = super().get_state()
-        return State(
-            {**own.values, **moments.values, **shared.values}, {**own.arrays, **moments.arrays, **shared.arrays}
-        )
+        return own.joined(moments, super().get_state())
 
     def set_state(self, state: State) -> None:
         """Take over a saved learner."""

@@ -14,6 +14,7 @@ from shoal.cli.completion import runs
 from shoal.cli.options import Command, set_option, stop_option, trust_option, where_option
 from shoal.cli.paths import short_path
 from shoal.cli.walltimes import deadline_of, walltime_option
+from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.runs.outcomes import Outcome
@@ -120,7 +121,7 @@ def bisect(path: str, results_dir: str | None, trust: bool) -> None:
     The stretch is trained again from the checkpoint before it, and a script in the run's folder shows it. The exit code
     is 1 if the run did not break.
     """
-    from shoal.reports.records import results_of
+    from shoal.reports.records import RESULTS_FILE, results_and_unreadable
     from shoal.runs.bisecting import RULES, WatchedIteration
     from shoal.runs.bisecting import bisect as bisected
 
@@ -129,7 +130,16 @@ def bisect(path: str, results_dir: str | None, trust: bool) -> None:
     def tell(watch: WatchedIteration) -> None:
         click.echo(f"iteration {watch.iteration} is trained again")
 
-    found = bisected(folder, results_of(folder), trust, tell)
+    try:
+        results, unreadable = results_and_unreadable(folder)
+    except OSError as error:
+        raise ConfigError(f"{folder / RESULTS_FILE} cannot be read: {error.strerror or error}") from None
+    if not results:
+        raise ConfigError(f"{folder / RESULTS_FILE} has no result that can be read, so nothing tells where it broke")
+    if unreadable:
+        lines, are = ("line", "is") if unreadable == 1 else ("lines", "are")
+        click.echo(f"{unreadable} {lines} of {RESULTS_FILE} cannot be read and {are} left out", err=True)
+    found = bisected(folder, results, trust, tell)
     if found is None:
         click.echo("It did not break by either rule:")
         for rule in RULES:
@@ -171,8 +181,6 @@ class _Scratch:
         self._asked = asked
 
     def __enter__(self) -> Path:
-        from shoal.errors import ConfigError
-
         if self._asked is None:
             self._place = Path(tempfile.mkdtemp(prefix="shoal-again-"))
             return self._place

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shoal.cli.listening import is_loopback, refused_address
 from shoal.cli.options import Command
 from shoal.cli.paths import short_path
 from shoal.errors import ConfigError
@@ -50,6 +50,8 @@ def board(results_dir: str | None, port: int | None, host: str) -> None:
     found = server.board.look()
     running = sum(run.state == "running" for run in found.runs.values())
     counts = [counted(len(found.runs), "run"), f"{running} running", counted(len(found.sweeps), "sweep")]
+    if found.damaged:
+        counts.append(f"{counted(len(found.damaged), 'damaged run')} that cannot be listed")
     click.echo(f"{', '.join(counts)} in {short_path(folder)}. Ctrl-C ends the board.")
     server.serve_until_interrupted()
     click.echo("\nThe board has ended; the runs go on.")
@@ -67,19 +69,13 @@ def _listening(folder: Path, host: str, port: int | None) -> BoardServer:
                 raise
             return BoardServer(folder, host, 0)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"--port: {port} is in use on {host}; leave --port out, and a free one is taken"
-            ) from None
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            raise ConfigError(f"--host: {host} is no address of this machine; leave it out, or use 0.0.0.0") from None
-        raise ConfigError(f"--port: {port} cannot be used: {error.strerror or error}; use one above 1023") from None
+        raise refused_address(error, host, port, "leave --port out, and a free one is taken") from None
 
 
 def opening_lines(url: str, port: int, host: str, environ: Mapping[str, str]) -> list[str]:
     """What to open, and from another machine what to type there before."""
     lines = [f"Open {url}"]
-    if not _is_loopback(host):
+    if not is_loopback(host):
         lines.append(
             "Whoever can reach this host and knows the address sees the runs, and the connection is not encrypted."
         )
@@ -101,10 +97,3 @@ def ssh_words(environ: Mapping[str, str]) -> str | None:
     if len(connection) == 4:
         return f"{at}{connection[2]}"
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -23,6 +23,7 @@ def write_editor_settings(folder: Path, schema: Callable[[], str], files: Sequen
     schemas = tree.get(KEY, {})
     if not isinstance(schemas, dict):
         raise ConfigError(f"{settings}: {KEY} is no mapping of schemas to files; {_by_hand(files)}")
+    _make_folder(settings.parent)
     write_whole(folder / SCHEMA, schema())
     if wanted.items() <= schemas.items():
         return [f"Written: {SCHEMA}; .vscode/settings.json uses it already."]
@@ -36,14 +37,24 @@ def write_editor_settings(folder: Path, schema: Callable[[], str], files: Sequen
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, which is the old or the new one at every moment."""
+    """Write a file, which is the old or the new one at every moment; where it is a link, the file that it leads to."""
     from shoal.runs.atomic_files import replace_file
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode())
+        place = path.resolve()
+        if not place.parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {place.parent}; make it, or give another place")
+        replace_file(place, text.encode())
+    except (OSError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or "its links lead nowhere"
+        raise ConfigError(f"{path} cannot be written: {why}; give another place") from None
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}; give another place") from None
+        raise ConfigError(f"{folder} cannot be made: {error.strerror or error}") from None
 
 
 def _read(settings: Path) -> str:

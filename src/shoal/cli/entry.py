@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -23,6 +24,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGUSR1):
         if signal.getsignal(number) is not signal.SIG_IGN:  # a shell script's background job must not hear Ctrl-C
             signal.signal(number, _leave)
+    if sys.stderr is not None:
+        faulthandler.enable()  # of a simulator's code that crashes the process, the place is told
     from shoal.cli.main import main as command
 
     signal.signal(signal.SIGINT, before)

@@ -32,6 +32,7 @@ COMMANDS = {
     "evaluate": _Lazy("shoal.cli.evaluate", "evaluate", "Measure how well a trained agent does."),
     "play": _Lazy("shoal.cli.play", "play", "Watch a trained agent: in a window, as text or in a video."),
     "export": _Lazy("shoal.cli.export", "export", "Write a trained agent as files that run without shoal."),
+    "serve": _Lazy("shoal.cli.serve", "serve", "Serve trained agents over HTTP: observations in, actions out."),
     "check": _Lazy("shoal.cli.check", "check", "Try everything on an environment that training will do to it."),
     "profile": _Lazy("shoal.cli.profile", "profile", "Predict where the time will go, and how many workers to use."),
     "diagnose": _Lazy("shoal.cli.diagnose", "diagnose", "Find out why a run does not learn, and what to set."),
@@ -83,7 +84,7 @@ FOREIGN_COMMANDS = {
     "rollout": "evaluate",
     "sweep": "tune",
     "optimize": "tune",
-    "deploy": "export",
+    "deploy": "serve",
     "convert": "export",
     "continue": "resume",
     "sbatch": "submit",
@@ -153,10 +154,12 @@ class LazyGroup(click.Group):
         except ShoalError as error:
             if os.environ.get("SHOAL_DEBUG") == "1":
                 raise
+            from shoal.machine.redaction import redacted
+
             problems = error.problems if isinstance(error, ConfigError) else [str(error)]
             with suppress(OSError):  # who cannot be told has the exit code
                 for problem in problems:
-                    click.echo(f"Error: {problem}", err=True)
+                    click.echo(f"Error: {redacted(problem)}", err=True)
             ctx.exit(error.exit_code)
         except click.ClickException as error:
             with suppress(OSError):

@@ -40,9 +40,14 @@ def checkpoints(path: str, as_json: bool, results_dir: str | None) -> None:
         click.echo(f"{short_path(folder)} has no checkpoints.")
     else:
         columns = [[head] for head in HEADS]
+        newest_good = next((one for one in reversed(found) if one.problem is None), None)
         for one in found:
-            marks = [("newest", one.is_newest), ("best", one.is_best), ("good", one.problem is None)]
-            told = ", ".join(word for word, is_so in marks if is_so) if one.problem is None else one.problem
+            words = [word for word, is_so in (("newest", one.is_newest), ("best", one.is_best)) if is_so]
+            if one is newest_good and not one.is_newest:
+                words.append("the newest that is good")
+            elif one.problem is None:
+                words.append("good")
+            told = ", ".join([*words, *([one.problem] if one.problem else [])])
             steps = "-" if one.timesteps_total is None else f"{int(one.timesteps_total):,}"
             cells = (str(one.iteration), steps, bytes_text(one.size), (one.sha256 or "-")[:12], told)
             for column, cell in zip(columns, cells, strict=True):

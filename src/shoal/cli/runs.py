@@ -49,21 +49,25 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
     import json
 
     from shoal.reports.run_choice import in_order, matching
-    from shoal.reports.run_list import runs_below
+    from shoal.reports.run_list import damaged_text, runs_below
     from shoal.runs.folders import DEFAULT_RESULTS, results_root
 
     place = results_root(folder or DEFAULT_RESULTS)
     if folder is None and not place.is_dir():
         click.echo(f"There are no runs yet: {short_path(place)} does not exist. Start one: shoal train CartPole-v1")
         return
-    found = runs_below(place)
+    below = runs_below(place)
+    found = below.runs
+    told_damaged = damaged_text([_place_in(place, path) for path in below.damaged]) if below.damaged else ""
     chosen = in_order(matching(found, where), found, sort)
     if as_json:
         for run in chosen:
             click.echo(json.dumps(run.to_json()))
+        if told_damaged:
+            click.echo(told_damaged, err=True)
         return
     if not found:
-        click.echo(f"There are no runs in {short_path(place)}.")
+        click.echo(told_damaged or f"There are no runs in {short_path(place)}.")
         return
     for line in _table(chosen, place):
         click.echo(line)
@@ -71,6 +75,8 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
     running = sum(run.state == "running" for run in chosen)
     told = f", {running} running" if running else ""
     click.echo(f"{len(chosen)}{of_all} run{'s' * (len(found) != 1)}{told} in {short_path(place)}")
+    if told_damaged:
+        click.echo(told_damaged)
 
 
 @runs.command("rm", cls=Command)
@@ -131,9 +137,11 @@ def _idle_run(text: str) -> ListedRun:
     path = Path(text).expanduser().absolute()
     if path.is_symlink():
         raise ConfigError(f"{path} is a link; give the folder that it leads to.")
-    run = listed(path) if is_run(path) else None  # a checkpoint has an experiment too
-    if run is None:
+    if not is_run(path):  # a checkpoint has an experiment too
         raise ConfigError(f"{path} is not the folder of a run; `shoal runs` lists the folders.")
+    run = listed(path)
+    if run is None:
+        raise ConfigError(f"{path} has damaged files and is left alone; `shoal verify {path}` says which.")
     check_free(path)
     return run
 
@@ -163,7 +171,7 @@ def _table(chosen: list[ListedRun], place: Path) -> list[str]:
             bytes_text(run.size),
             run.algorithm,
             run.env,
-            str(run.path.relative_to(place)) if run.path != place else run.path.name,
+            _place_in(place, run.path),
         )
         for column, cell in zip(columns, cells, strict=True):
             column.append(cell)
@@ -171,6 +179,11 @@ def _table(chosen: list[ListedRun], place: Path) -> list[str]:
     if any(run.is_resumable for run in chosen):
         lines.append("  *: can be continued with shoal resume FOLDER")
     return lines
+
+
+def _place_in(place: Path, path: Path) -> str:
+    """The folder of a run as the list shows it."""
+    return path.name if path == place else str(path.relative_to(place))
 
 
 def _age_text(seconds: float) -> str:

@@ -216,8 +216,13 @@ def _check_command(command: Sequence[str]) -> None:
 
 
 def _check_image(image: str | None) -> None:
-    """Warn of an image that is not here; the nodes may have it."""
-    if image is not None and image.endswith(".sif") and not Path(image).expanduser().exists():
+    """Refuse a folder that is no image; warn of a file that is not here, for the nodes may have it."""
+    if image is None:
+        return
+    from shoal.cluster.containers import check_image_folder
+
+    check_image_folder(image)
+    if image.endswith(".sif") and not Path(image).expanduser().exists():
         click.echo(
             f"Warning: the image {image} is not here, but may be on the nodes; `apptainer build` makes one", err=True
         )

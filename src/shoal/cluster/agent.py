@@ -65,17 +65,25 @@ async def _called(address: str, notice: Notice) -> tuple[Peer, str]:
 
 async def _first(calls: list[asyncio.Task[tuple[Peer, str]]]) -> tuple[Peer | None, str]:
     """The first call that is answered and its address; the others hang up. Or None, and why the last one failed."""
-    problem = "it has no address"
+    problem, chosen = "it has no address", None
     try:
         for done in asyncio.as_completed(calls):
             try:
-                return await done
+                chosen = await done
+                return chosen
             except ClusterError as error:
                 problem = str(error)
         return None, problem
     finally:
         for each in calls:
             each.cancel()
+            each.add_done_callback(lambda task: _hang_up(task, chosen))
+
+
+def _hang_up(called: asyncio.Task[tuple[Peer, str]], chosen: tuple[Peer, str] | None) -> None:
+    """End a call that was answered too, but later than another."""
+    if not called.cancelled() and called.exception() is None and called.result() is not chosen:
+        called.result()[0].hang_up()
 
 
 def hello(
@@ -122,6 +130,7 @@ class HostAgent:
         self._is_ending = False
         self._head_is_lost = False
         self._leaving = asyncio.Event()
+        self._all_ends = asyncio.Event()  # then nobody waits for a node that leaves
 
     async def run(self) -> int:
         """Do what the head says; the exit code of this rank."""
@@ -134,6 +143,7 @@ class HostAgent:
                 await asyncio.wait({receiving, leaving}, timeout=SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
                 if leaving.done():
                     self._peer.send("leaving")
+                    self._start_task(self._watch_the_end(receiving))
                     await self._end(is_leaving=True)
                     return 0
                 message = receiving.result() if receiving.done() else None
@@ -159,6 +169,13 @@ class HostAgent:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def _watch_the_end(self, receiving: asyncio.Task[Message | None]) -> None:
+        """Hear, while this host leaves, that the whole job ends or is lost."""
+        message = await receiving
+        while message is not None and message["kind"] != "stop":
+            message = await self._peer.receive()
+        self._all_ends.set()
+
     def leave(self) -> None:
         """Take this host out of a cluster that goes on."""
         self._leaving.set()
@@ -179,6 +196,8 @@ class HostAgent:
             self._node = RayNode(plan, {**env, **message["environment"]}, self._logs)
             await self._node.start()
             token = str(self._node.folder.path / "token")
+            if self._is_ending:
+                return
             self._peer.send("up", address=self._node.address, dashboard=self._node.dashboard, token_path=token)
             reason = await self._node.wait()
             if not self._is_ending:
@@ -194,7 +213,7 @@ class HostAgent:
         self._is_ending = True
         node = self._node
         if node is not None:
-            await node.stop(is_leaving)
+            await node.stop(self._all_ends if is_leaving else None)
             await asyncio.to_thread(end_descendants, GRACE_S)
             with contextlib.suppress(OSError, tarfile.TarError):
                 if not self._head_is_lost:

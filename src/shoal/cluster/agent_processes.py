@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
@@ -52,14 +53,20 @@ class AgentProcesses:
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()
-        for process in self._processes:
-            with contextlib.suppress(asyncio.TimeoutError, ProcessLookupError):
-                await asyncio.wait_for(process.wait(), ENDING_S)
-                continue
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+        for number in (0, signal.SIGTERM, signal.SIGKILL):  # a killed agent's keeper cleans up after it
+            await self._wait_after(number)
         for task in self._watching:
             task.cancel()
+
+    async def _wait_after(self, number: int) -> None:
+        """Send a signal to those that still run, and give all of them together some time."""
+        left = [process for process in self._processes if process.returncode is None]
+        for process in left:
+            if number:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(number)
+        if left:
+            await asyncio.wait([asyncio.create_task(process.wait()) for process in left], timeout=ENDING_S)
 
     def send(self, number: int) -> None:
         """Pass a signal on to those that pass it on to their agents; the others see their pipes close."""

@@ -17,8 +17,10 @@ from shoal.cluster.job import Job
 from shoal.errors import ConfigError
 
 FILE_IMAGE = re.compile(r"(?!\w+://)(.*\.(sif|simg|sqsh)|[./~].*)")
-ADDRESS = re.compile(r"(docker|oras|library|shub|https?)://.+")
-NAMED = re.compile(r"(?!-)[\w.:/@-]+", re.ASCII)
+ADDRESS = re.compile(r"(docker|oras|library|shub|https?)://[\w.:/@?&=%+~-]+", re.ASCII)
+NAMED = re.compile(r"(?!-|.*://)[\w.:/@-]+", re.ASCII)
+SANDBOX = (".singularity.d", "bin", "usr")
+"""Folders of which an image that is a folder has at least one."""
 
 
 def container_runtime(job: Job, environ: Mapping[str, str]) -> str:
@@ -35,6 +37,13 @@ def container_runtime(job: Job, environ: Mapping[str, str]) -> str:
         f"container: {image} is neither a file (.sif) nor an address (docker://...), and there is no podman-hpc or "
         "shifter on PATH; set container_runtime to apptainer, podman-hpc or shifter"
     )
+
+
+def check_image_folder(image: str) -> None:
+    """Refuse a folder of this machine that is no image; Apptainer's sandboxes are folders too."""
+    place = Path(image).expanduser()
+    if FILE_IMAGE.fullmatch(image) and place.is_dir() and not any((place / name).exists() for name in SANDBOX):
+        raise ConfigError(f"container: {image} is a folder and no image; give a .sif file, or an Apptainer sandbox")
 
 
 def container_problems(job: Job) -> list[str]:

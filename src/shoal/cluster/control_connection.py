@@ -22,6 +22,7 @@ Message = dict[str, Any]
 GREETING = b"shoal 1\n"
 NONCE_BYTES = 32
 PROVING_TIMEOUT_S = 10.0
+CLOSING_TIMEOUT_S = 10.0
 MOST_BYTES = 64 << 20  # of a frame: an archive of logs is the largest
 
 
@@ -67,13 +68,20 @@ class Peer:
         """What the code of a frame is made of."""
         return who, struct.pack(">Q", number), body
 
-    async def close(self) -> None:
-        """Send what is left, then end the connection."""
-        with contextlib.suppress(OSError):
-            await self._writer.drain()
+    def hang_up(self) -> None:
+        """End the connection; what is left is sent in time or never."""
         self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+
+    async def close(self) -> None:
+        """Send what is left, then end the connection, at once where the other end does not take it."""
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._send_rest(), CLOSING_TIMEOUT_S)
+        self._writer.transport.abort()
+
+    async def _send_rest(self) -> None:
+        await self._writer.drain()
+        self._writer.close()
+        await self._writer.wait_closed()
 
 
 async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str) -> Peer | None:

@@ -24,6 +24,7 @@ from shoal.machine.host_names import short_name
 
 STOPPING_TIMEOUT_S = 6.0
 MOST_CALLING = 8192
+GONE = ("failed", "lost", "left")
 PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 
 
@@ -84,7 +85,8 @@ class Head:
         self._hosts: dict[tuple[str, str], HostState] = {}
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._own: tuple[str, str] | None = None
+        self._members: list[Member] = []  # everybody who has said hello
+        self._own: HostState | None = None
         self._ip = ""
         self._is_ready = False
         self._is_stopping = False
@@ -115,7 +117,8 @@ class Head:
             await check([{"CPU": host.num_cpus, "GPU": host.num_gpus} for host in self._hosts.values()])
         head = self._head()
         self._ip = self._head_address()
-        self._start_node(head, None)
+        if head.state == "here":  # else it is lost already
+            self._start_node(head, None)
         await self._until(lambda: head.state != "starting")
         if head.state != "up":
             kind = TimedOut if head.state == "starting" else HeadFailed
@@ -167,12 +170,12 @@ class Head:
     async def stop(self) -> None:
         """End all agents, keep their logs, and forget nobody who answers in time."""
         self._is_stopping = True
-        members = [member for host in self._hosts.values() for member in host.members]
+        members = self._members
         for member in members:
             member.peer.send("stop")
         deadline = monotonic() + STOPPING_TIMEOUT_S
         await self._until(lambda: all(member.has_stopped for member in members), deadline)
-        silent = {host.name for host in self._hosts.values() if not all(member.has_stopped for member in host.members)}
+        silent = {member.hello["host"] for member in members if not member.has_stopped}
         if silent:
             self._tell(f"{', '.join(sorted(silent))} did not confirm that everything has ended there")
         if self._server is not None:
@@ -213,12 +216,13 @@ class Head:
         """Note a rank that has said hello; the first of a host starts its node."""
         key = member.hello["host"], member.hello["boot"]
         host = self._hosts.get(key)
-        if host is None or host.state in ("lost", "left", "failed"):  # a host may come back
+        if host is None or host.state in GONE:  # a host may come back
             host = self._hosts[key] = HostState(member.hello["host"])
+        self._members.append(member)
         host.members.append(member)
         if self._own is None and member.hello["rank"] == 0:
-            self._own = key
-        if self._is_ready and host.state == "here":
+            self._own = host
+        if self._is_ready and host.state == "here" and self._head().state == "up":
             self._start_node(host, self._head().answer["address"])
         self._changed.set()
         return host
@@ -280,7 +284,7 @@ class Head:
     def _note(self, host: HostState, member: Member, message: Message) -> None:
         """What an agent tells."""
         kind = message["kind"]
-        if kind == "up":
+        if kind == "up" and host.state == "starting":  # not if it leaves again already
             host.state, host.answer = "up", message
             note_event(self._plan.job_folder, "node up", host=host.name, cpus=host.num_cpus, gpus=host.num_gpus)
             if self._is_ready and member.hello["is_joining"]:
@@ -297,8 +301,12 @@ class Head:
                 save_logs(base64.b64decode(message["archive"]), self._plan.job_folder / "logs" / host.name)
         elif kind == "stopped":
             member.has_stopped = True
+            if member is host.node_rank:  # without being told to, where it no longer hears us
+                self._lose(host, "lost", "its agent has ended")
 
     def _lose(self, host: HostState, state: str, reason: str) -> None:
+        if host.state in GONE:  # a node that has ended or left is lost once, whatever becomes of its agent
+            return
         was_up = host.state == "up"
         host.state, host.reason = state, reason
         if not self._is_stopping:
@@ -308,11 +316,11 @@ class Head:
 
     def _head(self) -> HostState:
         assert self._own is not None
-        return self._hosts[self._own]
+        return self._own
 
     def is_head(self, host: HostState) -> bool:
         """Whether losing this host means losing the cluster."""
-        return self._own is not None and self._hosts[self._own] is host
+        return self._own is host
 
     def _head_address(self) -> str:
         """The address by which the other hosts reach this one: what the first of them has called."""

@@ -48,7 +48,7 @@ from shoal.machine.ray_variables import LOOPBACK, token_variables
 from shoal.machine.signals import ECHO_S, RESUME_ME
 
 SAVING_S = 60.0  # for a command that is told to end because a host was lost
-LAST_GRACE_S = 1.0
+LAST_GRACE_S = 4.0  # for keepers whose agents were killed: they end their Ray, save its logs and remove its folder
 
 Tell = Callable[[str], None]
 
@@ -283,6 +283,8 @@ async def _unless_signalled(work: Coroutine[Any, Any, HostState], signals: async
     await asyncio.wait({working, hearing}, return_when=asyncio.FIRST_COMPLETED)
     hearing.cancel()
     if working.done():
+        if hearing.done() and not hearing.cancelled():  # in the same moment: whoever comes next hears it
+            signals.put_nowait(hearing.result())
         return working.result()
     working.cancel()
     return hearing.result()

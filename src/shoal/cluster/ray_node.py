@@ -8,10 +8,11 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from shoal.cluster.ports import PortRange, port_options
 from shoal.errors import ClusterError
@@ -78,14 +79,16 @@ class RayNode:
         await self._reading
         return self.last_lines() or f"ray ended with code {self._process.returncode}"
 
-    async def stop(self, is_leaving: bool = False) -> None:
-        """End everything that was started here; the folder is left for its logs."""
+    async def stop(self, all_ends: asyncio.Event | None = None) -> None:
+        """End everything that was started here; the folder is left for its logs.
+
+        With `all_ends`, work has time to move to other nodes first, until that is set.
+        """
         if self._process is None or self._process.returncode is not None:
             return
-        if is_leaving:  # Ray drains a node whose `ray start` is asked to end
+        if all_ends is not None:  # Ray drains a node whose `ray start` is asked to end
             self._tell(b"15\n")
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._process.wait(), LEAVING_GRACE_S)
+            await _first_of(self._process.wait(), all_ends.wait(), LEAVING_GRACE_S)
         self._tell(b"end\n")
         await self._process.wait()
         if self._reading is not None:
@@ -144,6 +147,14 @@ class RayNode:
     def _tell(self, word: bytes) -> None:
         with contextlib.suppress(OSError):
             os.write(self._control, word)
+
+
+async def _first_of(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], timeout_s: float) -> None:
+    """Wait until either is done, or the time is over."""
+    tasks = [asyncio.create_task(one), asyncio.create_task(other)]
+    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 def ray_command(plan: NodePlan, folder: Path) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from shoal.config.durations import EXAMPLES, seconds
+
 # Docstrings are read by `reference` when somebody asks, and schemas are built when used: both would slow every start.
 STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, protected_namespaces=())
 
@@ -130,6 +132,16 @@ def free_mapping(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def restore_episodes(value: Any) -> bool | str:
+    """True, false, or how long replays may take: a length of time such as "60s"."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        seconds(value)
+        return value.strip()
+    raise ValueError(f"must be true, false, or a length of time such as {EXAMPLES}")
+
+
 def record_env(value: Any) -> bool | str:
     """True, false, or a folder."""
     if isinstance(value, bool):
@@ -218,6 +230,9 @@ ConvLayers = Annotated[
     WithJsonSchema({"type": ["array", "null"], "items": {"type": "array", "minItems": 3, "maxItems": 3}}),
 ]
 FreeMapping = Annotated[dict[str, Any], PlainValidator(free_mapping), WithJsonSchema({"type": "object"})]
+RestoreEpisodes = Annotated[
+    bool | str, PlainValidator(restore_episodes), WithJsonSchema({"type": ["boolean", "string"]})
+]
 RecordEnv = Annotated[bool | str, PlainValidator(record_env), WithJsonSchema({"type": ["boolean", "string"]})]
 ModelSource = Annotated[str | type | None, PlainValidator(model_source), WithJsonSchema({"type": ["string", "null"]})]
 

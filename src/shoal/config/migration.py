@@ -6,6 +6,7 @@ the result. What the loader refuses is taken out again, with the loader's own se
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -245,11 +246,18 @@ def _blame(draft: Draft, problem: str) -> None:
                 return
             else:
                 found.kind = "gone"
-                why = f"it stays at its default, because {why}"
+                why = f"it stays at its default, because {_of_theirs(why, found.value)}"
             found.here, found.now, found.why = "", None, why.removesuffix("; leave it out")
             return
     if path in ("config.normalize_rewards", "config.n_step") or path.startswith("config.env_config"):
         draft.take_out(path)
+
+
+def _of_theirs(why: str, value: Any) -> str:
+    """What our loader says of a value, said of the value that their file has; infinity was read as no limit."""
+    if isinstance(value, float) and math.isinf(value):
+        why = why.replace("must be a number (got null)", f"must be a finite number (got {short(value)})")
+    return f"it {why}" if why.startswith("must ") else why
 
 
 def short(value: Any) -> str:

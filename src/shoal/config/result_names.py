@@ -36,6 +36,8 @@ RESULT_NAMES: Mapping[str, str] = MappingProxyType(
         "timers/communicate_s": "seconds of this iteration spent on messages between processes",
         "timers/idle_s": "seconds of this iteration in which a worker, on average, did not sample",
         "timers/wait_s": "seconds of this iteration in which the learner waited for the workers",
+        "timers/save_s": "seconds for which checkpoints have held up training since the last result",
+        "timers/save_beside_s": "seconds that writing checkpoints has taken since the last result, beside training",
         "timers/env_share": "share of this iteration spent in environments",
         "timers/policy_share": "share of this iteration spent on choosing actions",
         "timers/learn_share": "share of this iteration spent on learning",

@@ -15,6 +15,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from shoal.config.algorithm import Algorithm
 from shoal.config.algorithms import name_of
 from shoal.config.changing import changed, unchecked
+from shoal.config.durations import seconds
 from shoal.config.env_sources import EnvSource
 from shoal.config.episode_variation import ClassSource, FunctionSource
 from shoal.config.fields import (
@@ -29,6 +30,7 @@ from shoal.config.fields import (
     Positive,
     PositiveFraction,
     RecordEnv,
+    RestoreEpisodes,
     RewardClipping,
     Seed,
     Size,
@@ -265,10 +267,17 @@ class AlgorithmConfig(Algorithm):
     """Seed of all random numbers; the same seed and environments give the same run; null: the default.
 
     Classic RLlib: unset, so every run differs."""
-    restore_episodes: Flag = True
-    """Whether a resumed run continues its unfinished episodes, by their state or a replay, or starts new ones."""
+    restore_episodes: RestoreEpisodes = True
+    """Whether a resumed run continues its unfinished episodes, by their state or a replay, or starts new ones.
+
+    A length of time such as 60s limits the replays of each worker, also of one that replaces another."""
     log_level: Literal["DEBUG", "INFO", "WARN", "ERROR"] = "WARN"
     """Lowest level of messages that are shown."""
+
+    @property
+    def replay_limit_s(self) -> float | None:
+        """How long a worker may replay unfinished episodes; None: as long as it takes."""
+        return seconds(self.restore_episodes) if isinstance(self.restore_episodes, str) else None
 
     @property
     def num_envs(self) -> int:

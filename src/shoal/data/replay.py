@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.batch import Array, Batch, Parts
 from shoal.data.returns import multistep
-from shoal.data.state import State
+from shoal.data.state import Ring, State
 from shoal.data.sum_tree import SumTree
 
 Integers = NDArray[np.int64]
@@ -95,6 +96,7 @@ class Replay:
     `slack` is the most that is added between two states. A state holds views and no copies, for a large replay cannot
     be copied in every iteration. What is added next falls on the `slack` rows that no longer count, so the views stay
     what they were until `slack` further rows are in: a run that is cut short in its next iteration can still save it.
+    Transitions are numbered as they come and never change, which a state tells (`Ring`): a checkpoint writes new ones.
     """
 
     def __init__(
@@ -119,6 +121,8 @@ class Replay:
         self._discounts = np.empty(self.rows, np.float32)
         self._tree = SumTree(self.rows) if priorities is not None else None
         self._highest = 1.0  # priority that any transition had
+        self._numbering = uuid4().hex
+        self._follows: tuple[str, int] | None = None
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -176,7 +180,8 @@ class Replay:
             if self._tree is not None:
                 arrays[f"priorities.{number}"] = self._tree.leaves[begin:end].copy()
         values = {"added": self.added, "capacity": self.capacity, "rows": self.rows, "highest": self._highest}
-        return State({**values, "rng": self._rng.bit_generator.state}, arrays)
+        ring = Ring(self._numbering, oldest, self.added, self.rows, tuple(named), self._follows)
+        return State({**values, "rng": self._rng.bit_generator.state}, arrays, rings={"": ring})
 
     def set_state(self, state: State) -> None:
         """Take over a saved replay; one of another size keeps its newest transitions."""
@@ -187,6 +192,10 @@ class Replay:
         count = min(kept, self.capacity)
         # In another size, transitions cannot lie where they lay.
         self.added = int(state.values["added"]) if same else count
+        # Whoever else takes over the same state goes on with other transitions of the same numbers.
+        saved = state.rings.get("") if same else None
+        self._numbering = uuid4().hex
+        self._follows = None if saved is None else (saved.numbering, saved.end)
         places = np.arange(self.added - count, self.added) % self.rows
         if self._tree is not None:
             self._tree = SumTree(self.rows)

@@ -38,7 +38,12 @@ def number_in(result: Mapping[str, Any], name: str) -> float | None:
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number, which True and False are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def plain_json(value: Any) -> Any:

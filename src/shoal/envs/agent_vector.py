@@ -24,6 +24,7 @@ from shoal.envs.agents import AgentsEnv, Moment
 from shoal.envs.closing import close_quietly
 from shoal.envs.env_errors import pass_on_interrupts
 from shoal.envs.observations import ObsSpec
+from shoal.envs.replay_clock import ReplayClock
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import (
     MOST_FAILURES_IN_A_ROW,
@@ -131,6 +132,8 @@ class AgentEnvs:
         self._make, self._seed, self._worker_index = make, seed, worker_index
         self._max_failures, self._horizon = max_failures, horizon
         self._replaying = False
+        self.replay_limit_s: float | None = None
+        self._replay_clock = ReplayClock(None, 0)
         self._has_begun = False
         self.groups = [AgentRows(self, slots) for slots in policies]
         self._place = {slot: (group, place) for group in self.groups for place, slot in enumerate(group.policy.slots)}
@@ -180,6 +183,8 @@ class AgentEnvs:
     def bring_back(self, states: Sequence[State | None]) -> None:
         """Lead every environment back to where its actions lead, or begin a new episode."""
         self._has_begun = True
+        known = sum(state.values["steps"] for state in states if state is not None)
+        self._replay_clock = ReplayClock(self.replay_limit_s, known)
         for k, state in enumerate(states):
             self.brought_back[k] = state is not None and self._follow(k, state)
             if not self.brought_back[k]:
@@ -298,6 +303,7 @@ class AgentEnvs:
             self._drop_actions(k)
             self._begin(k, seeded=True)
             for _ in range(state.values["steps"]):
+                self._replay_clock.step()
                 taken = self._act_again(k, numbers, taken, range(self._count))
                 self._step(k)
             taken = self._act_again(k, numbers, taken, state.values["given"])
@@ -398,6 +404,7 @@ class AgentRows:
     """
 
     can_replay = False  # row by row; all rows of an environment together are brought back
+    replay_limit_s: float | None = None
 
     def __init__(self, envs: AgentEnvs, policy: PolicySlots) -> None:
         self.envs, self.policy = envs, policy
@@ -485,6 +492,7 @@ class AgentRows:
     ) -> list[bool]:
         """See `Vector`; `obs` are where the rows stood, and tell whether they stand there again."""
         if self.is_first:
+            self.envs.replay_limit_s = self.replay_limit_s
             self.envs.bring_back(states[:: len(self.policy.slots)])
         asked = self.phase == AgentPhase.ASKED
         stands = np.repeat(self.envs.brought_back, len(self.policy.slots))

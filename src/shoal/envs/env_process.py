@@ -389,10 +389,13 @@ class EnvProcess:
         self._own().enter(Phase.OTHER)
         return self._own().env_states()[0]
 
-    def on_bring_back(self, env_state: State | None, history: Any, state: dict[str, Any]) -> tuple[bool, Any]:
+    def on_bring_back(
+        self, env_state: State | None, history: Any, state: dict[str, Any], limit_s: float | None
+    ) -> tuple[bool, Any]:
         """Go on with an unfinished episode; whether that came out, and the task."""
         self._own().enter(Phase.OTHER)
         self._own().set_state(state)
+        self._own().replay_limit_s = limit_s
         same = self._own().bring_back([env_state], [history], self._obs)[0]
         self._own().mirror()
         return same, self._own().given_task()

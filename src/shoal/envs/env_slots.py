@@ -131,8 +131,8 @@ class EnvSlots:
             self.command(row, "env_state")
         return resting
 
-    def bring_back(self, row: int, env_state: State | None, history: Any) -> None:
-        """Have a row go on with its unfinished episode, by its state or by following its actions."""
+    def bring_back(self, row: int, env_state: State | None, history: Any, limit_s: float | None) -> None:
+        """Have a row go on with its unfinished episode, by its state or by following its actions for so long."""
         state = {
             "seedings": [int(self.rows.seedings[row])],
             "failures": 0,
@@ -140,7 +140,7 @@ class EnvSlots:
             "tasks": [self.tasks_then[row]],
         }
         self._slots[row].task_sent = self.task
-        self.command(row, "bring_back", env_state, history, state)
+        self.command(row, "bring_back", env_state, history, state, limit_s)
 
     def result(self, row: int) -> Any:
         """What came of a row's last command; LOST if its process was replaced meanwhile."""

@@ -62,6 +62,7 @@ class IsolatedVector:
         """With an `actor`, processes may act by themselves for a stretch of steps (`envs/env_process.py`)."""
         self.num_envs = num_envs
         self.can_replay = True
+        self.replay_limit_s: float | None = None
         self._scratch = plan.scratch
         self._offers_states = True  # until they are asked
         self._quiet_until = 0.0
@@ -188,7 +189,7 @@ class IsolatedVector:
         for part, own in zip(obs, self.rows.obs, strict=True):
             own[:] = part  # which environments that have their state leave as it is
         for row, (env_state, history) in enumerate(zip(states, histories, strict=True)):
-            self._slots.bring_back(row, env_state, history)
+            self._slots.bring_back(row, env_state, history, self.replay_limit_s)
         self._finish(range(self.num_envs))
         for part, own in zip(obs, self.rows.obs, strict=True):
             part[:] = own

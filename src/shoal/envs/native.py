@@ -93,6 +93,8 @@ class NativeVector:
         elif self._mode == AutoresetMode.DISABLED:
             self._put(self._reset(options={"reset_mask": ended}), steps.obs)
 
+    replay_limit_s: float | None = None  # it replays nothing
+
     def env_states(self) -> list[State | None]:
         """See `Vector`."""
         return [None] * self.num_envs

@@ -8,7 +8,9 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
+from shoal.envs.env_errors import error_text
 from shoal.envs.env_process import LENGTH, EnvPlan
+from shoal.errors import EnvStartError
 
 
 def packed(value: Any, *owners: Any) -> bytes:
@@ -24,6 +26,11 @@ def packed(value: Any, *owners: Any) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(value))
+    except Exception as error:  # of whatever the user's objects raise
+        raise EnvStartError(
+            f"env: it cannot be sent to another process ({error_text(error)}): it, or the function that makes it, "
+            "holds a lock, an open file, a connection or the like; make these where the environment itself is made"
+        ) from error
     finally:
         for module in strangers:
             cloudpickle.unregister_pickle_by_value(module)

@@ -27,6 +27,7 @@ from shoal.envs.env_states import offers_state, restore_state, state_of
 from shoal.envs.observations import NUMBERS, ObsSpec
 from shoal.envs.pace import Pace
 from shoal.envs.randomizing import EpisodeValues, Randomizer
+from shoal.envs.replay_clock import ReplayClock
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.tasks import set_task
 from shoal.errors import CallbackError, EnvError
@@ -60,6 +61,7 @@ class Vector(Protocol):
     num_envs: int
     task: Any  # given to each environment before its next reset; None: none is
     can_replay: bool  # whether actions lead an environment back to where it was
+    replay_limit_s: float | None  # how long `bring_back` may follow actions; None: as long as it takes
     episodes: list[Episode]  # finished since they were last taken
     incidents: list[Incident]
 
@@ -150,6 +152,8 @@ class PythonVector:
         self.observer = observer
         self.num_envs = num_envs
         self.can_replay = True
+        self.replay_limit_s: float | None = None
+        self._replay_clock = ReplayClock(None, 0)
         self.episodes: list[Episode] = []
         self.incidents: list[Incident] = []
         self._make, self._obs_spec, self._action_spec = make, obs_spec, action_spec
@@ -235,6 +239,8 @@ class PythonVector:
         self, states: Sequence[State | None], histories: Sequence[NDArray[Any] | None], obs: Parts
     ) -> list[bool]:
         """See `Vector`."""
+        known = sum(len(history) for history in histories if history is not None)
+        self._replay_clock = ReplayClock(self.replay_limit_s, known)
         rows = zip(states, histories, strict=True)
         return [self._bring_back(row, state, history, obs) for row, (state, history) in enumerate(rows)]
 
@@ -447,6 +453,7 @@ class PythonVector:
         last = self._reset(row, True, task)
         step = self.envs[row].step
         for action in self._action_spec.decode(history) if len(history) else ():
+            self._replay_clock.step()
             last, reward, terminated, truncated, info = step(action)
             self._lengths[row] += 1
             self._rewards[row] += np.float32(reward_number(reward))

@@ -25,6 +25,7 @@ FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trap
 NATIVE = ("-march=native", "-mcpu=native")  # x86, and what some compilers for ARM want
 COMPILERS = ("cc", "gcc", "clang")
 LONGEST_S = 120
+OTHER_COMPILER = "set the variable CC to a C compiler for this machine"
 CPU_LINES = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU part", "Features")
 
 
@@ -38,7 +39,11 @@ def compiled(source: str, name: str) -> tuple[ctypes.CDLL, str]:
     key = f"{name}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     with _locked(folder / f"{key}.lock"):  # of many processes that start together, one compiles
         path = _kept(folder, key) or _compile(source, folder, key)
-    return ctypes.CDLL(str(path)), path.stem.rsplit("-", 1)[1][:12]
+        try:
+            return ctypes.CDLL(str(path)), path.stem.rsplit("-", 1)[1][:12]
+        except OSError as error:
+            path.unlink(missing_ok=True)  # of a compiler for other machines, which must not stay
+            raise OSError(f"what the C compiler wrote cannot be loaded here ({error}); {OTHER_COMPILER}") from None
 
 
 def private_cache() -> Path:
@@ -76,7 +81,11 @@ def cpu_kind() -> str:
 
 
 def _compiler() -> list[str]:
-    said = shlex.split(os.environ.get("CC", ""))
+    named = os.environ.get("CC", "")
+    try:
+        said = shlex.split(named)
+    except ValueError as error:
+        raise OSError(f"the variable CC is no command ({named!r}: {str(error).lower()}); {OTHER_COMPILER}") from None
     if said:
         if shutil.which(said[0]) is None:
             raise OSError(f"there is no C compiler {said[0]}, which the variable CC names")
@@ -116,6 +125,8 @@ def _compile(source: str, folder: Path, key: str) -> Path:
                 break
         if problem:
             raise OSError(f"{compiler[0]} cannot compile it: {problem}")
+        if not library.is_file():
+            raise OSError(f"{compiler[0]} ended without an error and wrote nothing; {OTHER_COMPILER}")
         library.chmod(0o600)
         content = library.read_bytes()
         with library.open("rb") as file:
@@ -140,6 +151,8 @@ def _run(command: list[str]) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"it took longer than {LONGEST_S} s"
+    except OSError as error:
+        return f"it cannot be run ({error.strerror}); {OTHER_COMPILER}"
     lines = ended.stderr.strip().splitlines()
     errors = [line for line in lines if "error" in line] or lines
     if not ended.returncode:

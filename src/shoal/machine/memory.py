@@ -57,10 +57,12 @@ def _taken(folder: Path, files: Files) -> int:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes for people: `1.8 MB`, `512 MB`, `8.0 GB`, `1,049 GB`."""
+    """A number of bytes for people: `48 kB`, `1.8 MB`, `512 MB`, `8.0 GB`, `1,049 GB`."""
     if count >= 1e9:
         return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
-    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
+    if count >= 1e6:
+        return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
+    return f"{count / 1e3:.0f} kB" if count >= 1e4 else f"{count / 1e3:.1f} kB"
 
 
 def keep_freed_memory() -> None:

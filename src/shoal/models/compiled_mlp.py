@@ -48,7 +48,8 @@ def mlp_for(choice: KernelChoice, *shape: Any, **more: Any) -> tuple[MLP, Kernel
     if choice == "numpy":
         return network, None
     reason = why_not(network)
-    if reason is None:
+    fits = reason is None
+    if fits:
         try:
             fast = CompiledMLP(load_kernel(), *shape, **more)
             fast.check()
@@ -57,7 +58,7 @@ def mlp_for(choice: KernelChoice, *shape: Any, **more: Any) -> tuple[MLP, Kernel
             reason = str(error)
     if choice == "compiled":
         raise ConfigError(f"config.kernel: compiled is not possible: {reason}; set kernel: numpy, or auto")
-    return network, KernelUse(None, reason)
+    return network, KernelUse(None, reason or "", has_failed=fits)
 
 
 def why_not(network: MLP) -> str | None:

@@ -143,6 +143,7 @@ class KernelUse:
 
     digest: str | None
     reason: str = ""
+    has_failed: bool = False  # it would fit the network, but cannot be compiled or differs from NumPy
 
     def __str__(self) -> str:
         if self.digest is None:

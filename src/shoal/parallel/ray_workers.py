@@ -7,7 +7,7 @@ import logging
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from time import perf_counter, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from shoal.parallel.shared_messages import message_in
 from shoal.sampling.worker import Worker, check_count
 
 CLOSING_TIMEOUT_S = 5.0
+SLOW_START_S = 30.0  # after which a worker that has not started is told of
 LOOK_AGAIN_S = 0.2  # for a node with room, where there is none
 MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
 # As many samplers as cores would take a third of the learner's time, which is what an iteration waits for.
@@ -90,6 +91,8 @@ class RayWorkers:
         self._homeless = list(range(1, config.worker_count + 1))  # workers that wait for a node with room
         self._states: dict[int, bytes | None] = dict.fromkeys(self._homeless)  # after their last fragments
         self._deaths: dict[int, int] = dict.fromkeys(self._homeless, 0)  # with their hosts, without a fragment between
+        self._absent: dict[int, float] = {}  # workers that are not up, since when
+        self._told_slow: set[int] = set()  # those of them that were told of
         self._ahead: PendingFragments | None = None
         self._begun: dict[int, int] = {}  # the version that a worker samples with since `begin_fragments`
         self._sent: tuple[int, Any] | None = None  # version and state of the policy for those
@@ -254,13 +257,26 @@ class RayWorkers:
         first = b""
         while starting:
             for told in self._first_of(starting):
-                host = starting.pop(told)
-                answer = self._gotten(told)
+                host, answer = self._first_answer(starting.pop(told))
                 for loss in answer.losses:
                     raise WorkerError(loss.words)
                 self._heed(host, answer)
                 first = first or answer.first
         return first
+
+    def _first_answer(self, host: HostSlot) -> tuple[HostSlot, HostAnswer]:
+        """What a new host tells; one whose first word is lost on the way is started once more."""
+        try:
+            return host, self._gotten(host.starting)
+        except WorkerError as lost:
+            if not isinstance(lost.__cause__, self._ray.exceptions.ActorUnavailableError):
+                raise
+            log.warning("%s: %s; started again", _named(host.workers), lost)
+        self._ray.kill(host.actor)
+        self._hosts.remove(host)
+        self._homeless = host.workers
+        self._place_homeless(replaces=False)
+        return self._hosts[-1], self._gotten(self._hosts[-1].starting)
 
     def _place_homeless(self, replaces: bool = True) -> None:
         """Start the workers that have no host, where there is room; `replaces`: also those that die meanwhile."""
@@ -423,16 +439,35 @@ class RayWorkers:
         while True:
             if self._homeless:
                 self._place_homeless()
+            self._tell_of_slow()
             starting = {host.starting: host for host in self._hosts if host.starting is not None}
             is_alone = len(starting) == len(self._hosts)
             if not self._hosts:
                 sleep(LOOK_AGAIN_S)
                 continue
-            ready = self._first_of(starting, None if is_alone else 0) if starting else []
+            ready = self._first_of(starting, SLOW_START_S if is_alone else 0) if starting else []
             for told in ready:
                 self._admit(starting[told])
-            if not ready or self._started():
+            if self._started():
                 return
+
+    def _tell_of_slow(self) -> None:
+        """Tell once of each worker that cannot start, or takes very long."""
+        workers, up = self._workers(), {index for host in self._hosts for index in host.up}
+        self._absent = {index: self._absent.get(index, monotonic()) for index in workers if index not in up}
+        self._told_slow &= self._absent.keys()
+        meanwhile = f"training continues with {len(up)} of {len(workers)}" if up else "training waits for it"
+        for index, begun in self._absent.items():
+            since = monotonic() - begun
+            if since >= SLOW_START_S and index not in self._told_slow:
+                self._told_slow.add(index)
+                log.warning(
+                    "worker %d has not started for %.0f s: Ray has no free cores for it, or its environments do not "
+                    "open; %s",
+                    index,
+                    since,
+                    meanwhile,
+                )
 
     def _admit_all(self) -> None:
         """Wait for every host that is starting."""

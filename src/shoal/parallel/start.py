@@ -9,6 +9,7 @@ from shoal.config.offline import OfflineConfig
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs.importing import UserCode
 from shoal.envs.making import EnvMaker
+from shoal.envs.process_messages import packed
 from shoal.models.policy import Policy
 from shoal.parallel.capacity import check_batch, check_network, check_ranks_here
 from shoal.parallel.evaluators import Evaluators, LocalEvaluators
@@ -40,6 +41,7 @@ def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
     from shoal.parallel.ray_session import connect
     from shoal.parallel.ray_workers import RayWorkers
 
+    packed(maker)  # which says what is wrong before Ray is started
     session = connect(config)
     workers = _counted(config.worker_count, "worker")
     environments = _environments(config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -78,10 +77,10 @@ def thinned(curve: Curve, most: int) -> Curve:
     if count <= most:
         return curve
     edges = np.linspace(1, count - 1, max(most // 2, 2)).round().astype(int)
-    kept = {0, count - 1}
-    for first, last in pairwise(edges):
-        piece = curve.y[first:last]
-        if len(piece):
-            kept |= {int(first + piece.argmin()), int(first + piece.argmax())}
-    places = sorted(kept)
+    first, last = edges[:-1], edges[1:]
+    first, last = first[last > first], last[last > first]
+    width = int((last - first).max())
+    inside = np.minimum(first[:, None] + np.arange(width), last[:, None] - 1)  # short ones repeat their last point
+    pieces = curve.y[inside]
+    places = np.unique(np.concatenate([[0, count - 1], first + pieces.argmin(axis=1), first + pieces.argmax(axis=1)]))
     return Curve(curve.x[places], curve.y[places])

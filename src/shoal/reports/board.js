@@ -67,7 +67,7 @@
   function listPage(home) {
     var FIXED = JSON.parse(home.dataset.heads), AGE = FIXED.indexOf("changed"), NAME = FIXED.indexOf("folder");
     var STATES = ["running", "finished", "interrupted", "failed", "killed", "new"];
-    var rows = {}, meets = null, problem = "", chosen = {}, body = byId("rows"), stream = null, late = null;
+    var rows = {}, meets = null, problem = "", damaged = "", chosen = {}, body = byId("rows"), stream = null, late = null;
     var asked = new URLSearchParams(location.search), sort = asked.get("sort") || "changed";
     var fields = {};
     home.querySelectorAll("#filters [name]").forEach(function (field) { fields[field.name] = field; });
@@ -150,7 +150,8 @@
       var running = shown.filter(function (row) { return row.state === "running"; }).length;
       var count = shown.length + (shown.length === all.length ? "" : " of " + all.length) + (all.length === 1 ? " run" : " runs");
       byId("told").textContent = problem || count + (running ? ", " + running + " running" : "") +
-        (shown.some(function (row) { return row.cells[0][0].endsWith("*"); }) ? "; *: can be continued with shoal resume" : "");
+        (shown.some(function (row) { return row.cells[0][0].endsWith("*"); }) ? "; *: can be continued with shoal resume" : "") +
+        (damaged ? "; " + damaged : "");
       byId("told").classList.toggle("problem", Boolean(problem));
     }
     function drawChosen() {
@@ -166,6 +167,7 @@
       if (told.names) {
         byId("names").replaceChildren.apply(byId("names"), told.names.map(function (name) { return make("option", null, { value: name }); }));
       }
+      damaged = told.damaged || "";
       if (told.problem !== undefined) { problem = told.problem; }
       if (told.meets) { meets = problem ? null : new Set(told.meets); }
       (told.gone || []).forEach(function (key) { if (rows[key]) { delete chosen[rows[key].at]; delete rows[key]; } });

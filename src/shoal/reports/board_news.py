@@ -15,7 +15,7 @@ from shoal.errors import ConfigError
 from shoal.machine.memory import bytes_text
 from shoal.reports.labels import value_text
 from shoal.reports.run_choice import Condition, names_of
-from shoal.reports.run_list import RETURN, ListedRun
+from shoal.reports.run_list import RETURN, ListedRun, damaged_text
 from shoal.reports.watched_runs import Sight, WatchedRuns
 
 
@@ -25,7 +25,7 @@ class ListNews:
     def __init__(self, root: WatchedRuns, columns: Sequence[str], where: str) -> None:
         self._root, self._columns, self._where = root, columns, where
         self._told: Mapping[str, ListedRun] | None = None
-        self._sweeps: list[dict[str, str]] = []
+        self._others: list[Any] = []
         self._names: set[str] = set()
         self._condition: Condition | None = None
         self._meets: dict[str, bool] = {}
@@ -36,17 +36,19 @@ class ListNews:
         changed = {at: run for at, run in sight.runs.items() if told.get(at) is not run}
         gone = [at for at in told if at not in sight.runs]
         sweeps = [{"at": at, "name": shown_name(place, self._root.folder)} for at, place in sight.sweeps.items()]
-        if self._told is not None and not changed and not gone and sweeps == self._sweeps:
+        names = [shown_name(path, self._root.folder) for path in sight.damaged]
+        damaged = damaged_text(names) if names else ""
+        if self._told is not None and not changed and not gone and [sweeps, damaged] == self._others:
             return None
         rows = [self._row(at, run) for at, run in changed.items()]
-        message = {"now": time.time(), "rows": rows, "gone": gone, "sweeps": sweeps}
+        message = {"now": time.time(), "rows": rows, "gone": gone, "sweeps": sweeps, "damaged": damaged}
         new = set(names_of(changed.values())) - self._names
         if new:
             self._names |= new
             message["names"] = sorted(printable(name) for name in self._names)
         if self._where:
             message |= self._chosen(sight.runs, changed, bool(new))
-        self._told, self._sweeps = dict(sight.runs), sweeps
+        self._told, self._others = dict(sight.runs), [sweeps, damaged]
         return message
 
     def _chosen(

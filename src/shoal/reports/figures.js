@@ -189,7 +189,8 @@
     var grid = element("g", { "class": "grid" });
     ticks(range[0], range[1], wide < 420 ? 4 : 7).forEach(function (v) {
       grid.appendChild(element("line", { x1: sx(v), x2: sx(v), y1: frame.top, y2: frame.bottom }));
-      grid.appendChild(element("text", { x: sx(v), y: frame.bottom + 15, "text-anchor": "middle", "class": "tick" }, short(v)));
+      var words = short(v), x = Math.min(sx(v), wide - 4 * words.length);  /* the last one must not leave the figure */
+      grid.appendChild(element("text", { x: x, y: frame.bottom + 15, "text-anchor": "middle", "class": "tick" }, words));
     });
     ticks(y[0], y[1], 5, figure.log).forEach(function (v) {
       grid.appendChild(element("line", { x1: frame.left, x2: frame.right, y1: sy(v), y2: sy(v) }));

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.data.results import numbers, plain_json
+from shoal.data.results import is_number, numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.bounded_files import bounded_bytes, bounded_json
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shoal.config.sweep import Sweep
     from shoal.envs.importing import UserCode
 
-TRIALS_FILE = "trials.json"
+TRIALS_FILE, TRIALS_LIMIT = "trials.json", 1 << 28
 BEGINNING_FILE = ".trial.json"
 DONE_FILE = ".done"
 FAILURE_FILE = ".failed"
@@ -139,8 +139,8 @@ def read_trials(folder: Path) -> list[TrialRecord]:
     if not path.exists():
         return []
     try:
-        return [_record(tree) for tree in json.loads(path.read_bytes())]
-    except (OSError, ValueError, TypeError) as error:
+        return [_record(tree) for tree in bounded_json(bounded_bytes(path, TRIALS_LIMIT), TRIALS_FILE)]
+    except (CheckpointError, OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}.") from None
 
 
@@ -158,12 +158,26 @@ def read_results(folder: Path, record: TrialRecord) -> list[dict[str, Any]]:
 
 def results_of(trial_folder: Path) -> list[dict[str, Any]]:
     """All results in the folder of a trial; a line that was cut short is left."""
-    found = []
-    with suppress(FileNotFoundError), open(trial_folder / RESULTS_FILE, "rb") as file:
+    return [result for result in _lines_of(trial_folder) if result is not None]
+
+
+def results_and_unreadable(run_folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """All results of a run that name their iteration, and the number of lines that are no such result."""
+    lines = _lines_of(run_folder)
+    results = [result for result in lines if result is not None and is_number(result.get("training_iteration"))]
+    return results, len(lines) - len(results)
+
+
+def _lines_of(folder: Path) -> list[dict[str, Any] | None]:
+    """The results in a folder in order, None in the place of what is none."""
+    found: list[dict[str, Any] | None] = []
+    with suppress(FileNotFoundError), open(folder / RESULTS_FILE, "rb") as file:
         for line in file:
-            with suppress(ValueError):
-                found.append(json.loads(line))
-    return [result for result in found if isinstance(result, dict)]
+            entry = None
+            with suppress(ValueError, RecursionError):
+                entry = json.loads(line)
+            found.append(entry if isinstance(entry, dict) else None)
+    return found
 
 
 def new_record(number: int, group: int, settings: dict[str, Any], seed: int | None) -> TrialRecord:

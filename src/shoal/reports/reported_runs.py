@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +16,8 @@ from shoal.errors import ConfigError
 from shoal.reports.curves import Curve, Floats
 from shoal.reports.labels import same_key, short_names, value_text
 from shoal.reports.records import RESULTS_FILE
-from shoal.runs.bounded_files import open_regular
+from shoal.reports.result_columns import read_columns
+from shoal.reports.run_list import RETURN, Progress
 from shoal.runs.checkpoints import checkpoint_folder
 from shoal.runs.folders import DEFAULT_RESULTS, SWEEP_FILE, env_text, find_named, find_run, results_root, runs_of
 from shoal.runs.lineage import parent_of
@@ -27,7 +25,6 @@ from shoal.runs.resuming import settings, stored_tree
 
 SEED = "config.seed"
 NOT_SET = "not set"
-MOST_LINES = 50_000  # of a run's results that are read
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,13 @@ class ReportedRun:
         found.pop(SEED, None)
         return found
 
+    @property
+    def progress(self) -> Progress:
+        """What its results say in all, as a list of runs has it, without another look at the file."""
+        last = {name: float(column[-1]) for name, column in self.columns.items() if not np.isnan(column[-1])}
+        returns = self.column(RETURN)
+        return Progress(last, float(np.nanmax(returns)) if len(returns) else None)
+
     def last(self, name: str) -> float | None:
         """The last value of a result; None if it never came."""
         values = self.column(name)
@@ -109,52 +113,6 @@ def read_run(folder: Path) -> ReportedRun:
     if tree is None or not isinstance(tree.get("config"), Mapping):
         raise ConfigError(f"{folder}: its experiment cannot be read; give the folder of a run.")
     return ReportedRun(folder, tree, read_columns(folder / RESULTS_FILE))
-
-
-def read_columns(path: Path, most_lines: int = MOST_LINES) -> dict[str, Floats]:
-    """The numbers of a `result.json`, one column for each name; of a very long one, every so many lines and the last.
-
-    Columns grow as lines are read, so that a long run takes no more memory than its numbers.
-    """
-    found: dict[str, array[float]] = {}
-    count = 0
-    for line in _lines_of(path, most_lines):
-        with suppress(ValueError):
-            result = json.loads(line)
-            if isinstance(result, dict):
-                _take(result, "", found, count)
-                count += 1
-    for column in found.values():
-        _pad(column, count)
-    return {name: np.frombuffer(column, np.float64) for name, column in found.items()}
-
-
-def _take(result: Mapping[str, Any], prefix: str, found: dict[str, array[float]], count: int) -> None:
-    """Append the finite numbers of a result to their columns, as `numbers` finds them but in a third of the time."""
-    for name, value in result.items():
-        kind = type(value)
-        if kind is float or kind is int:
-            if math.isfinite(value):
-                column = found.setdefault(prefix + name, array("d"))
-                _pad(column, count)
-                column.append(value)
-        elif kind is dict:
-            _take(value, f"{prefix}{name}/", found, count)
-
-
-def _pad(column: array[float], count: int) -> None:
-    if len(column) < count:
-        column.extend([math.nan] * (count - len(column)))
-
-
-def _lines_of(path: Path, most: int) -> Iterator[bytes]:
-    with suppress(FileNotFoundError), open_regular(path) as file:
-        count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b"")) + 1
-        file.seek(0)
-        stride = -(-count // most)
-        for number, line in enumerate(file):
-            if number % stride == 0 or number >= count - 2:
-                yield line
 
 
 def folders_meant(text: str, results_dir: str | None = None) -> list[Path]:
@@ -208,7 +166,9 @@ def check_metric(runs: Sequence[ReportedRun], name: str, option: str = "--metric
         return
     foreign = FOREIGN_RESULTS.get(name.strip().lower())
     close = foreign if foreign in names else nearest(name, names)
-    hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(names))}"
+    part = name.strip().lower()
+    alike = [close] if close else sorted(known for known in names if part and part in known)
+    hint = f"did you mean {' or '.join(alike)}?" if alike else f"there are {', '.join(sorted(names))}"
     raise ConfigError(f"{option}: no run has {name!r}; {hint}")
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.data.results import flat, numbers
+from shoal.data.results import flat, number_in, numbers
 from shoal.errors import CheckpointError, ConfigError
 from shoal.reports.records import RESULTS_FILE
 from shoal.runs.atomic_files import replace_file
@@ -95,21 +95,43 @@ class ListedRun:
         }
 
 
-def runs_below(folder: Path) -> list[ListedRun]:
-    """The runs of a results folder or of one experiment, the last changed first; trials of sweeps are left out."""
+@dataclass(frozen=True)
+class RunsBelow:
+    """The runs of a folder, the last changed first, and the folders of those whose experiment cannot be read."""
+
+    runs: list[ListedRun]
+    damaged: list[Path]
+
+
+def runs_below(folder: Path) -> RunsBelow:
+    """The runs of a results folder or of one experiment; trials of sweeps are left out."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder; give one that holds runs, such as ~/shoal_results.")
     cache = ProgressCache(folder)
-    found = [listed(path, cache) for path in _run_folders(folder)]
+    found = {path: listed(path, cache) for path in _run_folders(folder)}
     cache.keep()
-    return sorted((run for run in found if run is not None), key=lambda run: -run.changed)
+    runs = sorted((run for run in found.values() if run is not None), key=lambda run: -run.changed)
+    return RunsBelow(runs, [path for path, run in found.items() if run is None and is_damaged(path)])
 
 
-def listed(path: Path, cache: ProgressCache | None = None) -> ListedRun | None:
-    """One run; None if its experiment cannot be read, or if it has just been removed."""
+def is_damaged(path: Path) -> bool:
+    """Whether what could not be read is there still: it was not just removed."""
+    return (path / EXPERIMENT_FILE).is_file()
+
+
+def damaged_text(names: Sequence[str]) -> str:
+    """What to say of runs that are not listed because they cannot be read."""
+    count = len(names)
+    one, which = ("run", names[0]) if count == 1 else ("runs", f"{names[0]} and {count - 1} more")
+    return f"{count} more {one} cannot be read, since files are damaged: {which}; shoal verify RUN says which"
+
+
+def listed(path: Path, cache: ProgressCache | None = None, progress: Progress | None = None) -> ListedRun | None:
+    """One run, with `progress` if that is known; None if it cannot be read, or if it has just been removed."""
     try:
         size, changed = size_and_change(path)
-        progress = (cache or ProgressCache(None)).progress(path / RESULTS_FILE)
+        if progress is None:
+            progress = (cache or ProgressCache(None)).progress(path / RESULTS_FILE)
         return described(path, progress, holder(path) is not None, size, changed)
     except UNREADABLE:
         return None
@@ -184,7 +206,7 @@ def read_progress(file: Path) -> Progress:
 
 def progress_after(before: Progress, lines: Iterable[bytes]) -> Progress:
     """What the results say when these lines have come too."""
-    last, best = before.last, before.best
+    last, best = None, before.best
     for line in lines:
         try:
             result = json.loads(line)
@@ -192,11 +214,11 @@ def progress_after(before: Progress, lines: Iterable[bytes]) -> Progress:
             continue
         if not isinstance(result, dict):
             continue
-        last = numbers(result)
-        mean = last.get(RETURN)
+        last = result
+        mean = number_in(result, RETURN)
         if mean is not None and (best is None or mean > best):
             best = mean
-    return Progress(last, best)
+    return Progress(before.last if last is None else numbers(last), best)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

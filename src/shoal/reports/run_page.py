@@ -180,7 +180,7 @@ def table_of_runs(groups: Sequence[RunGroup], place: Path) -> str:
     rows = []
     for group in groups:
         for run in group.runs:
-            found, times, solved = listed(run.path), time_shares(run), solved_at(run)
+            found, times, solved = listed(run.path, progress=run.progress), time_shares(run), solved_at(run)
             returns, steps, seconds = run.last(RETURN), run.last("timesteps_total"), run.last("time_total_s")
             best = found.progress.best if found else None
             link = tag("a", escaped(run.path.name), href=sections.link_to(run.path, place))

@@ -50,8 +50,11 @@ def terminal_plot(panel: Panel, width: int, height: int, paint: Paint | None = N
 def _below(x: Scale, width: int, margin: int, name: str) -> list[str]:
     """The horizontal axis with its first and last value and its name."""
     first, last = tick_text(x.low), tick_text(x.high)
-    middle = name.center(max(width - len(first) - len(last), 0))
-    return [f"{' ' * margin}└{'─' * width}", f"{' ' * (margin + 1)}{first}{middle}{last}".rstrip()]
+    axis, start = f"{' ' * margin}└{'─' * width}", " " * (margin + 1)
+    room = width - len(first) - len(last)
+    if room < len(name) + 2:  # a narrow terminal has a line of its own for the name
+        return [axis, f"{start}{first}{' ' * max(room, 1)}{last}", f"{start}{name}"]
+    return [axis, f"{start}{first}{name.center(room)}{last}".rstrip()]
 
 
 def _named(place: int, label: str, letters: str, paint: Paint | None) -> str:

@@ -24,6 +24,7 @@ from shoal.reports.run_list import (
     ProgressCache,
     described,
     folders_in,
+    is_damaged,
     progress_after,
     size_and_change,
 )
@@ -44,6 +45,7 @@ class Sight:
 
     runs: Mapping[str, ListedRun] = field(default_factory=dict)
     sweeps: Mapping[str, Path] = field(default_factory=dict)
+    damaged: tuple[Path, ...] = ()  # runs whose experiment cannot be read
 
 
 @dataclass
@@ -98,7 +100,8 @@ class WatchedRuns:
             except UNREADABLE:
                 entry.run, entry.stamp = None, None
         runs = {self.address(path): entry.run for path, entry in entries.items() if entry.run is not None}
-        return Sight(runs, {self.address(path): path for path in sweeps})
+        damaged = (path for path, entry in entries.items() if entry.run is None and is_damaged(path))
+        return Sight(runs, {self.address(path): path for path in sweeps}, tuple(damaged))
 
     def _refresh(self, path: Path, entry: _Entry) -> None:
         """Read what has changed of a run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import hashlib
 import json
 import os
 import stat
@@ -41,6 +42,11 @@ def bounded_bytes(path: Path, limit: int, expected: int | None = None) -> bytes:
         raise CheckpointError(f"{path.name} is missing") from error
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from error
+
+
+def proof_of(content: bytes) -> dict[str, Any]:
+    """What a manifest says of a file: its size and SHA-256."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def open_regular(path: Path) -> BinaryIO:

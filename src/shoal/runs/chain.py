@@ -76,6 +76,8 @@ class ChainRecord:
     machines: tuple[tuple[int, dict[str, Any]], ...] = ()
     begins_after: int = 0
     problems: tuple[str, ...] = ()
+    is_cut_off: bool = False
+    """Whether its last line is not whole: the writer was killed in it, or is just writing it."""
 
 
 class Chain:
@@ -113,9 +115,10 @@ class Chain:
 
     def sync(self) -> None:
         """Return when every link is on the disk: a checkpoint must not be older than its receipt."""
-        with self._lock, suppress(OSError):  # whose failure the checkpoint will meet too, and tell
-            self._file.append(b"")
-            self._file.sync()
+        with suppress(OSError):  # whose failure the checkpoint will meet too, and tell
+            with self._lock:
+                self._file.append(b"")
+            self._file.sync()  # which may take long, and training goes on
 
     def close(self) -> None:
         """Close the file."""
@@ -196,6 +199,7 @@ def _parsed(lines: list[bytes]) -> ChainRecord:
     machines: list[tuple[int, dict[str, Any]]] = []
     problems: list[str] = []
     begins_after, at, before = 0, 0, _START
+    is_cut_off = bool(lines) and not lines[-1].endswith(b"\n")
     for number, line in enumerate(lines, start=1):
         problem: str | None = None
         try:
@@ -224,7 +228,7 @@ def _parsed(lines: list[bytes]) -> ChainRecord:
             problems.append(f"line {number}: {problem}")
         if len(problems) > MOST_PROBLEMS:
             break
-    return ChainRecord(head, links, tuple(machines), begins_after, tuple(problems))
+    return ChainRecord(head, links, tuple(machines), begins_after, tuple(problems), is_cut_off)
 
 
 def _head_problem(entry: dict[str, Any]) -> str | None:

@@ -6,6 +6,9 @@ made in a temporary folder beside its place, synced, and renamed. There is no pi
 
 A run of RLlib's algorithms has RLlib's own checkpoint in it too, the folder `rllib/`, under the same manifest. Those
 files are pickles: here they are only compared with their hashes, and who opens them asks `runs/seals.py` first.
+
+Replay is in the folder `replay/`, in files that checkpoints share (`runs/row_segments.py`). That is format 2; what has
+no replay is written in format 1, which earlier versions read, and so is read for ever.
 """
 
 from __future__ import annotations
@@ -16,30 +19,42 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load, save
 
 from shoal.data.state import State
-from shoal.errors import CheckpointError, ShoalError
+from shoal.errors import CheckpointError, RowsLost, ShoalError
+from shoal.runs.array_files import Arrays, arrays_bytes, arrays_in
 from shoal.runs.atomic_files import remove_folder, remove_tree, sync_folder, write_file
-from shoal.runs.bounded_files import bounded_bytes, bounded_json, check_count
+from shoal.runs.bounded_files import bounded_bytes, bounded_json, check_count, proof_of
+from shoal.runs.row_segments import (
+    ROWS_FOLDER,
+    SavedRows,
+    Snapshot,
+    check_rings,
+    read_rings,
+    row_files,
+    saved_rows,
+    snapshot,
+    write_rings,
+)
 from shoal.version import __version__
 
 logger = logging.getLogger("shoal.checkpoints")
 
-FORMAT = 1
+PLAIN_FORMAT, FORMAT = 1, 2
+"""The format of what has no rows that checkpoints share, and of what has."""
 MANIFEST = "manifest.json"
 LIMITS = {"state.json": 1 << 30, "experiment.json": 1 << 24, "arrays.safetensors": 1 << 40}
 """Every file of a checkpoint beside its manifest, with the most bytes it may have."""
 FOREIGN_FOLDER, FOREIGN_LIMIT = "rllib", 1 << 40
 """The folder for the files of somebody else's checkpoint, and the most bytes that one of them may have."""
-MANIFEST_LIMIT = 1 << 20
+MANIFEST_LIMIT = 1 << 22
 
 _NAME = re.compile(r"checkpoint_(\d{6,})")
 _CLASSIC_FILE = re.compile(r"checkpoint-?\d+")
@@ -53,27 +68,32 @@ class Checkpoint:
     experiment_tree: dict[str, Any]
     summary: dict[str, Any]
     path: Path
+    saved_rows: dict[str, SavedRows] = field(default_factory=dict)
 
 
 def write_checkpoint(
-    folder: Path, state: State, experiment_tree: Mapping[str, Any], summary: Mapping[str, Any]
+    folder: Path, state: State | Snapshot, experiment_tree: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> Path:
-    """Write `folder/checkpoint_NNNNNN`, named by the summary's `training_iteration`; return once it is on the disk."""
+    """Write `folder/checkpoint_NNNNNN`, named by the summary's `training_iteration`; return once it is on the disk.
+
+    A snapshot may leave out rows that an earlier checkpoint has, which it then shares.
+    """
     target = folder / f"checkpoint_{int(summary['training_iteration']):06d}"
+    taken = snapshot(state, copies=False) if isinstance(state, State) else state
     contents = {
-        "state.json": _json_bytes(state.values, "state.json"),
-        "arrays.safetensors": _arrays_bytes(state.arrays),
+        "state.json": _json_bytes(taken.values, "state.json"),
+        "arrays.safetensors": arrays_bytes(taken.arrays, "arrays.safetensors"),
         "experiment.json": _json_bytes(experiment_tree, "experiment.json"),
-        **state.files,
+        **taken.files,
     }
-    assert all(_is_foreign(name) for name in state.files)
-    manifest = {
-        "format": FORMAT,
+    assert all(_is_foreign(name) for name in taken.files)
+    manifest: dict[str, Any] = {
+        "format": FORMAT if taken.rings else PLAIN_FORMAT,
         "shoal": __version__,
-        "files": {name: _proof(content) for name, content in contents.items()},
+        "files": {name: proof_of(content) for name, content in contents.items()},
         "summary": dict(summary),
     }
-    contents[MANIFEST] = _manifest_bytes(manifest)
+    _manifest_bytes(manifest)  # which refuses what cannot be saved, before there is a folder
     temporary = folder / f".tmp-{target.name}-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +101,11 @@ def write_checkpoint(
         for name, content in contents.items():
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             write_file(temporary / name, content)
-        for folder_in_it in {(temporary / name).parent for name in state.files}:
+        if taken.rings:
+            manifest["rings"], files = write_rings(temporary, taken.rings)
+            manifest["files"] |= files
+        write_file(temporary / MANIFEST, _manifest_bytes(manifest))
+        for folder_in_it in {(temporary / name).parent for name in manifest["files"]} - {temporary}:
             sync_folder(folder_in_it)
         sync_folder(temporary)
         _put_in_place(temporary, target)
@@ -216,14 +240,14 @@ def best_checkpoint(run_folder: Path, score: str) -> Path | None:
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def prune(run_folder: Path, keep: int | None, score: str | None = None) -> None:
-    """Remove all but the newest `keep` checkpoints and the best by `score`; None keeps all."""
+def prune(run_folder: Path, keep: int | None, score: str | None = None, spared: Sequence[Path] = ()) -> None:
+    """Remove all but the newest `keep` checkpoints, the best by `score`, and those spared; None keeps all."""
     if keep is None:
         return
     try:
         best = best_checkpoint(run_folder, score) if score is not None else None
         for path in checkpoints_of(run_folder)[max(keep, 1) :]:
-            if path != best:
+            if path != best and path not in spared:
                 remove_folder(path)
     except OSError as error:  # whatever stays is tried again after the next save
         logger.warning("old checkpoints of %s could not be removed: %s", run_folder, error.strerror or error)
@@ -235,22 +259,52 @@ def _read_folder(folder: Path) -> Checkpoint:
     manifest = _checked_manifest(place / MANIFEST)
     files = manifest["files"]
     limits = {**LIMITS, **{name: FOREIGN_LIMIT for name in files if _is_foreign(name)}}
-    if odd := sorted(_files_in(place) ^ {*limits}):
-        what = "is missing" if odd[0] in limits else "does not belong there"
+    of_rows = row_files(manifest.get("rings", {}))
+    if odd := sorted(_files_in(place) ^ {*limits, *of_rows}):
+        what = "is missing" if odd[0] in (*limits, *of_rows) else "does not belong there"
         raise CheckpointError(f"checkpoint {folder} is refused: {odd[0]} {what}.")
     contents: dict[str, bytes] = {}
     with _refused(folder):
         for name, limit in limits.items():
             contents[name] = bounded_bytes(place / name, limit, files[name]["bytes"])
-            if _proof(contents[name]) != files[name]:
+            if proof_of(contents[name]) != files[name]:
                 raise CheckpointError(f"{name} is not what was saved (SHA-256 differs)")
         values = bounded_json(contents["state.json"], "state.json")
         tree = bounded_json(contents["experiment.json"], "experiment.json")
         if not isinstance(values, dict) or not isinstance(tree, dict):
             raise CheckpointError("state.json and experiment.json must hold mappings")
         arrays = _arrays(contents.pop("arrays.safetensors"))
+        rows, rings = read_rings(place, manifest)
     foreign = {name: content for name, content in contents.items() if name not in LIMITS}
-    return Checkpoint(State(values, arrays, foreign), tree, manifest["summary"], folder)
+    state = State(values, {**arrays, **rows}, foreign, rings)
+    numberings = {name: ring.numbering for name, ring in rings.items()}
+    return Checkpoint(state, tree, manifest["summary"], folder, saved_rows(folder, manifest, numberings))
+
+
+def write_sharing(
+    folder: Path,
+    state: State,
+    saved: Mapping[str, SavedRows],
+    experiment_tree: Mapping[str, Any],
+    summary: Mapping[str, Any],
+) -> tuple[Path, dict[str, SavedRows]]:
+    """Write a checkpoint that shares the rows which an earlier one has, and those that the next may share."""
+    try:
+        taken = snapshot(state, saved, copies=False)
+        path = write_checkpoint(folder, taken, experiment_tree, summary)
+    except RowsLost:  # but all of them are still in memory
+        taken = snapshot(state, copies=False)
+        path = write_checkpoint(folder, taken, experiment_tree, summary)
+    return path, rows_of(path, taken)
+
+
+def rows_of(path: Path, taken: Snapshot) -> dict[str, SavedRows]:
+    """What a checkpoint has of the rings of the snapshot that it was written from, to be shared with the next."""
+    numberings = {name: one.ring.numbering for name, one in taken.rings.items()}
+    if numberings:
+        with suppress(CheckpointError):  # the checkpoint is there; the next then shares nothing with it
+            return saved_rows(path, _checked_manifest(path / MANIFEST), numberings)
+    return {}
 
 
 def _files_in(place: Path) -> set[str]:
@@ -260,7 +314,7 @@ def _files_in(place: Path) -> set[str]:
         # Network file systems and desktops leave files of their own behind.
         if child.name == MANIFEST or child.name.startswith((".nfs", ".DS_Store")):
             continue
-        if child.name == FOREIGN_FOLDER and child.is_dir() and not child.is_symlink():
+        if child.name in (FOREIGN_FOLDER, ROWS_FOLDER) and child.is_dir() and not child.is_symlink():
             below = (path for path in child.rglob("*") if not path.is_dir() or path.is_symlink())
             found |= {path.relative_to(place).as_posix() for path in below if not path.name.startswith(".nfs")}
         else:
@@ -274,12 +328,9 @@ def _is_foreign(name: Any) -> bool:
     return len(parts) > 1 and parts[0] == FOREIGN_FOLDER and not {"", ".", ".."} & {*parts}
 
 
-def _arrays(content: bytes) -> dict[str, np.ndarray[Any, Any]]:
+def _arrays(content: bytes) -> Arrays:
     """The arrays; a network or an optimiser that is not finite can do nothing but spread that."""
-    try:
-        arrays = {name: _owned(array) for name, array in load(content).items()}
-    except Exception as error:  # safetensors raises its own type, which has no parent but Exception
-        raise CheckpointError(f"it cannot be parsed ({error})") from error
+    arrays = {name: _owned(array) for name, array in arrays_in(content).items()}
     for name, array in arrays.items():
         learned = name.startswith(("policy/", "learner/")) and not name.startswith("learner/replay.")
         if learned and np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
@@ -329,9 +380,12 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
                 f"install the shoal that wrote it, or a newer one."
             )
         manifest.pop("sha256")
-        if content != _manifest_bytes(manifest) or version != FORMAT:
+        if content != _manifest_bytes(manifest) or version not in (PLAIN_FORMAT, FORMAT):
             raise ValueError("its own SHA-256 differs")
         _check_parts(manifest["files"], manifest["summary"])
+        if ("rings" in manifest) != (version == FORMAT):
+            raise ValueError(f"format {version} has other parts")
+        check_rings(manifest.get("rings", {}), manifest["files"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} is damaged ({error}).") from error
     return dict(manifest)
@@ -349,10 +403,6 @@ def _check_parts(files: Any, summary: Any) -> None:
         raise ValueError(f"summary.{odd[0]} must be a number")
     if type(summary.get("training_iteration")) is not int:
         raise ValueError("summary has no training_iteration")
-
-
-def _proof(content: bytes) -> dict[str, Any]:
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _json_bytes(values: Any, name: str) -> bytes:
@@ -373,14 +423,6 @@ def _manifest_bytes(manifest: dict[str, Any]) -> bytes:
         return json.dumps({**manifest, "sha256": proof}, allow_nan=False, indent=1).encode() + b"\n"
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{MANIFEST} cannot be saved: {error}.") from error
-
-
-def _arrays_bytes(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
-    try:
-        # safetensors 0.8 writes the memory of a transposed array as it lies, so the order must be made C first.
-        return bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
-    except Exception as error:  # safetensors raises its own type, which has no parent but Exception
-        raise CheckpointError(f"arrays.safetensors cannot be saved: {error}.") from error
 
 
 def _owned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

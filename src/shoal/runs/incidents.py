@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,16 @@ import numpy as np
 
 from shoal.data.batch import Incident
 from shoal.errors import ConfigError
+from shoal.machine.redaction import redacted
 from shoal.runs.atomic_files import replace_file
+from shoal.runs.bounded_files import open_regular
 
 FILE = "incidents.jsonl"
 MOST_KEPT = 100_000  # incidents of a run: of more, nobody reads the last
 MOST_BYTES = 16_384  # of a traceback or of what a process printed
+LIMIT = 1 << 30
+"""The most bytes of the file that are read: of a longer one, which shoal has not written, those at its beginning."""
+LINE_LIMIT = 1 << 26
 
 
 def append_incidents(folder: Path, incidents: Iterable[Incident], known: int, **where: int) -> None:
@@ -52,8 +57,8 @@ def as_json(incident: Incident) -> dict[str, Any]:
         value = getattr(incident, field.name)
         if isinstance(value, np.ndarray):
             value = value.tolist()
-        if field.name in ("traceback", "output"):
-            value = value[-MOST_BYTES:]
+        if field.name in ("traceback", "output", "cause"):
+            value = redacted(value)[-MOST_BYTES:]
         found[field.name] = value
     plain: dict[str, Any] = json.loads(json.dumps(found, default=_plain))
     return plain
@@ -61,17 +66,29 @@ def as_json(incident: Incident) -> dict[str, Any]:
 
 def read_incidents(folder: Path) -> list[dict[str, Any]]:
     """What a run has written down, in order; a line that is not whole is left out."""
-    path = folder / FILE
-    found = []
-    if path.is_file():
-        for line in path.read_bytes().splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict) and "number" in entry and "cause" in entry:
-                found.append(entry)
+    found: list[dict[str, Any]] = []
+    for line in _lines(folder / FILE):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict) and "number" in entry and "cause" in entry:
+            found.append(entry)
+        if len(found) == MOST_KEPT:
+            break
     return found
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file that anybody may have written, one at a time, and none through a link or from a device."""
+    try:
+        with open_regular(path) as file:
+            left = LIMIT
+            while left > 0 and (line := file.readline(min(left, LINE_LIMIT))):
+                left -= len(line)
+                yield line
+    except OSError:
+        return
 
 
 def incident_of(folder: Path, number: int) -> dict[str, Any]:

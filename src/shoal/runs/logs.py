@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 
+from shoal.machine.redaction import redacted
 from shoal.runs.atomic_files import open_own
 
 BURST = 20
@@ -44,11 +45,24 @@ class RateLimit(logging.Filter):
         return count < self._burst
 
 
+class Redacting(logging.Formatter):
+    """Writes no secret of the environment, whoever has said it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or the lines of a traceback."""
+        return redacted(super().format(record))
+
+
 class LogFile(logging.FileHandler):
     """A log that is opened when there is something to write, never through a link, and that may be lost."""
 
     def _open(self) -> TextIOWrapper:
         return open(open_own(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the file; what a full disk did not take is lost, and was told by the reporters."""
+        with suppress(OSError):
+            super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Stay quiet: a full disk is told by the reporters, and logging's own traceback would be the flood."""
@@ -61,12 +75,13 @@ def log_to(path: Path, level: str) -> Iterator[None]:
     with suppress(OSError):  # of a full disk; it may have room later, for `handler` opens the file again
         os.close(open_own(path, os.O_WRONLY))
     handler = LogFile(path, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(RateLimit())
     handlers: list[logging.Handler] = [handler]
     if not log.hasHandlers():
         console = logging.StreamHandler(sys.stderr)
         console.setLevel(level)
+        console.setFormatter(Redacting())
         console.addFilter(RateLimit())
         handlers.append(console)
     before = log.level

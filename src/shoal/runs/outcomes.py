@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from shoal.machine.redaction import redacted
 from shoal.runs.atomic_files import replace_file
 
 OUTCOME_FILE = "outcome.json"
@@ -25,7 +26,8 @@ class Outcome:
 
 def write_outcome(folder: Path, outcome: Outcome) -> None:
     """Write down how a run has ended."""
-    replace_file(folder / OUTCOME_FILE, json.dumps(asdict(outcome)).encode())
+    told = {**asdict(outcome), "sentence": redacted(outcome.sentence)}
+    replace_file(folder / OUTCOME_FILE, json.dumps(told).encode())
 
 
 def forget_outcome(folder: Path) -> None:

@@ -57,6 +57,8 @@ class RecordedVector:
         steps.terminated[:] = self._taken % self._period == 0
         steps.truncated[:] = False
 
+    replay_limit_s: float | None = None  # it replays nothing
+
     def env_states(self) -> list[State | None]:
         """See `Vector`."""
         return [None] * self.num_envs

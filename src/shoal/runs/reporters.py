@@ -40,8 +40,13 @@ class Reporters:
                 self._complained = True
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; what could not be written before is tried once more, and told if it is lost."""
         for reporter in self._reporters:
+            try:
+                reporter.catch_up()
+            except OSError as error:
+                words = "The last rows of %s are lost (%s); no checkpoint is affected."
+                logger.warning(words, reporter.path, error.strerror)
             reporter.close()
 
 
@@ -60,6 +65,10 @@ class ResultJson:
     def report(self, result: Mapping[str, Any]) -> None:
         """Append one line."""
         self._file.append(json.dumps(plain_json(result), allow_nan=False, ensure_ascii=False).encode() + b"\n")
+
+    def catch_up(self) -> None:
+        """Write what waits."""
+        self._file.append(b"")
 
     def close(self) -> None:
         """Close the file."""
@@ -90,6 +99,10 @@ class ProgressCsv:
         if new := [name for name in row if name not in self._columns]:
             self._widen(new)
         self._file.append(_csv([[row.get(name, "") for name in self._columns]]))
+
+    def catch_up(self) -> None:
+        """Write what waits."""
+        self._file.append(b"")
 
     def close(self) -> None:
         """Close the file."""
@@ -153,6 +166,10 @@ class TensorBoardEvents:
         """Append the iteration's numbers."""
         values = {f"shoal/{name}": value for name, value in numbers(result).items()}
         self._file.append(scalars(int(result.get("timesteps_total", 0)), values))
+
+    def catch_up(self) -> None:
+        """Write what waits."""
+        self._file.append(b"")
 
     def close(self) -> None:
         """Close the file."""

@@ -64,6 +64,7 @@ CHANGEABLE = (
     "config.ignore_worker_failures",
     "config.recreate_failed_workers",
     "config.kernel",
+    "config.restore_episodes",
 )
 """What may change in a run that goes on, beside the keys that its algorithm calls mutable.
 

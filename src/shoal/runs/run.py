@@ -271,6 +271,7 @@ class Run:
                 forget_after(self.folder, self._kept.saved_iteration)
                 self._begin_chain(trainer, stack)
             stack.callback(reporters.close)
+            stack.callback(self._kept.wait)  # before the chain is closed, which it writes
             loggers = Loggers(self.experiment, self.folder, start is not None)
             stack.callback(lambda: loggers.finish(self._state()))
             if self._taken_over is not None:
@@ -352,6 +353,7 @@ class Run:
             logger.info("The run ends: %s.", self.outcome.sentence)
             if self.outcome.kind == "interrupted" or self.experiment.checkpoint_at_end:
                 self._kept.save()
+            self._kept.settle()
         except BaseException as error:
             if not is_left or not isinstance(error, GeneratorExit):
                 self._fail(error)
@@ -365,11 +367,9 @@ class Run:
             self._kept.save()
 
     def _save_if_due(self) -> None:
-        """Save on schedule, and note how long it took."""
-        before, begun = self.last_checkpoint, monotonic()
+        """Save on schedule, and note how long that takes."""
         self._kept.save_if_due()
-        if self.last_checkpoint != before:
-            self._walltime.save_s = monotonic() - begun
+        self._walltime.save_s = self._kept.last_save_s
 
     def _fail(self, error: BaseException) -> None:
         """Write down what ended the run, and save what there is; who catches the error shows it."""
@@ -392,6 +392,7 @@ class Run:
                 result = trainer.train_iteration()
         except Interrupted:
             return None
+        result.setdefault("timers", {}).update(self._kept.take_times())
         self._kept.note(numbers(result), trainer.get_state())
         if trainer.evaluation_is_due:
             self.activity = Activity("evaluating", trainer.iteration)

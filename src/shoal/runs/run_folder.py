@@ -1,4 +1,8 @@
-"""What a run keeps on disk: its experiment, and its last finished iteration as a checkpoint."""
+"""What a run keeps on disk: its experiment, and its last finished iteration as a checkpoint.
+
+What is saved on schedule is written by a thread beside training, from a copy in memory. What is saved at the end, at a
+signal or because a program says so is written at once, after whatever that thread has to do.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,20 +19,34 @@ from typing import Any
 from shoal.config.experiment import Experiment, experiment_yaml
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
-from shoal.errors import CallbackError, CheckpointError, FolderGone, ShoalError
+from shoal.errors import CheckpointError, FolderGone, RowsLost, ShoalError
+from shoal.machine.memory import available_memory
 from shoal.runs.atomic_files import remove_folder, replace_file
+from shoal.runs.background_writer import BackgroundWriter
 from shoal.runs.chain import Chain, has_chain
-from shoal.runs.checkpoints import Checkpoint, checkpoints_of, newest_good, prune, tidy, write_checkpoint
+from shoal.runs.checkpoints import Checkpoint, checkpoints_of, newest_good, prune, rows_of, tidy, write_checkpoint
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import Lease
 from shoal.runs.outcomes import Outcome, write_outcome
 from shoal.runs.resuming import tree_of
+from shoal.runs.row_segments import SavedRows, Snapshot, copied_bytes, moved_to, snapshot
 
 logger = logging.getLogger("shoal.runs")
 
 Summary = dict[str, float]
 
 FIRST_REMINDER_S = 600.0  # after which a save that fails again is told again, then after twice as long
+SLOW_S = 10.0  # after which a checkpoint that is still being written is told of
+SMALL_COPY = 64 << 20  # bytes of memory that a save beside training may always take
+SHARE_FOR_COPIES = 0.25  # of the memory that is available: beyond that, training waits for the disk
+
+
+@dataclass
+class SaveTimes:
+    """Seconds that saving has taken since they were last told: of training, and of the disk."""
+
+    blocked: float = 0.0
+    written: float = 0.0
 
 
 class RunFolder:
@@ -35,7 +54,7 @@ class RunFolder:
 
     `path` changes where somebody moves the folder. `newest` is its newest checkpoint, `saved_iteration` the iteration
     of the one that the run goes on from, or has written. `on_checkpoint` is called with each that is written.
-    `chain` is its receipt, if it has one.
+    `chain` is its receipt, if it has one. `last_save_s` is how long the disk took for the last checkpoint.
     """
 
     def __init__(self, path: Path, experiment: Experiment, user_code: UserCode) -> None:
@@ -47,8 +66,15 @@ class RunFolder:
         self._experiment, self._user_code = experiment, user_code
         self._lease: Lease | None = None
         self._last: tuple[Summary, State] | None = None
-        self._untold: Path | None = None
+        self.last_save_s = 0.0
+        self._rows: dict[str, SavedRows] = {}  # of the newest checkpoint, which the next may share
+        self._untold: list[Path] = []
+        self._errors: list[ShoalError] = []  # of the thread that writes, not told yet
         self._writing = threading.RLock()
+        self._writer = BackgroundWriter("shoal-checkpoints")
+        self._times = SaveTimes()
+        self._is_told_slow = False
+        self._may_prune = False  # whether the newest checkpoint is surely on the disk
         self._reminder_s, self._remind_at = FIRST_REMINDER_S, 0.0
 
     @contextmanager
@@ -63,6 +89,7 @@ class RunFolder:
             try:
                 yield
             finally:
+                self._writer.close()
                 self._lease = None
 
     def begin(self) -> Checkpoint | None:
@@ -74,6 +101,7 @@ class RunFolder:
             self.newest, self.saved_iteration = None, 0
         else:
             self.newest, self.saved_iteration = start.path, _iteration(start.summary)
+            self._rows = start.saved_rows
         return start
 
     def note(self, summary: Summary, state: State) -> None:
@@ -82,29 +110,48 @@ class RunFolder:
 
     def link(self) -> None:
         """Write the receipt of the last finished iteration, unless it has one."""
-        with self._writing:
-            if self.chain is not None and self._last is not None and has_chain(self._last[1]):
-                self.chain.append(self._last[1])
+        last = self._last
+        if self.chain is not None and last is not None and has_chain(last[1]):
+            self.chain.append(last[1])
 
     def save(self) -> None:
-        """Make the last finished iteration a checkpoint, unless it is one, and tell of it."""
+        """Make the last finished iteration a checkpoint, unless it is one, and tell of it; return once it is there."""
+        begun = monotonic()
         self.write()
-        self._tell()
+        self._times.blocked += monotonic() - begun
+        self._hear()
+        self._prune()
 
     def save_if_due(self) -> None:
-        """Save on schedule; a disk that is full now may have room at the next time, so training goes on."""
+        """Save on schedule, beside training; a disk that is full now may have room at the next time."""
+        begun = monotonic()
+        self._hear()
         every = self._experiment.checkpoint_freq
-        if self._last is None or not every or _iteration(self._last[0]) % every != 0:
-            return
-        try:
-            self.save()
-        except (CallbackError, FolderGone):
-            raise
-        except ShoalError as error:
-            self._complain(error)
+        if self._last is not None and every and _iteration(self._last[0]) % every == 0:
+            self._save_beside(*self._last)
+        self._times.blocked += monotonic() - begun
+
+    def settle(self) -> None:
+        """Wait for what is being written, and tell of it, or of what was wrong."""
+        begun = monotonic()
+        self.wait()
+        self._hear()
+        self._prune()
+        self._times.blocked += monotonic() - begun
+
+    def wait(self) -> None:
+        """Wait until nothing is being written beside training."""
+        while not self._writer.wait(SLOW_S):
+            self._tell_if_slow()
+
+    def take_times(self) -> dict[str, float]:
+        """How long saving has held up training, and the disk, since this was asked last; by names of results."""
+        taken, self._times = self._times, SaveTimes()
+        return {"save_s": taken.blocked, "save_beside_s": taken.written}
 
     def write(self) -> None:
         """Write the last finished iteration unless it is written; any thread may, and `save` tells of it later."""
+        self.wait()
         with self._writing:
             if self._lease is not None and self._last is not None:
                 summary, state = self._last
@@ -113,6 +160,7 @@ class RunFolder:
 
     def replace(self, checkpoint: Checkpoint, state: State) -> None:
         """Put another state in the place of a checkpoint's own, whose iteration and numbers stay."""
+        self.wait()
         with self._writing:
             self.note(checkpoint.summary, state)
             if self.chain is not None and has_chain(state):
@@ -141,20 +189,99 @@ class RunFolder:
         with suppress(OSError):  # other runs are in it
             self.path.parent.rmdir()
 
+    def _save_beside(self, summary: Summary, state: State) -> None:
+        """Let the last finished iteration be written while training goes on, if there is memory for a copy of it."""
+        needed = copied_bytes(state, self._rows)
+        if needed > SMALL_COPY and needed > SHARE_FOR_COPIES * available_memory():
+            self._write_or_complain()
+            return
+        taken = snapshot(state, self._rows)
+        if not self._writer.give(lambda: self._work(summary, taken)):
+            self._tell_if_slow(anyway=True)
+
+    def _write_or_complain(self) -> None:
+        """Write the last finished iteration at once; a disk that is full now may have room at the next time."""
+        try:
+            self.write()
+        except FolderGone:
+            raise
+        except ShoalError as error:
+            self._complain(error)
+        self._tell()
+
+    def _work(self, summary: Summary, taken: Snapshot) -> None:
+        """Write a checkpoint in the thread beside training, and keep what went wrong for the run."""
+        try:
+            with self._writing:
+                if self._lease is not None and _iteration(summary) > self.saved_iteration:
+                    self._lease.confirm()
+                    self._put(summary, moved_to(taken, self._rows))
+        except ShoalError as error:
+            if isinstance(error, RowsLost):
+                self._rows = {}
+            self._errors.append(error)
+        except Exception as error:
+            self._errors.append(CheckpointError(f"a checkpoint could not be written: {type(error).__name__}: {error}."))
+
     def _write(self, summary: Summary, state: State) -> None:
+        """Write a checkpoint in the calling thread."""
         self.confirm()
         self.link()
+        try:
+            self._put(summary, snapshot(state, self._rows, copies=False))
+        except RowsLost:
+            self._rows = {}
+            self._put(summary, snapshot(state, copies=False))
+
+    def _put(self, summary: Summary, taken: Snapshot) -> None:
+        """Write a checkpoint after the receipt of its iteration, and remove those that are too many."""
+        begun = monotonic()
+        self._may_prune = False
         if self.chain is not None:
             self.chain.sync()
-        self.newest = write_checkpoint(self.path, state, self._tree(), summary)
-        self.saved_iteration, self._untold = _iteration(summary), self.newest
+        path = write_checkpoint(self.path, taken, self._tree(), summary)
+        self._rows = rows_of(path, taken)
+        self.newest, self.saved_iteration = path, _iteration(summary)
+        self._untold.append(path)
+        self._may_prune = True
         self._reminder_s, self._remind_at = FIRST_REMINDER_S, 0.0
-        prune(self.path, self._experiment.keep_checkpoints_num, self._experiment.checkpoint_score_attr)
+        self._prune()
+        self.last_save_s = monotonic() - begun
+        self._times.written += self.last_save_s
+
+    def _prune(self) -> None:
+        """Remove the checkpoints that are too many, but none that the user's hook has not been told of."""
+        wanted = self._experiment
+        with self._writing:
+            if self._lease is not None and self._may_prune:
+                prune(self.path, wanted.keep_checkpoints_num, wanted.checkpoint_score_attr, self._untold)
+
+    def _hear(self) -> None:
+        """Tell of what the thread beside training has written, and of what went wrong."""
+        self._tell_if_slow()
+        self._tell()
+        while self._errors:
+            error = self._errors.pop(0)
+            if isinstance(error, RowsLost):  # but all of them are still in memory
+                self._write_or_complain()
+            elif not isinstance(error, FolderGone):  # which is found out, and answered, by `confirm`
+                self._complain(error)
 
     def _tell(self) -> None:
-        if self._untold is not None:
-            checkpoint, self._untold = self._untold, None
-            self.on_checkpoint(checkpoint)
+        while self._untold:
+            self.on_checkpoint(self._untold.pop(0))
+
+    def _tell_if_slow(self, anyway: bool = False) -> None:
+        """Tell once that the disk is slow."""
+        since = self._writer.busy_s()
+        if (since > SLOW_S or anyway) and not self._is_told_slow:
+            self._is_told_slow = True
+            logger.warning(
+                "The disk of %s is slow: a checkpoint has been written for %.0f s. Training continues; of checkpoints "
+                "that are due meanwhile only the newest is written.",
+                self.path,
+                since,
+            )
 
     def _complain(self, error: ShoalError) -> None:
         """Tell that a save failed; the same again only after ever longer times."""
@@ -169,6 +296,7 @@ class RunFolder:
 
         What is there by now is somebody else's, and stays as it is.
         """
+        self._writer.wait(SLOW_S)  # in vain, if it waits for who asks here
         is_whole = error.moved_to is not None
         self.path = error.moved_to or self.path
         self.newest = next(iter(checkpoints_of(self.path)), None) if is_whole else None

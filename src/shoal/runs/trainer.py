@@ -35,7 +35,7 @@ from shoal.parallel.capacity import check_batch
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.auto_workers import with_worker_count
-from shoal.runs.checkpoints import understood, write_checkpoint
+from shoal.runs.checkpoints import understood, write_sharing
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
 from shoal.runs.experience_output import ExperienceOutput, WritingWorkers
@@ -43,6 +43,7 @@ from shoal.runs.folders import make_run_folder, results_folder
 from shoal.runs.learners import make_learner
 from shoal.runs.minari_output import start_output
 from shoal.runs.resuming import tree_of
+from shoal.runs.row_segments import SavedRows
 from shoal.runs.saved_states import read_state
 from shoal.runs.videos import check_pictures, video_in, videos_folder
 from shoal.sampling.callbacks import call_hook, load_callbacks
@@ -131,6 +132,7 @@ class Trainer(metaclass=TrainerType):
         self.timesteps_total = 0
         self.time_total_s = 0.0
         self.env_failures_total = 0
+        self._saved_rows: Mapping[str, SavedRows] = {}  # of replay, in the last checkpoint that `save` has written
         self._has_noted = False  # that observations are outside of their space
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
@@ -213,10 +215,11 @@ class Trainer(metaclass=TrainerType):
         return self.evaluate() if evaluation is None else self._evaluated(*evaluation.results())
 
     def save(self, folder: str | Path | None = None) -> str:
-        """Write a checkpoint into `folder` (default: a new run folder) and return its path."""
+        """Write a checkpoint into `folder` (default: a new run folder) and return its path once it is on the disk."""
         summary = {"training_iteration": self.iteration, "timesteps_total": self.timesteps_total}
         place = self._folder_for_files() if folder is None else Path(folder).expanduser()
-        path = write_checkpoint(place, self.get_state(), tree_of(self._experiment, self.user_code), summary)
+        state, tree = self.get_state(), tree_of(self._experiment, self.user_code)
+        path, self._saved_rows = write_sharing(place, state, self._saved_rows, tree, summary)
         self.call_hook("on_checkpoint", checkpoint=str(path))
         return str(path)
 
@@ -361,6 +364,9 @@ class Trainer(metaclass=TrainerType):
                 max(self.config.worker_count, 1),
             )
             return
+        steps = sum(replayed_steps(worker) for worker in workers)
+        if steps and self.config.restore_episodes:
+            progress.info("replaying %d steps of unfinished episodes", steps)
         lost = self.workers.set_state(workers)
         if lost:
             log.info("%d unfinished episodes could not be brought back exactly", lost)
@@ -576,6 +582,13 @@ def saved_rows(worker: State) -> int:
     return sum(len(values["history_lengths"]) for values in (worker.values, *others.values()))
 
 
+def replayed_steps(worker: State) -> int:
+    """The number of steps that bring a saved worker's environments back which cannot tell their state."""
+    known = worker.values.get("env_states", {})
+    lengths = worker.values["history_lengths"]
+    return sum(max(length, 0) for row, length in enumerate(lengths) if str(row) not in known)
+
+
 class Trainers(dict[str, type[Trainer]]):
     """The trainer of each algorithm; that of an installed package's is made when it is first asked for."""
 
@@ -632,7 +645,10 @@ def _kernel_of(policy: Policy) -> str | None:
     """The digest of the compiled kernel that a policy's network computes with, which is told; None is NumPy's."""
     if policy.kernel_use is None:
         return None
-    progress.info("%s", policy.kernel_use)
+    if policy.kernel_use.has_failed:
+        log.warning("%s", policy.kernel_use)  # progress is not shown with --quiet
+    else:
+        progress.info("%s", policy.kernel_use)
     return policy.kernel_use.digest
 
 

@@ -111,11 +111,14 @@ def _of_chain(chain: ChainRecord | None) -> Finding:
         return Finding("chain", "note", why)
     if chain.problems:
         return Finding("chain", "problem", "; ".join(chain.problems), "it was changed, or the disk lost a part of it")
+    torn = "its last line is cut off, by a kill or a full disk, and does not count" if chain.is_cut_off else ""
     if not chain.links:
-        return Finding("chain", "note", "it has no iteration yet")
+        return Finding("chain", "note", f"it has no iteration yet{torn and '; '}{torn}")
     last = chain.links[max(chain.links)]
     since = f" after {chain.begins_after}" if chain.begins_after else ""
     text = f"{len(chain.links)} iterations{since}, seed {chain.head.get('seed')}; the last link is {last.link[:16]}"
+    if torn:
+        return Finding("chain", "note", f"{text}; {torn}")
     return Finding("chain", "ok", text)
 
 

@@ -185,7 +185,8 @@ class Worker:
     def set_state(self, states: list[State]) -> int:
         """Take over a saved state; returns how many unfinished episodes begin anew."""
         check_count(states, 1)
-        return self.sampler.set_state(states[0], self.config.restore_episodes)
+        self.sampler.vector.replay_limit_s = self.config.replay_limit_s
+        return self.sampler.set_state(states[0], self.config.restore_episodes is not False)
 
     def stop(self) -> None:
         """Close the environments."""

@@ -118,6 +118,8 @@ def test_the_runtime_of_a_name_is_what_the_machine_has(tmp_path: Path) -> None:
         ({"container_runtime": "shifter"}, "container_runtime: there is no container"),
         ({"container": "a image"}, "container: must be a .sif file"),
         ({"container": "-v"}, "container: must be a .sif file"),
+        ({"container": "docker://a b"}, "container: must be a .sif file"),
+        ({"container": "docker://"}, "container: must be a .sif file"),
         ({"container": "a.sif", "container_binds": ["here"]}, "container_binds: must be absolute folders"),
     ],
 )

@@ -131,3 +131,19 @@ def test_who_passes_on_what_they_hear_cannot_say_it_twice() -> None:
         await head.close()
 
     asyncio.run(with_server(body))
+
+
+def test_an_end_does_not_wait_for_who_takes_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a host does that has lost its power while logs are sent to it."""
+    monkeypatch.setattr(control_connection, "CLOSING_TIMEOUT_S", 0.1)
+
+    async def body(port: int, seen: asyncio.Queue[Peer | None]) -> None:
+        agent = await call("127.0.0.1", port, SECRET, 5.0)
+        head = await seen.get()
+        assert head is not None
+        agent.send("logs", archive="x" * 40_000_000)
+        await asyncio.wait_for(agent.close(), 30.0)
+        assert await head.receive() is None
+        await head.close()
+
+    asyncio.run(with_server(body))

@@ -297,3 +297,72 @@ def test_facts_of_those_that_answer(tmp_path: Path) -> None:
         assert found["n2"]["asked_at"] <= found["n2"]["answered_at"]
 
     with_head(plan_of(tmp_path, None, ("n1", "n2", "n3")), body)
+
+
+def test_a_node_is_lost_once_whatever_becomes_of_its_agent(tmp_path: Path) -> None:
+    async def body(head: Head, notice: Notice) -> None:
+        await agent(notice, 0, "n1")
+        ended, left = await agent(notice, 1, "n2"), await agent(notice, 2, "n3")
+        await head.bring_up()
+        ended.send("ended", reason="out of memory")
+        assert (await head.losses.get()).reason == "out of memory"
+        left.send("leaving")
+        assert (await head.losses.get()).state == "left"
+        left.send("up", address="", token_path="", dashboard="")  # its Ray was ready in the same moment
+        for peer in (ended, left):
+            await peer.close()
+        while not all(member.has_stopped for member in head._members[1:]):
+            await asyncio.sleep(0.01)
+        assert [host.name for host in head.up] == ["n1"]
+
+    with_head(plan_of(tmp_path, 3), body)
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events if event["host"] == "n2"] == ["node up", "node lost"]
+    assert [event["event"] for event in events if event["host"] == "n3"] == ["node up", "node left"]
+
+
+def test_an_agent_that_ends_untold_is_lost(tmp_path: Path) -> None:
+    """As one does that no longer hears the head, which still hears it."""
+
+    async def body(head: Head, notice: Notice) -> None:
+        await agent(notice, 0, "n1")
+        deaf = await agent(notice, 1, "n2")
+        await head.bring_up()
+        deaf.send("stopped")
+        host = await head.losses.get()
+        assert (host.name, host.state, host.reason) == ("n2", "lost", "its agent has ended")
+
+    with_head(plan_of(tmp_path, 2), body)
+
+
+def test_a_head_that_is_lost_before_all_are_here_is_no_reason_to_wait(tmp_path: Path) -> None:
+    async def body(head: Head, notice: Notice) -> None:
+        first = await agent(notice, 0, "n1")
+        while not head._members:
+            await asyncio.sleep(0.01)
+        await first.close()
+        while not head._members[0].has_stopped:
+            await asyncio.sleep(0.01)
+        await agent(notice, 1, "n2")
+        with pytest.raises(HeadFailed, match=r"n1 \(the head\) was lost"):
+            await head.bring_up()
+
+    with_head(plan_of(tmp_path, 2, timeout_s=1000.0), body)
+
+
+def test_a_late_rank_does_not_bring_a_lost_head_back(tmp_path: Path) -> None:
+    heard: list[Message] = []
+
+    async def body(head: Head, notice: Notice) -> None:
+        first = await agent(notice, 0, "n1")
+        await agent(notice, 1, "n2")
+        await head.bring_up()
+        await first.close()
+        host = await head.losses.get()
+        await agent(notice, 2, "n1", heard=heard)
+        while len(head._members) < 3:
+            await asyncio.sleep(0.01)
+        assert head.is_head(host)
+
+    with_head(plan_of(tmp_path, None, ("n1", "n2")), body)
+    assert [message["kind"] for message in heard] == ["stop"]

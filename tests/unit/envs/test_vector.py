@@ -372,6 +372,23 @@ def test_a_replay_that_goes_otherwise_begins_anew(probe) -> None:
     assert bench.step().valid.all()
 
 
+def test_a_replay_that_takes_too_long_begins_anew() -> None:
+    bench = Bench(2)
+    bench.vector.replay_limit_s = 0.0
+    assert bench.vector.bring_back([None, None], [np.ones((3, 1), np.int64), None], bench.obs) == [False, False]
+    assert bench.made[0].closed
+    bench.vector.replay_limit_s = 60.0
+    assert bench.vector.bring_back([None, None], [np.ones((3, 1), np.int64), None], bench.obs) == [True, False]
+
+
+def test_a_long_replay_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("shoal.envs.replay_clock.TELL_EVERY_S", -1.0)
+    caplog.set_level("INFO", "shoal.progress")
+    bench = Bench(1)
+    bench.vector.bring_back([None], [np.ones((3, 1), np.int64)], bench.obs)
+    assert "replaying unfinished episodes: 2 of 3 steps" in caplog.text
+
+
 def test_a_replay_goes_through_the_episodes_since_the_seed() -> None:
     bench = Bench(1, limit=2)
     assert bench.vector.bring_back([None], [np.ones((5, 1), np.int64)], bench.obs) == [True]

@@ -94,6 +94,33 @@ def test_what_a_compiler_refuses_is_told_in_a_sentence(cache, monkeypatch) -> No
     with pytest.raises(OSError, match=r"cannot compile it: .*kernel.c:1.*error"):
         compiled("int seven(void) { return }", "test")
     assert not list(cache.glob("*.so"))
+    monkeypatch.setenv("CC", "true")
+    with pytest.raises(OSError, match=r"^true ended without an error and wrote nothing; set the variable CC to a C"):
+        compiled(SEVEN, "test")
+    monkeypatch.setenv("CC", "'gcc")
+    with pytest.raises(OSError, match=r"^the variable CC is no command .*no closing quotation.*; set the variable CC"):
+        compiled(SEVEN, "test")
     monkeypatch.setenv("CC", "no-such-compiler -O1")
     with pytest.raises(OSError, match="there is no C compiler no-such-compiler, which the variable CC names"):
         compiled(SEVEN, "test")
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        (
+            '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho text > "$2"\n',
+            "what the C compiler wrote cannot be loaded",
+        ),
+        ("\0\0\0\0 no program of this machine", "it cannot be run"),
+    ],
+)
+def test_a_compiler_for_other_machines_leaves_nothing_behind(cache, monkeypatch, tmp_path, program, problem) -> None:
+    other = tmp_path / "other-cc"
+    other.write_text(program)
+    other.chmod(0o700)
+    monkeypatch.setenv("CC", str(other))
+    with pytest.raises(OSError, match=f"{problem}.*; set the variable CC to a C compiler for this machine$"):
+        compiled(SEVEN, "test")
+    monkeypatch.delenv("CC")
+    assert compiled(SEVEN, "test")[0].seven() == 7

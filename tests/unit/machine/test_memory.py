@@ -32,5 +32,5 @@ def test_a_control_group_leaves_its_limit_less_its_usage(
 
 
 def test_bytes_for_people() -> None:
-    found = [bytes_text(count) for count in (1.8e6, 5.12e8, 8e9, 6.3e10, 1.049e12)]
-    assert found == ["1.8 MB", "512 MB", "8.0 GB", "63 GB", "1,049 GB"]
+    found = [bytes_text(count) for count in (240, 4.8e4, 1.8e6, 5.12e8, 8e9, 6.3e10, 1.049e12)]
+    assert found == ["0.2 kB", "48 kB", "1.8 MB", "512 MB", "8.0 GB", "63 GB", "1,049 GB"]

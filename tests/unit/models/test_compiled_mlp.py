@@ -95,6 +95,8 @@ def test_what_it_does_not_know_is_refused_or_left_to_numpy(shape, more, reason) 
     network, use = mlp_for("auto", *shape, **more)
     assert type(network) is MLP
     assert str(use) == f"kernel: auto is not compiled: {reason}".replace("\\", "")
+    assert use is not None
+    assert not use.has_failed, "the kernel is not for such a network"
     assert mlp_for("numpy", *shape, **more)[1] is None
 
 
@@ -142,6 +144,8 @@ def test_without_a_compiler_auto_is_numpy(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(compiled_mlp, "load_kernel", load_kernel.__wrapped__)
     network, use = mlp_for("auto", 3, 2)
     assert type(network) is MLP
+    assert use is not None
+    assert use.has_failed
     assert "there is no C compiler here" in str(use)
     with pytest.raises(ConfigError, match="there is no C compiler here"):
         mlp_for("compiled", 3, 2)

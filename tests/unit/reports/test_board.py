@@ -287,11 +287,27 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hold_it_up(serve: Serve, tmp_pat
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"config": 3}', "[" * 100_000, '{"name": 1, "run": 2}'])
-def test_half_written_experiments_are_left_out(tmp_path: Path, content: str) -> None:
+def test_half_written_experiments_are_left_out_and_known(tmp_path: Path, content: str) -> None:
     run = fake_run(tmp_path, "a")
     other = fake_run(tmp_path, "b")
     (run / "experiment.json").write_text(content)
-    assert [one.path for one in WatchedRuns(tmp_path).look().runs.values()] == [other]
+    sight = WatchedRuns(tmp_path).look()
+    assert [one.path for one in sight.runs.values()] == [other]
+    assert sight.damaged == (run,)
+
+
+def test_damaged_runs_are_counted_while_they_are_there(serve: Serve, tmp_path: Path) -> None:
+    run = fake_run(tmp_path, "a")
+    fake_run(tmp_path, "b")
+    whole = (run / "experiment.json").read_text()
+    (run / "experiment.json").write_text("{")
+    news = serve(tmp_path).follow("events")
+    _, told = next(news)
+    assert told["damaged"].startswith("1 more run cannot be read, since files are damaged: a/PPO_")
+    (run / "new").write_text(whole)
+    (run / "new").rename(run / "experiment.json")
+    _, told = next(news)
+    assert (len(told["rows"]), told["damaged"]) == (1, "")
 
 
 def test_hostile_names_are_text(serve: Serve, tmp_path: Path) -> None:

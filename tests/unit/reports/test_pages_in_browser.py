@@ -86,3 +86,26 @@ def test_trajectories_and_a_video_of_a_run(tmp_path: Path, browser: Browser) -> 
     assert browser.value(loaded) == pytest.approx(2.0, abs=0.2)
     assert browser.value("document.title") == "PPO CartPole-v1: report"
     assert browser.problems() == []
+
+
+CUT_TICKS = """Array.from(document.querySelectorAll("figure[data-figure] .box svg")).flatMap(function (svg) {
+  var room = svg.getBoundingClientRect();
+  return Array.from(svg.querySelectorAll(".tick")).filter(function (tick) {
+    var at = tick.getBoundingClientRect();
+    return at.right > room.right + 0.5 || at.left < room.left - 0.5;
+  }).map(function (tick) { return tick.textContent; });
+})"""
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_no_number_and_no_sentence_is_cut_off(tmp_path: Path, browser: Browser, width: int) -> None:
+    folders = [fake_run(tmp_path, "x", iterations=60, config={"lr": lr}) for lr in (1e-3, 1e-4)]
+    write_report([read_run(folder) for folder in folders], tmp_path / "report.html", (), ReportFiles())
+    browser.resize(width, 900)
+    browser.open(tmp_path / "report.html")
+    assert browser.until("document.querySelectorAll('figure[data-figure] .tick').length > 8")
+    assert browser.value(CUT_TICKS) == []
+    words = "(e => e.parentElement.scrollWidth <= e.parentElement.clientWidth)(document.querySelector('.bars'))"
+    assert browser.value(words), "where the time went is read without scrolling"
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+    browser.resize(1200, 900)

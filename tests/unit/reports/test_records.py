@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from shoal.errors import CheckpointError
 from shoal.reports.records import new_record as record_of
-from shoal.reports.records import recovered_trials, trial_folder, write_beginning, write_done, write_trials
+from shoal.reports.records import read_trials, recovered_trials, trial_folder, write_beginning, write_done, write_trials
 
 
 def make_trial(folder: Path, number: int, lr: float) -> Path:
@@ -40,3 +43,20 @@ def test_what_a_trial_began_with_is_written_once(tmp_path: Path) -> None:
     place = make_trial(tmp_path, 0, 1.0)
     write_beginning(place, {"config.lr": 5.0}, 3)
     assert recovered_trials(tmp_path)[0].settings == {"config.lr": 1.0}
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"[" + b"0," * (1 << 23), b"{}", b"5", b"[5]"])
+def test_records_that_are_none_are_a_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "trials.json").write_bytes(content)
+    if content == b"{}":
+        assert read_trials(tmp_path) == []
+        return
+    with pytest.raises(CheckpointError, match=r"trials.json cannot be read"):
+        read_trials(tmp_path)
+
+
+def test_records_without_end_are_a_sentence(tmp_path: Path) -> None:
+    with open(tmp_path / "trials.json", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CheckpointError, match="has more than"):
+        read_trials(tmp_path)

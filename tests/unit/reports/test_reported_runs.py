@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from fake_runs import fake_run
 
 from shoal.errors import ConfigError
+from shoal.reports import result_columns
 from shoal.reports.bands import band_of, smoothed, thinned
 from shoal.reports.curves import Curve
 from shoal.reports.plot_data import plot_data
@@ -73,6 +75,43 @@ def test_half_written_lines_and_lacking_values(tmp_path: Path) -> None:
         read_run(folder)
 
 
+def test_columns_are_those_of_each_line_whatever_its_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_columns, "BATCH", 3)
+    lines = [
+        '{"a": 1, "b": {"c": 2.5, "d": null}, "e": "3", "f": true, "g": [1]}',
+        '{"a": 2, "b": {"c": NaN, "d": 4}}',
+        '{"b": {"d": Infinity}, "a": 3}',
+        '{"a": 4, "b": {',
+        '{"a": 5}, {"a": 6}',
+        '[{"a": 7}]',
+        "[" * 100_000,
+        '{"a": ' * 900 + "1" + "}" * 900,
+        f'{{"a": 1{"0" * 400}, "h": 8}}',
+        "",
+        '{"h": 9}',
+    ]
+    (tmp_path / "result.json").write_text("\n".join(lines) + "\n")
+    found = result_columns.read_columns(tmp_path / "result.json")
+    nested = [name for name in found if name.count("/") > 1]
+    found = {name: column.tolist() for name, column in found.items() if name not in nested}
+    nan = math.nan
+    expected = {
+        "a": [1, 2, 3, nan, nan, nan],
+        "b/c": [2.5, nan, nan, nan, nan, nan],
+        "b/d": [nan, 4, nan, nan, nan, nan],
+        "h": [nan, nan, nan, nan, 8, 9],
+    }
+    assert found.keys() == expected.keys()
+    for name, column in expected.items():
+        np.testing.assert_equal(found[name], column)
+    long = [json.dumps({"a": k, "b": {"c": k * 0.5}}) for k in range(2000)]
+    (tmp_path / "result.json").write_text("\n".join(long) + "\n")
+    thin = result_columns.read_columns(tmp_path / "result.json", most_lines=100)
+    assert (thin["a"][0], thin["a"][-1]) == (0, 1999)
+    assert len(thin["a"]) <= 102
+    assert (thin["b/c"] == thin["a"] * 0.5).all()
+
+
 def test_the_middle_of_seeds_and_its_band() -> None:
     curves = [curve((0, level), (10, level + 10)) for level in (0.0, 1.0, 2.0, 3.0, 100.0)]
     band = band_of(curves)
@@ -127,6 +166,9 @@ def test_a_plot_of_characters(tmp_path: Path) -> None:
     lines = terminal_plot(one.panels[0], 60, 10)
     assert lines[0] == "return"
     assert max(map(len, lines)) <= 60
+    narrow = terminal_plot(one.panels[0], 1, 10)
+    assert narrow[-1].strip() == "environment steps", "it has a line of its own"
+    assert narrow[-2].split() == ["100", "1000"]
     rising = [line.partition("┤")[2] or line.partition("│")[2] for line in lines[1:11]]
     ends = [len(row.rstrip()) for row in rising]
     assert ends == sorted(ends, reverse=True)

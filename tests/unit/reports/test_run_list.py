@@ -30,7 +30,7 @@ def made(folder: Path, *returns: float, name: str = "cart", stop: float = 1000, 
 
 
 def states(folder: Path) -> dict[str, str]:
-    return {run.path.name: run.state for run in runs_below(folder)}
+    return {run.path.name: run.state for run in runs_below(folder).runs}
 
 
 def test_every_state(tmp_path: Path) -> None:
@@ -55,19 +55,19 @@ def test_every_state(tmp_path: Path) -> None:
 
 def test_numbers_and_settings(tmp_path: Path) -> None:
     made(tmp_path / "a", 10, 50, 20, lr=0.5, model={"fcnet_activation": "tanh"})
-    (run,) = runs_below(tmp_path)
+    (run,) = runs_below(tmp_path).runs
     assert (run.progress.best, run.progress.last["episode_reward_mean"]) == (50, 20)
     assert run.values["learner/kl"] == 0.02
     assert (run.values["lr"], run.values["model/fcnet_activation"]) == (0.5, "tanh")
     assert run.values["env"] == "CartPole-v1"
     assert run.size > 100
-    assert runs_below(tmp_path / "a")[0].path == tmp_path / "a"
+    assert runs_below(tmp_path / "a").runs[0].path == tmp_path / "a"
 
 
 def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for k in range(300):
         made(tmp_path / f"name{k % 7}" / f"run{k}", k, k + 1)
-    assert len(runs_below(tmp_path)) == 300
+    assert len(runs_below(tmp_path).runs) == 300
     read = []
     whole = run_list.read_progress
 
@@ -76,12 +76,12 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
         return whole(file)
 
     monkeypatch.setattr(run_list, "read_progress", watched)
-    found = runs_below(tmp_path)
+    found = runs_below(tmp_path).runs
     assert not read
     assert {run.progress.best for run in found} == {k + 1 for k in range(300)}
     with open(tmp_path / "name0" / "run0" / "result.json", "a") as file:
         file.write(json.dumps({"episode_reward_mean": 5000}) + "\n")
-    assert max(run.progress.best for run in runs_below(tmp_path)) == 5000
+    assert max(run.progress.best for run in runs_below(tmp_path).runs) == 5000
     assert read == [tmp_path / "name0" / "run0" / "result.json"]
 
 
@@ -89,7 +89,7 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
 def test_a_damaged_cache_is_made_anew(tmp_path: Path, kept: str) -> None:
     made(tmp_path / "a", 10, 50)
     (tmp_path / CACHE_FILE).write_text(kept)
-    assert runs_below(tmp_path)[0].progress.best == 50
+    assert runs_below(tmp_path).runs[0].progress.best == 50
     assert json.loads((tmp_path / CACHE_FILE).read_text())["runs"]
 
 
@@ -103,7 +103,8 @@ def test_half_written_and_foreign_folders(tmp_path: Path) -> None:
     (tmp_path / "sweep" / "s").mkdir(parents=True)
     (tmp_path / "sweep" / "s" / "sweep.json").write_text("{}")
     os.symlink(whole, tmp_path / "cart" / "link")
-    assert [(run.path.name, run.progress.best) for run in runs_below(tmp_path)] == [("a", 50)]
+    assert [(run.path.name, run.progress.best) for run in runs_below(tmp_path).runs] == [("a", 50)]
+    assert runs_below(tmp_path).damaged == [tmp_path / "cart" / "b"]
     with pytest.raises(ConfigError, match="is not a folder"):
         runs_below(tmp_path / "nowhere")
 
@@ -115,7 +116,7 @@ def test_a_folder_that_cannot_be_written_is_listed_all_the_same(tmp_path: Path, 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(run_list, "replace_file", refused)
-    assert runs_below(tmp_path)[0].progress.best == 10
+    assert runs_below(tmp_path).runs[0].progress.best == 10
 
 
 def test_outcomes_are_written_read_and_forgotten(tmp_path: Path) -> None:

@@ -158,6 +158,19 @@ def test_a_resumed_run_has_the_chain_of_a_straight_one_and_is_verified(run: Path
     assert len({one.sha256 for one in listed}) == 4
 
 
+def test_a_line_that_is_cut_off_is_told_of(run: Path) -> None:
+    whole = (run / CHAIN_FILE).read_bytes()
+    (run / CHAIN_FILE).write_bytes(whole + b'{"iteration": 5, "wei')
+    chain, *_ = verify_run(run)
+    assert (chain.check, chain.verdict) == ("chain", "note")
+    assert "4 iterations" in chain.text
+    assert "its last line is cut off" in chain.text
+    (run / CHAIN_FILE).write_bytes(whole[:-20])
+    found = [(one.check, one.verdict) for one in verify_run(run)]
+    assert found[0] == ("chain", "note")
+    assert ("checkpoint_000004", "problem") in found, "whose receipt it was"
+
+
 def forged(run: Path) -> None:
     """A checkpoint with weights of its own and right hashes."""
     there = read_checkpoint(run / "checkpoint_000003")

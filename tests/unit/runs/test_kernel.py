@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.models import compiled_mlp
 from shoal.models.compiled_mlp import CompiledMLP
 from shoal.models.mlp import MLP
 
@@ -33,6 +34,16 @@ def test_a_resumed_run_goes_on_bit_for_bit(start_trainer, tmp_path, caplog) -> N
     np.testing.assert_array_equal(resumed.get_policy().network.params, straight.get_policy().network.params)
     assert straight.get_state().values["kernel"] == digest
     assert "the same up to rounding" not in caplog.text
+
+
+def test_an_auto_that_cannot_be_compiled_is_a_warning(start_trainer, monkeypatch, caplog) -> None:
+    def refused() -> None:
+        raise OSError("the compiler is ill")
+
+    monkeypatch.setattr(compiled_mlp, "load_kernel", refused)
+    start_trainer("PPO", "CartPole-v1", config_of("auto"))
+    (told,) = (one for one in caplog.records if "the compiler is ill" in one.getMessage())
+    assert (told.name, told.levelname) == ("shoal", "WARNING"), "which is shown with --quiet too"
 
 
 def test_another_kernel_goes_on_and_says_so(start_trainer, tmp_path, caplog) -> None:

@@ -43,3 +43,9 @@ def test_warnings_reach_stderr_if_nobody_listens(
         log.warning("loud")
     assert capsys.readouterr().err == "loud\n"
     assert "quiet" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_disk_that_is_full_at_the_end_makes_no_traceback() -> None:
+    log = logging.getLogger("shoal.test")
+    with log_to(Path("/dev/full"), "ERROR"):
+        log.info("a line that nothing takes")

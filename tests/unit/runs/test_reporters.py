@@ -82,6 +82,19 @@ def test_foreign_content_does_not_stop_a_run(tmp_path: Path, content: bytes) -> 
     assert [line["training_iteration"] for line in lines(tmp_path)] == [6]
 
 
+def test_rows_that_a_full_disk_never_takes_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reporters = Reporters(tmp_path, 0, 0)
+    reporters.report(result(1))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "result.json").stat().st_size + 10, limits[1]))
+    try:
+        reporters.report(result(2))
+        reporters.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"The last rows of {tmp_path}/result.json are lost" in caplog.text
+
+
 def test_a_full_disk_delays_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     reporters = Reporters(tmp_path, 0, 0)
     reporters.report(result(1))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shoal
@@ -18,6 +20,7 @@ from shoal.config.result_names import (
     result_names,
 )
 from shoal.data.results import flat
+from shoal.runs.row_segments import snapshot
 
 ON_POLICY = {"train_batch_size": 64, "sgd_minibatch_size": 32}
 OFF_POLICY = {"learning_starts": 32, "timesteps_per_iteration": 64}
@@ -42,6 +45,7 @@ OF_WORKERS = {
     "parallel_efficiency",
     "staleness",
 }
+OF_RUNS = {"timers/save_s", "timers/save_beside_s"}
 OF_TASKS = {"task", "stages_passed"}
 
 
@@ -55,7 +59,15 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: Any) -> tuple[str
             trainer.train()
     with getattr(shoal, request.param)("CartPole-v1", config) as trainer:
         trainer.train()
-        return request.param, flat(trainer.train())
+        taken = snapshot(trainer.get_state())
+        arrays, values = {name: array.copy() for name, array in taken.arrays.items()}, json.dumps(taken.values)
+        result = flat(trainer.train())
+        trainer.train()
+        # What is written beside training stays what it was.
+        assert json.dumps(taken.values) == values
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(taken.arrays[name], array, err_msg=name)
+        return request.param, result
 
 
 def test_every_result_has_a_name(reported: tuple[str, dict[str, Any]]) -> None:
@@ -73,7 +85,7 @@ def test_every_name_is_a_result(reported: tuple[str, dict[str, Any]]) -> None:
     of_auto = {"learner/overfit_ratio"}  # training_intensity: auto needs workers
     of_episodes = {name for name in RESULT_NAMES if name.startswith(OVER_EPISODES)}
     unplayed = of_episodes if ALGORITHMS[algorithm].learns_offline else set()
-    assert named - set(result) == (OF_WORKERS | OF_TASKS | of_numbers | of_auto | unplayed) & named
+    assert named - set(result) == (OF_WORKERS | OF_RUNS | OF_TASKS | of_numbers | of_auto | unplayed) & named
     assert {name for name in result if name.startswith("learner/")} <= own
 
 

@@ -316,7 +316,12 @@ def test_a_full_disk_is_tried_again_and_is_an_error_at_the_end(
 
 def test_a_run_that_was_taken_over_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Run.open(experiment(tmp_path))
-    monkeypatch.setattr(Counter, "at", {5: lambda: (opened.folder / ".lease").write_text("{}") and None})
+
+    def take_over() -> None:
+        opened._kept.wait()  # for the checkpoint that is being written
+        (opened.folder / ".lease").write_text("{}")
+
+    monkeypatch.setattr(Counter, "at", {5: take_over})
     with pytest.raises(ShoalError, match="was taken over"):
         iterations(opened.results())
     assert numbers_of(opened.folder) == [3]
@@ -328,7 +333,12 @@ def test_a_run_whose_folder_is_moved_is_saved_where_it_is_now(
 ) -> None:
     opened = Run.open(experiment(tmp_path))
     old, new = opened.folder, tmp_path / "new"
-    monkeypatch.setattr(Counter, "at", {5: lambda: old.rename(new) and None})
+
+    def move() -> None:
+        opened._kept.wait()
+        old.rename(new)
+
+    monkeypatch.setattr(Counter, "at", {5: move})
     with pytest.raises(CheckpointError, match=f"was moved to {new} .*saved in {new}/checkpoint_000005"):
         iterations(opened.results())
     assert (opened.folder, opened.last_checkpoint) == (new, new / "checkpoint_000005")
@@ -348,6 +358,7 @@ def test_a_run_whose_folder_is_deleted_leaves_its_last_iteration(
     folder = opened.folder
 
     def delete() -> None:
+        opened._kept.wait()
         if what == "files":  # as `rm -rf` does that meets a folder being written
             (folder / ".lease").unlink()
             return

@@ -1,0 +1,55 @@
+"""Strangers on the machine, seeds of the launcher, and mutants of what everything rests on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import stranger
+from mutants import TARGETS, survivors
+from record import Bar
+from reliability_figures import Found, none_of
+from simulated_launch import run_seeds
+
+
+def strangers(_: int, folder: Path) -> Found:
+    """Everything that another user of the node can try against a Ray that shoal has started."""
+    assert os.geteuid() == 0, "becoming another user needs root"
+    os.chmod(folder, 0o755)
+    with socket.socket() as fake:
+        fake.bind(("127.0.0.1", 0))
+        fake.listen()
+        fake.setblocking(False)
+        with stranger.victim(folder, f"127.0.0.1:{fake.getsockname()[1]}") as found:
+            answers = stranger.tries(found)
+        followed = 0
+        try:
+            fake.accept()
+            followed = 1
+        except BlockingIOError:
+            pass
+    count = sum(len(tried) for tried in answers.values()) + 1
+    succeeded = len(stranger.successes(answers)) + followed
+    kinds = f"{len(answers['grpc'])} gRPC calls, {len(answers['jobs'])} job requests, {len(answers['files'])} reads"
+    bars = [none_of("succeed", succeeded)]
+    return Found(count, f"{succeeded} succeed ({kinds}, 1 planted address)", bars, more={"answers": answers})
+
+
+def launcher_seeds(count: int, _: Path) -> Found:
+    """Seeds of faults on virtual hosts, with the real head and agents."""
+    refuted = run_seeds(range(count))
+    bars = [none_of("violations", len(refuted))]
+    return Found(count, f"{len(refuted)} violations in {count:,} seeds", bars, more={"refuted": refuted[:20]})
+
+
+def mutants(most: int, _: Path) -> Found:
+    """Mutants of the modules, `most` of each, and how many the tests catch."""
+    alive, count = [], 0
+    for name, told, is_alive in survivors(list(TARGETS), most):
+        count += 1
+        if is_alive:
+            alive.append(f"{name}: {told}")
+    score = 100 * (count - len(alive)) / max(count, 1)
+    bars = [Bar("mutation score", score, 90, at_least=True, unit=" %")]
+    return Found(count, f"{score:.0f} % of {count} mutants caught", bars, more={"survivors": alive})

@@ -1,0 +1,304 @@
+"""Runs: resumed, interrupted, killed, started twice, and asked for with mutated configurations."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import math
+import os
+import random
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import psutil
+from desks import DEADLINE_S, WatchedDesk
+from reliability_figures import Found, all_of, none_of
+
+import shoal
+from shoal.config.experiment import Experiment, as_tree, experiment_from
+from shoal.errors import ConfigError, ShoalError
+from shoal.runs.checkpoints import newest_good, read_checkpoint
+
+GONE_S = 10.0
+SMALL: dict[str, Any] = {"train_batch_size": 256, "sgd_minibatch_size": 64, "num_sgd_iter": 2}
+DQN = {"learning_starts": 100, "timesteps_per_iteration": 200, "replay_buffer_config": {"capacity": 1000}}
+SAC = {"learning_starts": 100, "timesteps_per_iteration": 200, "replay_buffer_config": {"capacity": 1000}}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "PPO": ("CartPole-v1", SMALL),
+    "TRPO": ("CartPole-v1", SMALL),
+    "DQN": ("CartPole-v1", DQN),
+    "SAC": ("Pendulum-v1", SAC),
+    "ES": ("CartPole-v1", {}),
+    "ARS": ("CartPole-v1", {}),
+    "CEM": ("CartPole-v1", {}),
+    "CMAES": ("CartPole-v1", {}),
+}
+NUM_ENVS = 4
+TRAIN = [
+    *("train", "CartPole-v1", "--seed", "3", "--checkpoint-freq", "1"),
+    *("--set", "config.train_batch_size=512", "--set", "config.num_envs_per_worker=4"),
+    *("--stop", "timesteps_total=1e9"),
+]
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129, signal.SIGUSR1: 85}
+
+
+def resumed(most_workers: int, folder: Path) -> Found:
+    """Two iterations, saved, loaded, two more; against four in one go. With up to `most_workers` - 1 workers."""
+    import ray
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    different = []
+    tried = 0
+    try:
+        for name in CASES:
+            for num_workers in range(most_workers):
+                tried += 1
+                if _weights(name, num_workers, folder, True) != _weights(name, num_workers, folder, False):
+                    different.append(f"{name} with {num_workers} workers")
+    finally:
+        ray.shutdown()
+    names = ", ".join(CASES)
+    figure = f"{tried - len(different)} of {tried} byte-equal ({names})"
+    if different:
+        figure += f"; not: {', '.join(different)}"
+    return Found(tried, figure, [none_of("different", len(different))])
+
+
+def _weights(name: str, num_workers: int, folder: Path, is_cut: bool) -> dict[str, bytes]:
+    """The arrays of a training of four iterations."""
+    env, settings = CASES[name]
+    place = folder / f"{name}-{num_workers}-{is_cut}"
+    config = {**settings, "seed": 5, "num_workers": num_workers}
+    config["num_envs_per_worker"] = NUM_ENVS // max(num_workers, 1)
+    with getattr(shoal, name)(env=env, config=config) as trainer:
+        for _ in range(2 if is_cut else 4):
+            trainer.train()
+        path = trainer.save(place)
+    if is_cut:
+        with getattr(shoal, name)(env=env, config=config) as trainer:
+            trainer.restore(path)
+            for _ in range(2):
+                trainer.train()
+            path = trainer.save(place / "again")
+    return {key: array.tobytes() for key, array in read_checkpoint(path).state.arrays.items()}
+
+
+def signals(count: int, folder: Path) -> Found:
+    """A signal at a random moment of the first seconds of a run: saved or nothing to save, one code, no process."""
+    choose = random.Random(17)
+    outcomes: Counter[str] = Counter()
+    bad = []
+    for number in range(count):
+        home = folder / f"{number:03}"
+        home.mkdir()
+        desk = WatchedDesk(home)
+        which = list(CODES)[number % len(CODES)]
+        moment_s = choose.uniform(0, 3)
+        child = desk.start(*TRAIN)
+        sleep(moment_s)
+        try:
+            _, code = desk.end(child, which)
+        except AssertionError as error:
+            bad.append(f"{which.name} after {moment_s:.2f} s: {str(error)[:200] or 'processes are left'}")
+            continue
+        outcome = _saved(home)
+        outcomes[outcome] += 1
+        # Before Python has read our first line, a signal does what it does to any program.
+        if code != CODES[which] and not (code == 128 + which and outcome == "nothing to save"):
+            bad.append(f"{which.name} after {moment_s:.2f} s: code {code}")
+        if outcome == "lost":
+            bad.append(f"{which.name} after {moment_s:.2f} s: lost")
+    good = count - len(bad)
+    told = ", ".join(f"{outcomes[name]} {name}" for name in ("saved", "nothing to save"))
+    bars = [all_of("saved or nothing to save, documented code, no orphan", good, count)]
+    return Found(count, f"{good} of {count} ({told})", bars, more={"bad": bad})
+
+
+def _saved(home: Path) -> str:
+    """Whether every iteration that a run has told of is in a good checkpoint."""
+    files = list((home / "shoal_results").glob("*/*/result.json"))
+    if not files:
+        return "nothing to save"
+    told = [json.loads(line)["training_iteration"] for line in files[0].read_text().splitlines()]
+    found = newest_good(files[0].parent)
+    if not told:
+        return "nothing to save"
+    return "saved" if found is not None and found.summary["training_iteration"] >= told[-1] else "lost"
+
+
+TREE: dict[str, Any] = {
+    "name": "ratio",
+    "env": "CartPole-v1",
+    "run": "PPO",
+    "stop": {"timesteps_total": 1e5, "time_total_s": "1-12:00:00"},
+    "checkpoint_freq": 2,
+    "config": {
+        "env_config": {"mesh": {"n": [1, 2]}, "note": "no"},
+        "num_workers": 3,
+        "num_envs_per_worker": 4,
+        "train_batch_size": 960,
+        "lr_schedule": [[0, 3e-4], [100000, 0]],
+        "evaluation_interval": 5,
+        "model": {"fcnet_hiddens": [32], "fcnet_activation": "tanh"},
+        "vf_clip_param": 10,
+    },
+}
+ODD: list[Any] = [
+    None, True, False, -1, 0, 2**31 - 1, 2**63, 10**400, 1e308, -1e308, float("nan"), float("inf"), "auto", "", "\0",
+    "no", "1e-4", "12:30", "os:system", b"x", (), [], {}, [float("nan")], [[0, float("inf")]],
+    {"a": 1}, {1: 2}, "x" * 10_000,
+]  # fmt: skip
+
+
+def mutated(choose: random.Random) -> dict[str, Any]:
+    """The tree with one to three things wrong."""
+    tree: dict[str, Any] = json.loads(json.dumps(TREE))
+    for _ in range(choose.randint(1, 3)):
+        here = tree
+        while True:
+            key = choose.choice(list(here))
+            if not isinstance(here[key], dict) or not here[key] or choose.random() < 0.3:
+                break
+            here = here[key]
+        match choose.randrange(4):
+            case 0 | 1:
+                here[key] = choose.choice(ODD)
+            case 2:
+                here[choose.choice([f"{key}x", str(key)[:-1], "learning_rate", "", 5, None])] = here.pop(key)
+            case _:
+                del here[key]
+        if not here:
+            break
+    return tree
+
+
+def _is_sane(value: Any) -> bool:
+    """No number of what was accepted is unbounded or undefined."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(_is_sane(each) for each in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_sane(each) for each in value)
+    return True
+
+
+def configurations(count: int, _: Path) -> Found:
+    """Trees with something wrong are refused in words, or mean something; so are command lines."""
+    from click.testing import CliRunner
+
+    from shoal.cli.main import main
+
+    choose = random.Random(17)
+    outcomes: Counter[str] = Counter()
+    bad: list[str] = []
+    for number in range(count):
+        tree = mutated(choose)
+        try:
+            if number % 20:
+                outcome = _tried_tree(tree)
+            else:
+                words = _words(tree, choose)
+                ended = CliRunner().invoke(main, words)
+                outcome = _tried_words(ended)
+        except Exception as error:
+            outcome = f"traceback: {type(error).__name__}: {str(error)[:100]}"
+        outcomes[outcome.partition(":")[0]] += 1
+        if outcome.startswith(("traceback", "nonsense")):
+            bad.append(f"{outcome} of {str(tree)[:300]}")
+    bars = [none_of("tracebacks", outcomes["traceback"]), none_of("accepted nonsense", outcomes["nonsense"])]
+    figure = f"{outcomes['traceback']} tracebacks, {outcomes['nonsense']} accepted nonsense"
+    return Found(count, figure, bars, more={"outcomes": outcomes, "bad": bad[:20]})
+
+
+def _tried_tree(tree: dict[str, Any]) -> str:
+    try:
+        experiment = experiment_from(tree)
+    except ConfigError as error:
+        return "refused" if error.problems and all(error.problems) else "traceback: no sentence"
+    again = as_tree(experiment)
+    is_same = isinstance(experiment, Experiment) and experiment_from(again) == experiment
+    settings = {key: value for key, value in again["config"].items() if key != "env_config"}
+    return "accepted" if is_same and _is_sane(settings) and _is_sane(again["stop"]) else f"nonsense: {settings}"
+
+
+def _words(tree: dict[str, Any], choose: random.Random) -> list[str]:
+    """A command line that says some of it."""
+    words = ["train", "CartPole-v1", "--dry-run"]
+    config = tree.get("config")
+    for key, value in list(config.items() if isinstance(config, dict) else [])[: choose.randint(1, 4)]:
+        words += ["--set", f"config.{key}={value}".replace("\0", "")]
+    return words
+
+
+def _tried_words(ended: Any) -> str:
+    error = ended.exception
+    if error is not None and not isinstance(error, SystemExit | ShoalError):
+        return f"traceback: {type(error).__name__}: {error}"
+    return "accepted" if ended.exit_code == 0 else "refused"
+
+
+def two_runs(count: int, folder: Path) -> Found:
+    """Two processes resume one run in the same moment."""
+    desk = WatchedDesk(folder)
+    child = desk.start(*TRAIN)
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith("iter"):
+            break
+    desk.end(child, signal.SIGTERM)
+    run = str(desk.run_folder())
+    alone = 0
+    for _ in range(count):
+        children = [desk.start("resume", run, "--quiet", "--stop", "timesteps_total=1e9") for _ in range(2)]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            ends = {pool.submit(child.wait, DEADLINE_S): child for child in children}
+            first = concurrent.futures.wait(ends, return_when=concurrent.futures.FIRST_COMPLETED).done
+            others = [child for child in children if child.poll() is None]
+            for other in others:
+                other.send_signal(signal.SIGTERM)
+        codes = sorted(child.returncode for child in children)
+        for child in children:
+            desk.end(child)
+        alone += len(first) == 1 and codes == [1, 143]
+        read_checkpoint(Path(run))
+    return Found(count, f"exactly 1 proceeds in {alone} of {count}", [all_of("exactly one proceeds", alone, count)])
+
+
+def killed_driver(count: int, folder: Path) -> Found:
+    """kill -9 of a run with two workers; what is left of it ten seconds later."""
+    left: Counter[str] = Counter()
+    slowest = 0.0
+    for number in range(count):
+        home = folder / f"{number:03}"
+        place = home / "tmp"
+        place.mkdir(parents=True)
+        desk = WatchedDesk(home)
+        segments = set(os.listdir("/dev/shm"))
+        child = desk.start(*TRAIN, "--num-workers", "2", TMPDIR=str(place))
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith("iter"):
+                break
+        child.kill()
+        killed_at = monotonic()
+        with child, suppress(psutil.TimeoutExpired):
+            psutil.wait_procs(desk.processes(), timeout=GONE_S)
+        slowest = max(slowest, monotonic() - killed_at)
+        left["processes"] += len(desk.processes())
+        left["files"] += len(list(place.iterdir()))
+        left["segments"] += len({name for name in set(os.listdir("/dev/shm")) - segments if _is_ours(name)})
+        for process in desk.processes():
+            with suppress(psutil.Error):
+                process.kill()
+    told = ", ".join(f"{left[what]} {what}" for what in ("processes", "files", "segments"))
+    bars = [none_of(f"{what} after 10 s", left[what]) for what in ("processes", "files", "segments")]
+    return Found(count, f"{told} after 10 s", bars, more={"slowest_s": slowest})
+
+
+def _is_ours(name: str) -> bool:
+    return "shoal" in name or "plasma" in name
