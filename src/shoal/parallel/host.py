@@ -58,6 +58,7 @@ class Asked:
     version: int = 0  # of the weights
     workers: tuple[int, ...] | None = None  # None: all who rest
     waits: bool = False  # for the first worker if none is up
+    epoch: int = 0  # how often the workers were given other states: what was sampled before is not taken
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Told:
 
     index: int
     version: int
+    epoch: int
     summary: bytes
     state: bytes  # of the worker, after it
 
@@ -114,6 +116,7 @@ class Member:
     is_up: bool = False
     pid: int = 0
     version: int = 0  # of the weights that it samples with
+    epoch: int = 0
     deaths_in_a_row: int = 0
 
     @property
@@ -262,7 +265,7 @@ class Host:
         elif command == "sample":
             member.deaths_in_a_row = 0
             member.state = bytes(handle.memory.bytes_at(told, state))
-            tells = Told(member.index, member.version, words, member.state)
+            tells = Told(member.index, member.version, member.epoch, words, member.state)
             self._finished[member.index] = tells, handle.memory.bytes_at(begin, end)
         else:
             self._results[member.index] = words
@@ -416,7 +419,7 @@ class Host:
         """Have workers that rest sample."""
         for member in self._chosen(asked.workers):
             if member.rests:
-                member.version = asked.version
+                member.version, member.epoch = asked.version, asked.epoch
                 member.handle.asked = "sample"
                 self._busy.add(member.index)
                 self._send(member.handle, "sample", asked.steps, asked.task, memory=memory)

@@ -91,6 +91,7 @@ class RayWorkers:
         self._homeless = list(range(1, config.worker_count + 1))  # workers that wait for a node with room
         self._states: dict[int, bytes | None] = dict.fromkeys(self._homeless)  # after their last fragments
         self._deaths: dict[int, int] = dict.fromkeys(self._homeless, 0)  # with their hosts, without a fragment between
+        self._epoch = 0  # how often workers were given other states
         self._absent: dict[int, float] = {}  # workers that are not up, since when
         self._told_slow: set[int] = set()  # those of them that were told of
         self._ahead: PendingFragments | None = None
@@ -215,6 +216,7 @@ class RayWorkers:
         workers = self._workers()
         check_count(states, len(workers))
         self._ahead, self._begun, self._sent = None, {}, None
+        self._epoch += 1
         self._states = {index: dumped(state) for index, state in zip(workers, states, strict=True)}
         found = self._ask_all("set_state", {index: (state,) for index, state in self._states.items()})
         return sum(pickle.loads(lost) for lost in found.values())
@@ -327,7 +329,7 @@ class RayWorkers:
     def _asked(
         self, steps: int, version: int = 0, workers: tuple[int, ...] | None = None, waits: bool = False
     ) -> Asked:
-        return Asked(steps, packed(self.task), self._restarts_left, version, workers, waits)
+        return Asked(steps, packed(self.task), self._restarts_left, version, workers, waits, self._epoch)
 
     def _ask_for_fragments(self, steps: int, waits: bool = False) -> PendingFragments:
         """Ask the hosts for a fragment of all workers that are up, with the present weights; wait if none is."""
@@ -375,6 +377,8 @@ class RayWorkers:
         self._heed(host, answer)
         fragments = []
         for place, each in enumerate(answer.fragments):
+            if each.epoch != self._epoch:
+                continue
             self._states[each.index], self._deaths[each.index] = each.state, 0
             summary = replace(pickle.loads(each.summary), weights_version=each.version)
             if summary.incidents:
