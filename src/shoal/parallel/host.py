@@ -95,7 +95,7 @@ class HostAnswer:
     first: bytes = b""  # place and spaces of the first that has started
 
 
-@dataclass
+@dataclass(eq=False)
 class SamplerHandle:
     """One process, and what it was asked last."""
 
@@ -282,15 +282,17 @@ class Host:
     def _bury(self) -> None:
         """Take in which processes have died, and replace them; their server first, if it is gone with all of them."""
         deaths = self._processes.deaths()
+        dead = [(self._handles.pop(id), death) for id, death in deaths.items() if id in self._handles]
+        if self._spare in [handle for handle, _ in dead]:
+            self._spare = None
         if self._processes.is_broken:
             self._selector.unregister(self._processes.control)
             self._processes.close()
             if self._over_at is None:
                 self._processes = self._new_processes()
                 self._selector.register(self._processes.control, selectors.EVENT_READ)
-        for id, death in deaths.items():
-            if id in self._handles:
-                self._lose(self._handles.pop(id), death)
+        for handle, death in dead:
+            self._lose(handle, death)
 
     def _lose(self, handle: SamplerHandle, death: Death) -> None:
         """Forget a process, and put another in its place if it was a worker."""
@@ -298,10 +300,7 @@ class Host:
             self._selector.unregister(handle.connection)
         handle.connection.close()
         handle.memory.close()
-        if handle is self._spare:
-            self._spare = None
-            return
-        member = self._members.get(handle.index)
+        member = self._members.get(handle.index)  # a spare one is none
         if member is None or self._over_at is not None:
             return
         self._finished.pop(member.index, None)
