@@ -16,6 +16,7 @@ from shoal.errors import ClusterError
 
 MOST_LINES = 10
 ENDING_S = 2.0
+CLEANING_S = 5.0  # for an agent that was told to end: killed after its keeper has ended, it would leave its folder
 CAUSE_S = 0.5  # srun may tell that a task has ended before it tells why
 
 
@@ -81,7 +82,8 @@ class AgentProcesses:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)
         if left:
-            await asyncio.wait([asyncio.create_task(process.wait()) for process in left], timeout=ENDING_S)
+            within_s = CLEANING_S if number == signal.SIGTERM else ENDING_S
+            await asyncio.wait([asyncio.create_task(process.wait()) for process in left], timeout=within_s)
 
     def send(self, number: int) -> None:
         """Pass a signal on to those that pass it on to their agents; the others see their pipes close."""
