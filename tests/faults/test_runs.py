@@ -455,3 +455,144 @@ def test_workers_that_die_again_and_again_leave_a_saved_run_and_the_cause(desk: 
     again = desk.start(*words, TMPDIR=short_folder)
     assert await_iteration(again, reached + 1) > reached
     assert desk.end(again, signal.SIGTERM)[1] == 143
+
+
+LONG = (pytest.mark.slow, pytest.mark.long)
+COMPILED = '''
+import ctypes
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+HERE = Path(__file__).parent
+
+def hang(library):
+    """Wait for a lock that nobody gives back, which no signal ends; PyDLL also keeps that of the interpreter."""
+    (HERE / "hangs").touch()
+    lock = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        library.pthread_mutex_lock(lock)
+
+class Holding(CartPoleEnv):
+    def close(self):
+        hang(ctypes.PyDLL(None))
+
+class Releasing(CartPoleEnv):
+    def close(self):
+        hang(ctypes.CDLL(None))
+
+class Stepping(CartPoleEnv):
+    def step(self, action):
+        if (HERE / "now").exists():
+            hang(ctypes.CDLL(None))
+        return super().step(action)
+'''
+IN_C = [*("--seed", "3", "--set", "config.train_batch_size=256", "--set", "report=false")]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("Holding", [], marks=pytest.mark.slow),
+        pytest.param("Releasing", [], marks=LONG),
+        pytest.param("Holding", ["--set", "config.env_isolation=process"], marks=LONG),
+        pytest.param("Holding", ["--num-workers", "1"], marks=pytest.mark.slow),
+    ],
+)
+def test_a_close_that_hangs_in_compiled_code_does_not_hold_the_end(
+    desk: WatchedDesk, short_folder: str, name: str, words: list[str]
+) -> None:
+    (desk.home / "compiled.py").write_text(COMPILED)
+    command = ["train", f"compiled.py:{name}", *IN_C, *words, "--stop", "training_iteration=2"]
+    printed, code = desk.end(desk.start(*command, TMPDIR=short_folder))
+    assert code == 0, printed + desk.complaints()
+    assert (desk.home / "hangs").exists()
+    run = desk.run_folder()
+    assert read_checkpoint(run).summary["training_iteration"] == 2
+    assert json.loads((run / "outcome.json").read_text())["kind"] == "stopped"
+    assert not glob.glob(f"{short_folder}/shl-*")
+    is_left = "the process ends without it; the last checkpoint is" in desk.complaints()
+    assert is_left == (not words)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow), pytest.param(signal.SIGTERM, 143, marks=LONG)],
+)
+def test_a_signal_is_heard_while_a_step_hangs_in_compiled_code(
+    desk: WatchedDesk, number: signal.Signals, code: int
+) -> None:
+    (desk.home / "compiled.py").write_text(COMPILED)
+    words = ["train", "compiled.py:Stepping", *IN_C, "--checkpoint-freq", "0", "--stop", "timesteps_total=1e9"]
+    child = desk.start(*words)
+    reached = await_iteration(child, 2)
+    (desk.home / "now").touch()
+    desk.wait_for(child, (desk.home / "hangs").exists)
+    printed, ended = desk.end(child, number)
+    assert ended == code, printed + desk.complaints()
+    assert f"Stopped by {number.name} without waiting any longer" in desk.complaints()
+    run = desk.run_folder()
+    assert read_checkpoint(run).summary["training_iteration"] >= reached
+    assert json.loads((run / "outcome.json").read_text())["signal"] == number
+
+
+THREADS = """
+import threading
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Threaded(CartPoleEnv):
+    def __init__(self):
+        super().__init__()
+        threading.Thread(target=threading.Event().wait, name="solver").start()
+"""
+
+
+@pytest.mark.slow
+def test_a_thread_that_lives_on_does_not_hold_the_end(desk: WatchedDesk) -> None:
+    (desk.home / "threads.py").write_text(THREADS)
+    printed, code = desk.end(desk.start("train", "threads.py:Threaded", *IN_C, "--stop", "training_iteration=1"))
+    assert code == 0, printed + desk.complaints()
+    assert "end with the process: solver" in desk.complaints()
+
+
+EVALUATED = """
+import threading
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Evaluated(CartPoleEnv):
+    def __init__(self, hangs=False):
+        super().__init__()
+        self.hangs = hangs
+
+    def step(self, action):
+        if self.hangs:
+            Path(__file__).with_name("evaluates").touch()
+            threading.Event().wait()
+        return super().step(action)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, marks=LONG),
+        pytest.param(signal.SIGINT, 130, marks=LONG),
+    ],
+)
+def test_a_signal_ends_a_long_evaluation_by_a_worker(
+    desk: WatchedDesk, short_folder: str, number: signal.Signals, code: int
+) -> None:
+    (desk.home / "evaluated.py").write_text(EVALUATED)
+    words = ["train", "evaluated.py:Evaluated", *IN_C, "--checkpoint-freq", "0", "--stop", "timesteps_total=1e9"]
+    words += ["--set", "config.evaluation_interval=2", "--set", "config.evaluation_num_workers=1"]
+    words += ["--set", "config.evaluation_config.env_config.hangs=true"]
+    child = desk.start(*words, TMPDIR=short_folder)
+    desk.wait_for(child, (desk.home / "evaluates").exists)
+    printed, ended = desk.end(child, number)
+    assert ended == code, printed + desk.complaints()
+    assert f"Stopped: interrupted by {number.name}" in printed
+    assert desk.complaints() == ""
+    # The iteration that the evaluation was of is finished, and saved.
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] == 2
+    assert not glob.glob(f"{short_folder}/shl-*")

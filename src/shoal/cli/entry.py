@@ -9,6 +9,8 @@ import sys
 
 from shoal.machine.signals import RESUME_ME
 
+THREADS_S = 10.0  # for threads to end that a simulator has started, when everything else has ended
+
 TYPE_CHECKING = False  # for until the handlers are set, a signal is lost: `typing` is most of what there is to import
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,9 +35,26 @@ def main() -> None:
         command(prog_name="shoal")
     except SystemExit as end:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is settled
-        if "ray" in sys.modules and isinstance(end.code, int):
-            _end_without_teardown(end.code)
+        code = 0 if end.code is None else end.code
+        if isinstance(code, int) and ("ray" in sys.modules or _threads_live_on()):
+            _end_without_teardown(code)
         raise
+
+
+def _threads_live_on() -> bool:
+    """Whether threads that somebody's simulator has started do not end, for which Python would wait without end."""
+    import threading
+    from time import monotonic
+
+    until = monotonic() + THREADS_S
+    others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    for thread in others:
+        thread.join(max(until - monotonic(), 0.0))
+    names = ", ".join(each.name for each in others if each.is_alive())
+    if names:
+        words = f"threads that something has started live on after {THREADS_S:.0f} s, and end with the process: {names}"
+        print(f"Warning: {words}", file=sys.stderr)
+    return bool(names)
 
 
 def _end_without_teardown(code: int) -> NoReturn:

@@ -196,9 +196,9 @@ def train(
     from shoal.runs.run import Run
 
     deadline = deadline_of(walltime)
-    for experiment in experiments:
+    for number, experiment in enumerate(experiments, 1):
         run = Run.open(experiment, new, user_code)
-        run.keeps_code, run.deadline = with_code, deadline
+        run.keeps_code, run.deadline, run.more_follows = with_code, deadline, number < len(experiments)
         follow(run, quiet)
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,12 +16,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from shoal.errors import Interrupted
-from shoal.machine.signals import ECHO_S
+from shoal.machine.signals import ECHO_S, exit_code
 from shoal.machine.terminal import can_redraw
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 PRESS_S = 0.3  # of a key that was pressed once
 INSIST_S = 5.0  # time for what a cut call cleans up before the cut is repeated
+LEAVE_S = 10.0  # after that, within which the call must come out, or a command ends without it
 
 logger = logging.getLogger("shoal.runs")
 
@@ -33,7 +35,10 @@ class Interrupts:
     `hold` tells what happens while the user's own loop body runs (`away()`): with it the signal is only noted, without
     it Ctrl-C raises KeyboardInterrupt there as everywhere in Python. `what_is_saved` says what is saved, for a second
     signal that ends the process at once. `when_late` is called once, in another thread, when the enclosed call has not
-    come out some seconds after the signal.
+    come out some seconds after the signal; a command, which has `hold`, ends without it some seconds after that.
+
+    Python hears a signal between two lines of the main thread, which never come while that is in compiled code. So
+    another thread reads the numbers of signals from Python's wakeup descriptor, and does the same.
 
     An environment that takes one of the signals, in whatever call, would leave the run deaf. So `signal.signal` is
     replaced meanwhile: what it is given for these signals has no effect, and what the user's own loop body gives it
@@ -60,6 +65,9 @@ class Interrupts:
         self._ignored: frozenset[int] = frozenset()
         self._done = threading.Event()
         self._insisting: threading.Thread | None = None
+        self._unheard: tuple[int, float] | None = None  # the first signal that the main thread may not have heard
+        self._late_at: float | None = None
+        self._wakeups: tuple[socket.socket, socket.socket] | None = None
 
     def install(self) -> None:
         """Take the handlers, again if a library or an environment has replaced them; only the main thread can."""
@@ -149,6 +157,8 @@ class Interrupts:
     def _leave_to_parent(self) -> None:
         """Give the handlers back in a forked child, such as one of an AsyncVectorEnv: it has no run to save."""
         self._unguard()
+        if self._wakeups is not None:
+            signal.set_wakeup_fd(-1)  # what the child hears is not for the parent
         for number in self._previous:
             if signal.getsignal(number) == self._handle:
                 _set_handler(number, signal.SIG_DFL)
@@ -167,7 +177,7 @@ class Interrupts:
             return
         if self.signal is not None:
             if not self._is_echo(number):
-                self._end_now(number)
+                self._end_at_once(number)
             return
         self.signal, self._heard_at = number, monotonic()
         if self._cutting:
@@ -183,33 +193,84 @@ class Interrupts:
 
     def _insist(self, main: int) -> None:
         """Raise again what a bare `except:` of somebody's has swallowed; runs in a thread of its own."""
-        while not self._done.wait(INSIST_S / 2):
-            number = self.signal
-            if number is None or not (self._cutting and self._is_insisted):
+        while not self._is_done_after(INSIST_S / 2):
+            number, heard_at = self.signal, self._heard_at
+            if number is None and self._unheard is not None:
+                number, heard_at = self._unheard
+            if number is None or not self._cutting or monotonic() - heard_at <= INSIST_S:
                 continue
-            if monotonic() - self._heard_at <= INSIST_S:
-                continue
-            if self.when_late is not None:
-                late, self.when_late = self.when_late, None
-                late(number)
-            if not self._has_lost(number):
+            self._be_late(number)
+            if self.signal is not None and self._is_insisted and not self._has_lost(number):
                 self._is_repeated = True
                 signal.pthread_kill(main, number)
+
+    def _be_late(self, number: int) -> None:
+        """Save, the first time; a command that still has not come out after some seconds more ends here."""
+        if self._late_at is None:
+            self._late_at = monotonic()
+            if self.when_late is not None:
+                self.when_late(number)
+        elif self._hold and monotonic() - self._late_at > LEAVE_S:
+            words = f"Stopped by {signal.Signals(number).name} without waiting any longer"
+            self._end_now(exit_code(number), words)
+
+    def _is_done_after(self, seconds: float) -> bool:
+        """Wait for so long, or until the end; note the signals that come meanwhile."""
+        if self._wakeups is None:
+            return self._done.wait(seconds)
+        if select.select([self._wakeups[0]], [], [], seconds)[0]:
+            for number in self._wakeups[0].recv(4096):
+                self._note_unheard(number)
+        return self._done.is_set()
+
+    def _note_unheard(self, number: int) -> None:
+        """Note a signal that the main thread may hear later, or never; a second one ends the process also then."""
+        if number not in SIGNALS or self._has_lost(number):
+            return
+        if self._unheard is None:
+            self._unheard = number, monotonic()
+        elif self.signal is None and number in (signal.SIGINT, signal.SIGTERM):
+            if self._late_at is not None and self._cutting:
+                self._end_at_once(number)
+
+    def _listen(self) -> None:
+        """Have Python write down the number of every signal, unless somebody else has it do so."""
+        near, far = socket.socketpair()
+        for end in (near, far):
+            end.setblocking(False)
+        before = signal.set_wakeup_fd(far.fileno(), warn_on_full_buffer=False)
+        if before != -1:
+            signal.set_wakeup_fd(before)
+            near.close()
+            far.close()
+            return
+        self._wakeups = near, far
+
+    def _end_listening(self) -> None:
+        if self._wakeups is None:
+            return
+        if signal.set_wakeup_fd(-1) != self._wakeups[1].fileno():
+            logger.debug("somebody has taken the wakeup descriptor of signals")
+        for end in self._wakeups:
+            end.close()
+        self._wakeups = None
 
     def _has_lost(self, number: int) -> bool:
         """Whether a library has replaced the handler that was taken."""
         return number in self._previous and signal.getsignal(number) != self._handle
 
-    def _end_now(self, number: int) -> None:
+    def _end_at_once(self, number: int) -> None:
+        self._end_now(128 + number, f"Stopped at once by {signal.Signals(number).name}")
+
+    def _end_now(self, code: int, words: str) -> None:
         """End the process at once; nothing on the disk is half-written that a reader would believe."""
         with suppress(Exception):
             if can_redraw():
                 os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # a live view hides the cursor
         with suppress(Exception):
-            words = f"Stopped at once by {signal.Signals(number).name}{self.what_is_saved()}\n"
             if select.select([], [2], [], 0)[1]:  # somebody who reads nothing must not hold this up
-                os.write(2, words.encode())
-        os._exit(128 + number)
+                os.write(2, f"{words}{self.what_is_saved()}\n".encode())
+        os._exit(code)
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -218,6 +279,7 @@ class Interrupts:
             self.install()
             if self._is_guarded:
                 self._guard()
+            self._listen()
             main = threading.get_ident()
             self._insisting = threading.Thread(target=self._insist, args=(main,), name="shoal-signals", daemon=True)
             self._insisting.start()
@@ -227,8 +289,12 @@ class Interrupts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._done.set()
+        if self._wakeups is not None:
+            with suppress(OSError):
+                self._wakeups[1].send(b"\0")
         if self._insisting is not None:
             self._insisting.join()
+            self._end_listening()
         self._unguard()
         for number, handler in {**self._previous, **self._after}.items():
             # None stands for a handler that was not set from Python, which Python cannot put back.

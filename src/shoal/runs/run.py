@@ -31,6 +31,7 @@ from shoal.errors import (
 )
 from shoal.machine.deadlines import Deadline, told_deadline
 from shoal.machine.fingerprint import fingerprint
+from shoal.machine.last_exit import ending_anyway
 from shoal.machine.signals import exit_code
 from shoal.parallel.capacity import check_batch, check_network
 from shoal.runs.activity import Activity, progress, training
@@ -46,7 +47,7 @@ from shoal.runs.checkpoints import (
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
 from shoal.runs.incidents import forget_after
-from shoal.runs.interrupts import Interrupts
+from shoal.runs.interrupts import LEAVE_S, Interrupts
 from shoal.runs.lease import check_free
 from shoal.runs.loggers import Loggers, check_loggers
 from shoal.runs.logs import log_to
@@ -79,6 +80,9 @@ STUCK = (
     "nothing; allow more time, or make iterations shorter with a smaller train_batch_size or evaluation_duration"
 )
 
+CLOSING_S = 15.0  # for the environments of this process to close, at the end of a command
+RAY_CLOSING_S = 60.0  # with workers, which have a limit of their own, and Ray
+
 
 class Run:
     """A run and its folder; `results()` trains it.
@@ -89,6 +93,7 @@ class Run:
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
     this process and its iteration. `leaves_report` says whether it leaves a page about itself, `keeps_code` whether it
     keeps a copy of the user's code. `deadline` is when its process will be ended: it saves and ends before.
+    `more_follows` says whether the same command has further runs to train.
     """
 
     def __init__(
@@ -113,7 +118,8 @@ class Run:
         self.leaves_report = experiment.report
         self.keeps_code = False
         self.deadline: Deadline | None = None
-        self._was_out_of_time = self._has_trained = False
+        self.more_follows = False
+        self._was_out_of_time = self._has_trained = self._is_command = False
         self._walltime = Walltime(None)
         self._is_new = is_new
         self._kept = RunFolder(folder, experiment, user_code)
@@ -228,6 +234,7 @@ class Run:
         if self.done is not None:
             self.outcome = Outcome("stopped", self.done)
             return
+        self._is_command = hold_signals
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._kept.held())
@@ -261,7 +268,7 @@ class Run:
                 if not checkpoints_of(self.folder):
                     self._remove(stack)
                 raise
-            stack.callback(trainer.stop)
+            stack.callback(self._close, trainer)
             self._kept.on_checkpoint = lambda path: trainer.call_hook("on_checkpoint", checkpoint=str(path))
             trainer.folder = self.folder
             interrupts.install()  # Ray takes the handlers when it starts
@@ -294,6 +301,30 @@ class Run:
         head = {"seed": config.seed, "shoal": __version__, **fingerprint(), "layout": layout}
         self._kept.chain = Chain(self.folder, self._kept.saved_iteration, {**head, "code": file_hashes(files)})
         stack.callback(self._kept.chain.close)
+
+    def _close(self, trainer: Trainer) -> None:
+        """End everything that belongs to the trainer; a command ends also where an environment does not close."""
+        self._write_outcome()  # for the process may be ended by what follows
+        if not self._is_command:
+            trainer.stop()
+            return
+        has_ray = bool(trainer.config.worker_count or trainer.config.evaluation_num_workers)
+        after_s = RAY_CLOSING_S if has_ray else CLOSING_S
+        words = (
+            f"close() of an environment has not ended within {after_s:.0f} s, and the process ends without it"
+            f"{self._saved_words()}"
+        )
+        with ending_anyway(after_s, self._exit_code(), words):
+            trainer.stop()
+
+    def _exit_code(self) -> int:
+        """What a command ends with that has trained this run."""
+        outcome = self.outcome
+        if outcome is None or outcome.kind == "failed" or self.is_stuck:
+            return 1
+        if outcome.signal is not None:
+            return exit_code(outcome.signal)
+        return int(self.more_follows)
 
     def _write_outcome(self) -> None:
         """Leave word of how it ended, for who lists runs."""
@@ -427,19 +458,21 @@ class Run:
 
     def _note_signal(self, interrupts: Interrupts) -> None:
         if self.outcome is None and interrupts.signal is not None:
-            why = f"interrupted by {signal.Signals(interrupts.signal).name}"
-            if interrupts.signal == signal.SIGUSR1 and self._walltime.sentence is not None:
-                why = self._walltime.sentence
-            self.outcome = Outcome("interrupted", why, interrupts.signal)
+            self.outcome = Outcome("interrupted", self._why(interrupts.signal), interrupts.signal)
+
+    def _why(self, number: int) -> str:
+        """Why a signal has ended the run."""
+        if number == signal.SIGUSR1 and self._walltime.sentence is not None:
+            return self._walltime.sentence
+        return f"interrupted by {signal.Signals(number).name}"
 
     def _save_meanwhile(self, number: int) -> None:
         """Save while the main thread hangs in somebody's code in spite of a signal, and say what it waits for."""
-        name = signal.Signals(number).name
-        what = "evaluation" if self.activity.kind == "evaluating" else "training"
-        waiting = (
-            f"{name}: {what} iteration {self.activity.iteration} does not end, because its environment keeps running"
-        )
+        waiting = f"{signal.Signals(number).name}: {self._unended()}"
         end = "Ctrl-C or SIGTERM ends the process at once"
+        if self._is_command:
+            end += f", and {LEAVE_S:.0f} s end it too"
+        self._kept.leave_word(Outcome("interrupted", self._why(number), number))
         try:
             self._kept.write()
         except ShoalError as error:
@@ -447,6 +480,13 @@ class Run:
             return
         saved = "nothing is saved yet" if self.last_checkpoint is None else f"{self.last_checkpoint} is saved"
         logger.warning("%s. Meanwhile %s; %s.", waiting, saved, end)
+
+    def _unended(self) -> str:
+        """What a signal does not end."""
+        if self.activity.kind == "starting":
+            return "the start does not end"
+        what = "evaluation" if self.activity.kind == "evaluating" else "training"
+        return f"{what} iteration {self.activity.iteration} does not end, because its environment keeps running"
 
     def _start(self) -> Checkpoint | None:
         """The checkpoint to go on from."""
