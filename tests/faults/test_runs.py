@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import csv
 import glob
+import itertools
 import json
 import os
 import random
@@ -23,7 +24,9 @@ from desks import DEADLINE_S, WatchedDesk
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from shoal.errors import Interrupted
+from shoal.machine.control_groups import MOUNT
 from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.lost_processes import MARKS_FILE
 
 FAULT_ENV = Path(__file__).with_name("fault_env.py")
 ITERATIONS = 30
@@ -84,6 +87,11 @@ def test_the_same_command_goes_on_after_kill_9(desk: WatchedDesk, uninterrupted:
         assert desk.end(child, signal.SIGKILL)[1] == 137
     printed = desk.run(*TRAIN)
     assert f"continues from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
+    lost = (
+        rf"trained this run before \(process {child.pid} on .*\) disappeared without a word; nothing says that memory"
+    )
+    assert re.search(lost, printed)
+    assert not (desk.run_folder() / MARKS_FILE).exists()
     assert numbers_of(desk.run_folder()) == uninterrupted
 
 
@@ -596,3 +604,53 @@ def test_a_signal_ends_a_long_evaluation_by_a_worker(
     # The iteration that the evaluation was of is finished, and saved.
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] == 2
     assert not glob.glob(f"{short_folder}/shl-*")
+
+
+LEAKING = """
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+KEPT = []
+
+class Leaking(CartPoleEnv):
+    def step(self, action):
+        if Path(__file__).with_name("now").exists():
+            KEPT.append(b"x" * 50_000_000)
+        return super().step(action)
+"""
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of this test's own, with 1 GB."""
+    for parent, limit in ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (MOUNT, "memory.max")):
+        folder = parent / f"shoal-test-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            try:
+                (folder / limit).write_text("1000000000")
+                yield folder
+                return
+            finally:
+                folder.rmdir()
+    pytest.skip("no control group can be made here")
+
+
+@pytest.mark.slow
+def test_a_run_that_the_kernel_killed_for_memory_says_so(desk: WatchedDesk, small_group: Path) -> None:
+    (desk.home / "leaking.py").write_text(LEAKING)
+    words = ["train", "leaking.py:Leaking", *ENDLESS[2:]]
+    child = desk.start(*words)
+    (small_group / "cgroup.procs").write_text(str(child.pid))
+    await_iteration(child, 2)
+    desk.wait_for(child, lambda: str(small_group) in (desk.run_folder() / MARKS_FILE).read_text())
+    (desk.home / "now").touch()
+    assert desk.end(child)[1] == 137
+    (desk.home / "now").unlink()
+    again = desk.start(*words)
+    printed = "".join(itertools.takewhile(lambda line: not line.startswith("iter"), again.stdout or []))
+    desk.end(again, signal.SIGTERM)
+    assert f"(process {child.pid} on " in printed
+    assert "disappeared without a word" in printed
+    assert re.search("the kernel killed it because memory ran out|memory is the likely cause: the kernel has", printed)
+    assert "use a smaller num_envs_per_worker" in printed

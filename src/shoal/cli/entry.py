@@ -51,9 +51,9 @@ def _threads_live_on() -> bool:
     for thread in others:
         thread.join(max(until - monotonic(), 0.0))
     names = ", ".join(each.name for each in others if each.is_alive())
-    if names:
+    if names and sys.stderr is not None:
         words = f"threads that something has started live on after {THREADS_S:.0f} s, and end with the process: {names}"
-        print(f"Warning: {words}", file=sys.stderr)
+        sys.stderr.write(f"Warning: {words}\n")
     return bool(names)
 
 

@@ -37,7 +37,7 @@ def available_memory() -> int:
     """Bytes that can still be taken: the machine's, or those that a batch system or container leaves."""
     import psutil
 
-    left = [limit - _taken(folder, files) for folder, files, limit in memory_limits()]
+    left = [limit - taken_memory(folder, files) for folder, files, limit in memory_limits()]
     return max(0, min([int(psutil.virtual_memory().available), *left]))
 
 
@@ -50,7 +50,7 @@ def memory_limits(mount: Path = MOUNT, listing: Path = LISTING) -> Iterator[tupl
                 yield folder, files, limit
 
 
-def _taken(folder: Path, files: Files) -> int:
+def taken_memory(folder: Path, files: Files) -> int:
     """What a control group has taken; what the kernel would drop from its file cache counts as free."""
     stat = dict(line.split(" ", 1) for line in text_in(folder / "memory.stat").splitlines())
     return (number_in(folder / files.usage) or 0) - int(stat.get(files.cache, 0))

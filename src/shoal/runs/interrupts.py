@@ -229,9 +229,10 @@ class Interrupts:
             return
         if self._unheard is None:
             self._unheard = number, monotonic()
-        elif self.signal is None and number in (signal.SIGINT, signal.SIGTERM):
-            if self._late_at is not None and self._cutting:
-                self._end_at_once(number)
+            return
+        is_late = self.signal is None and self._late_at is not None and self._cutting
+        if is_late and number in (signal.SIGINT, signal.SIGTERM):
+            self._end_at_once(number)
 
     def _listen(self) -> None:
         """Have Python write down the number of every signal, unless somebody else has it do so."""

@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,10 +51,14 @@ def this_process() -> LeaseOwner:
 
 
 class Lease:
-    """The right to write a run folder, from construction to `release`."""
+    """The right to write a run folder, from construction to `release`.
 
-    def __init__(self, folder: Path) -> None:
+    `on_beat` is called at the begin and with every heartbeat, in a thread of the lease's.
+    """
+
+    def __init__(self, folder: Path, on_beat: Callable[[], None] = lambda: None) -> None:
         self._path = folder / LEASE
+        self._on_beat = on_beat
         self._owner = this_process()
         self._done = threading.Event()
         with _guard(folder):
@@ -106,7 +110,9 @@ class Lease:
             return False
 
     def _beat(self) -> None:
+        self._on_beat()
         while not self._done.wait(HEARTBEAT_S):
+            self._on_beat()
             with suppress(OSError):  # a disk that is away may come back; `confirm` tells if somebody took over
                 os.utime(self._path, follow_symlinks=False)
 
@@ -124,6 +130,13 @@ def holder(folder: Path) -> LeaseOwner | None:
     path = folder / LEASE
     owner = _read(path)
     return owner if owner is not None and _is_alive(owner, path) else None
+
+
+def last_owner(folder: Path) -> LeaseOwner | None:
+    """Who wrote the run folder and is gone without having given it back, if anybody."""
+    path = folder / LEASE
+    owner = _read(path)
+    return None if owner is None or _is_alive(owner, path) else owner
 
 
 class LeaseWatch:
@@ -150,7 +163,7 @@ class LeaseWatch:
         if owner is None:
             self._beats.pop(folder, None)
             return False
-        if _here(owner):
+        if is_on_this_kernel(owner):
             is_alive = bool(owner.started) and _start_time(owner.pid) == owner.started
             if not is_alive:
                 self._dead[folder] = beat
@@ -175,7 +188,7 @@ def _take(path: Path, me: LeaseOwner) -> None:
     owner = _read(path)
     if owner is not None:
         check_free(path.parent)
-        if not _here(owner):
+        if not is_on_this_kernel(owner):
             logger.warning(
                 "%s is taken over from %s, which has not responded for over %.0f s.", path.parent, owner, LOST_AFTER_S
             )
@@ -238,13 +251,13 @@ def _read(path: Path) -> LeaseOwner | None:
         return LeaseOwner("an unknown host", "", "", 0, "", "")
 
 
-def _here(owner: LeaseOwner) -> bool:
+def is_on_this_kernel(owner: LeaseOwner) -> bool:
     """Whether this kernel can tell about the owner's process."""
     return bool(owner.boot) and owner.boot == _boot() and owner.namespace == _namespace()
 
 
 def _is_alive(owner: LeaseOwner, path: Path) -> bool:
-    if _here(owner):
+    if is_on_this_kernel(owner):
         return bool(owner.started) and _start_time(owner.pid) == owner.started
     return _age_s(path) <= LOST_AFTER_S
 

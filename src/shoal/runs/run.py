@@ -51,6 +51,7 @@ from shoal.runs.interrupts import LEAVE_S, Interrupts
 from shoal.runs.lease import check_free
 from shoal.runs.loggers import Loggers, check_loggers
 from shoal.runs.logs import log_to
+from shoal.runs.lost_processes import disappearance
 from shoal.runs.outcomes import Outcome, forget_outcome, read_outcome
 from shoal.runs.preset_notes import preset_note
 from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_recorded_paths
@@ -109,7 +110,8 @@ class Run:
         self.experiment = experiment
         self.user_code = user_code
         self.done = done
-        self.notes = notes
+        lost = disappearance(folder) if done is None and not is_new else None
+        self.notes = notes if lost is None else (*notes, lost)
         self.overrides = dict(overrides)
         self.outcome: Outcome | None = None
         self.activity = Activity()

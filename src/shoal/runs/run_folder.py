@@ -27,6 +27,7 @@ from shoal.runs.chain import Chain, has_chain
 from shoal.runs.checkpoints import Checkpoint, checkpoints_of, newest_good, prune, rows_of, tidy, write_checkpoint
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import Lease
+from shoal.runs.lost_processes import forget_memory, note_memory
 from shoal.runs.outcomes import Outcome, write_outcome
 from shoal.runs.resuming import tree_of
 from shoal.runs.row_segments import SavedRows, Snapshot, copied_bytes, moved_to, snapshot
@@ -82,7 +83,8 @@ class RunFolder:
         """Be its only writer, and write down the experiment."""
         with ExitStack() as stack:
             with write_errors_named(self.path):
-                lease = stack.enter_context(Lease(self.path))
+                stack.callback(lambda: forget_memory(self.path))
+                lease = stack.enter_context(Lease(self.path, lambda: note_memory(self.path)))
                 tidy(self.path)
                 self._write_down()
             self._lease = lease

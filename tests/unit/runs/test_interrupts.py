@@ -231,7 +231,7 @@ def test_ray_leaves_the_signals_to_the_run() -> None:
 
 @pytest.mark.parametrize(("variables", "is_shown"), [({}, True), ({"OMPI_COMM_WORLD_RANK": "0"}, False)])
 def test_the_cursor_is_shown_again_on_a_persons_terminal_alone(variables: dict[str, str], is_shown: bool) -> None:
-    child = "from shoal.runs.interrupts import Interrupts; Interrupts(hold=True)._end_now(15)"
+    child = "from shoal.runs.interrupts import Interrupts; Interrupts(hold=True)._end_at_once(15)"
     done = subprocess.run(
         ["script", "-qec", f'{sys.executable} -c "{child}"', "/dev/null"],
         env={**os.environ, "TERM": "xterm", **variables},
