@@ -7,7 +7,9 @@ import json
 import math
 import os
 import random
+import re
 import signal
+import subprocess
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,7 @@ from shoal.errors import ConfigError, ShoalError
 from shoal.runs.checkpoints import newest_good, read_checkpoint
 
 GONE_S = 10.0
+MOST_MOMENT_S = 2.0  # after its first line, or after its first iteration, that a run is signalled
 SMALL: dict[str, Any] = {"train_batch_size": 256, "sgd_minibatch_size": 64, "num_sgd_iter": 2}
 DQN = {"learning_starts": 100, "timesteps_per_iteration": 200, "replay_buffer_config": {"capacity": 1000}}
 SAC = {"learning_starts": 100, "timesteps_per_iteration": 200, "replay_buffer_config": {"capacity": 1000}}
@@ -88,7 +91,7 @@ def _weights(name: str, num_workers: int, folder: Path, is_cut: bool) -> dict[st
 
 
 def signals(count: int, folder: Path) -> Found:
-    """A signal at a random moment of the first seconds of a run: saved or nothing to save, one code, no process."""
+    """A signal at a random moment of the start or of training: saved or nothing to save, one code, no process."""
     choose = random.Random(17)
     outcomes: Counter[str] = Counter()
     bad = []
@@ -97,8 +100,11 @@ def signals(count: int, folder: Path) -> Found:
         home.mkdir()
         desk = WatchedDesk(home)
         which = list(CODES)[number % len(CODES)]
-        moment_s = choose.uniform(0, 3)
+        moment_s = choose.uniform(0, MOST_MOMENT_S)
         child = desk.start(*TRAIN)
+        # Before Python has read our first line, a signal does what it does to any program.
+        wait = _first_iteration if number // len(CODES) % 2 else _first_line
+        wait(child)
         sleep(moment_s)
         try:
             _, code = desk.end(child, which)
@@ -107,8 +113,7 @@ def signals(count: int, folder: Path) -> Found:
             continue
         outcome = _saved(home)
         outcomes[outcome] += 1
-        # Before Python has read our first line, a signal does what it does to any program.
-        if code != CODES[which] and not (code == 128 + which and outcome == "nothing to save"):
+        if code != CODES[which]:
             bad.append(f"{which.name} after {moment_s:.2f} s: code {code}")
         if outcome == "lost":
             bad.append(f"{which.name} after {moment_s:.2f} s: lost")
@@ -116,6 +121,24 @@ def signals(count: int, folder: Path) -> Found:
     told = ", ".join(f"{outcomes[name]} {name}" for name in ("saved", "nothing to save"))
     bars = [all_of("saved or nothing to save, documented code, no orphan", good, count)]
     return Found(count, f"{good} of {count} ({told})", bars, more={"bad": bad})
+
+
+def _first_line(child: subprocess.Popen[str]) -> None:
+    """Wait until a process has handlers of its own for signals, which is the first thing that the command does."""
+    mask = 1 << signal.SIGUSR1 - 1
+    while child.poll() is None:
+        caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{child.pid}/status").read_text())
+        if caught is not None and int(caught[1], 16) & mask:
+            return
+        sleep(0.005)
+
+
+def _first_iteration(child: subprocess.Popen[str]) -> None:
+    """Wait until a run has trained."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith("iter"):
+            return
 
 
 def _saved(home: Path) -> str:
@@ -220,8 +243,12 @@ def _tried_tree(tree: dict[str, Any]) -> str:
         experiment = experiment_from(tree)
     except ConfigError as error:
         return "refused" if error.problems and all(error.problems) else "traceback: no sentence"
-    again = as_tree(experiment)
-    is_same = isinstance(experiment, Experiment) and experiment_from(again) == experiment
+    try:
+        again = as_tree(experiment)
+    except ConfigError as error:  # what only a program can give, such as bytes, is refused when a run is written
+        return "refused" if error.problems and all(error.problems) else "traceback: no sentence"
+    # As text: a NaN that is the environment's own is not equal to itself.
+    is_same = isinstance(experiment, Experiment) and str(as_tree(experiment_from(again))) == str(again)
     settings = {key: value for key, value in again["config"].items() if key != "env_config"}
     return "accepted" if is_same and _is_sane(settings) and _is_sane(again["stop"]) else f"nonsense: {settings}"
 
@@ -246,10 +273,7 @@ def two_runs(count: int, folder: Path) -> Found:
     """Two processes resume one run in the same moment."""
     desk = WatchedDesk(folder)
     child = desk.start(*TRAIN)
-    assert child.stdout is not None
-    for line in child.stdout:
-        if line.startswith("iter"):
-            break
+    _first_iteration(child)
     desk.end(child, signal.SIGTERM)
     run = str(desk.run_folder())
     alone = 0
@@ -280,10 +304,7 @@ def killed_driver(count: int, folder: Path) -> Found:
         desk = WatchedDesk(home)
         segments = set(os.listdir("/dev/shm"))
         child = desk.start(*TRAIN, "--num-workers", "2", TMPDIR=str(place))
-        assert child.stdout is not None
-        for line in child.stdout:
-            if line.startswith("iter"):
-                break
+        _first_iteration(child)
         child.kill()
         killed_at = monotonic()
         with child, suppress(psutil.TimeoutExpired):

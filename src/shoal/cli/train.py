@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shoal.config.experiment import Experiment
     from shoal.envs.importing import UserCode
 
+FEW = 10  # experiments, up to which each is written by itself
 ALGORITHM_HELP = f"Algorithm: {', '.join(BUILT_IN)}, or one that `shoal algorithms` lists."
 
 
@@ -204,13 +205,14 @@ def train(
 
 def _show(experiments: Sequence[Experiment]) -> None:
     """Print what a dry run would train."""
-    from shoal.config.experiment import experiment_yaml
+    from shoal.config.experiment import experiment_yaml, experiments_yaml
     from shoal.runs.preset_notes import preset_note
 
     for experiment in experiments:
         if note := preset_note(experiment):
             click.echo(note, err=True)
-    click.echo("\n".join(experiment_yaml(experiment).rstrip() for experiment in experiments))
+    texts = experiments_yaml(experiments) if len(experiments) > FEW else map(experiment_yaml, experiments)
+    click.echo("\n".join(text.rstrip() for text in texts))
 
 
 def _environment(argument: str | None, option: str | None) -> str | None:

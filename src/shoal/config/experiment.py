@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -336,6 +336,15 @@ def experiment_yaml(experiment: Experiment) -> str:
 
     tree = as_tree(experiment)
     return dump_yaml({tree.pop("name"): tree})
+
+
+def experiments_yaml(experiments: Sequence[Experiment]) -> Iterator[str]:
+    """The text of each of many experiments, which have most of their values in common."""
+    from shoal.config.yaml_files import dump_alike
+
+    for experiment in experiments:
+        tree = as_tree(experiment)
+        yield dump_alike({tree.pop("name"): tree})
 
 
 class ProblemLocator:

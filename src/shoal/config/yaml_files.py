@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,46 @@ def dump_yaml(tree: Mapping[str, Any]) -> str:
     return stream.getvalue()
 
 
+def dump_alike(tree: Mapping[str, Any]) -> str:
+    """The text of `dump_yaml`, for one of many trees that have most of their values in common; up to two levels deep.
+
+    What stands under a key is written once, and remembered with its place, on which the breaks of long lines depend.
+    """
+    return "".join(_level(tree, 0))
+
+
+def _level(tree: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, int | float | None):
+            yield f"{_key_text(depth, key)} {_REPRESENTER.represent_data(value).value}\n"
+        elif depth < 2 and isinstance(value, Mapping) and any(isinstance(each, Mapping) for each in value.values()):
+            yield f"{_key_text(depth, key)}\n"
+            yield from _level(value, depth + 1)
+        else:
+            yield _item_text(depth, key, json.dumps(value))
+
+
+def _key_text(depth: int, key: str) -> str:
+    """A key with its indentation and colon."""
+    if _PLAIN_KEY.fullmatch(key) and _is_text(key):
+        return f"{'  ' * depth}{key}:"
+    return _item_text(depth, key, "{}").removesuffix(" {}\n")
+
+
+@lru_cache(maxsize=20_000)
+def _item_text(depth: int, key: str, value: str) -> str:
+    """One key of a mapping at a depth, as it is written where something beside it has more than a line."""
+    tree: dict[str, Any] = {key: json.loads(value), _BESIDE: [[]]}
+    for _ in range(depth):
+        tree = {_BESIDE: tree}
+    lines = dump_yaml(tree).splitlines(keepends=True)
+    return "".join(lines[depth : lines.index(f"{'  ' * depth}{_BESIDE}:\n", depth)])
+
+
+_BESIDE = "beside this"
+_PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,80}")
+
+
 class _Representer(SafeRepresenter):
     """Writes text so that `plain_scalar` cannot take it for something else, and repeats instead of aliasing."""
 
@@ -169,6 +211,7 @@ class _Representer(SafeRepresenter):
 
 
 _Representer.add_representer(str, _Representer.represent_str)
+_REPRESENTER = _Representer()
 
 
 class _Builder:

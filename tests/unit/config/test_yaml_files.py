@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.config.yaml_files import MAX_BYTES, dump_yaml, load_file, load_text, parse_value
+from shoal.config.experiment import as_tree, experiment_from
+from shoal.config.yaml_files import MAX_BYTES, dump_alike, dump_yaml, load_file, load_text, parse_value
 from shoal.errors import ConfigError
 
 SCALARS: list[tuple[str, Any]] = [
@@ -194,3 +195,14 @@ def test_mangled_text_is_read_or_refused(data: st.DataObject) -> None:
 def test_value_of_an_override_may_not_be_empty() -> None:
     with pytest.raises(ConfigError, match="write null to switch a key off"):
         parse_value("  ")
+
+
+@pytest.mark.parametrize("run", ["PPO", "DQN", "SAC", "MARWIL"])
+def test_what_is_written_by_keys_is_the_text_of_the_whole(run: str) -> None:
+    env = "Pendulum-v1" if run == "SAC" else "CartPole-v1"
+    config = {"env_config": {"note": "no", "long": "word " * 60, "mesh": {"n": [1, 2], "deep": {"x": [[1], {}]}}}}
+    tree = as_tree(experiment_from({"name": "a: b", "env": env, "run": run, "config": {**config, "seed": 3}}))
+    whole = {tree.pop("name"): tree}
+    assert dump_alike(whole) == dump_yaml(whole)
+    changed = {"12:30": {**tree, "config": {**tree["config"], "seed": 4}}}
+    assert dump_alike(changed) == dump_yaml(changed)
