@@ -48,6 +48,8 @@ class Row:
 ROWS = (
     Row("saves", "kill -9 at a random moment of a save", "all resumable, 0 acknowledged checkpoints lost",
         saves.killed_saves, 200, 6, 200, peers={"sb3": saves.sb3_killed_saves}),
+    Row("replay", "kill -9 at a random moment of a save of replay, whose checkpoints share files",
+        "all resumable, 0 acknowledged checkpoints lost", saves.killed_replay, 200, 6, 200),
     Row("calls", "every system call of a save failed once (ENOSPC, EIO, EDQUOT, short write)",
         "the old checkpoint intact at all points", saves.failed_calls),
     Row("corruptions", "corruptions of a checkpoint (flip, truncate, swap, zero, garbage)",

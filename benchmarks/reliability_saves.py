@@ -113,6 +113,22 @@ def killed_saves(count: int, folder: Path) -> Found:
     return Found(count, figure, bars)
 
 
+def killed_replay(count: int, folder: Path) -> Found:
+    """The same of replay, whose checkpoints share files with those before; every row must be the one it should be."""
+    import save_replay
+
+    choose = random.Random(17)
+    resumable = lost = 0
+    for _ in range(count):
+        lines = _killed_in_saves([sys.executable, Path(save_replay.__file__), folder], choose)
+        acknowledged = int([line for line in lines if line.endswith("\n")][-1])
+        found = newest_good(folder)
+        resumable += found is not None and save_replay.is_whole(found)
+        lost += found is None or found.summary["end"] < acknowledged
+    bars = [all_of("resumable", resumable, count), none_of("acknowledged checkpoints lost", lost)]
+    return Found(count, f"{resumable} of {count} resumable, {lost} acknowledged lost", bars)
+
+
 def sb3_killed_saves(count: int, folder: Path) -> str:
     """One file is overwritten, as `model.save` does it; each start takes seconds, so it is tried less often."""
     choose = random.Random(17)

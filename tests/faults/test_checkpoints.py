@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import save_replay
 
 from shoal.data.state import State
 from shoal.errors import CheckpointError
@@ -86,6 +87,27 @@ def test_every_acknowledged_checkpoint_survives_kill_9(tmp_path: Path, names: st
         assert not [child for child in tmp_path.iterdir() if child.name.startswith(".")]
         assert read_checkpoint(tmp_path).summary["number"] >= number
         start = number + 2
+
+
+def test_every_acknowledged_replay_survives_kill_9(tmp_path: Path) -> None:
+    choose, is_shared = random.Random(4), False
+    for _ in range(6):
+        words = [sys.executable, Path(save_replay.__file__), tmp_path]
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(choose.randint(1, 9))]
+        for _ in range(choose.randint(0, 300_000)):
+            pass
+        child.send_signal(signal.SIGKILL)
+        with child:
+            lines += child.stdout.readlines()
+        found = newest_good(tmp_path)
+        assert found is not None
+        assert found.summary["end"] >= int([line for line in lines if line.endswith("\n")][-1])
+        assert save_replay.is_whole(found)
+        is_shared |= any(file.stat().st_nlink > 1 for file in found.path.glob("*/*"))
+    assert found.summary["end"] > 2 * save_replay.ROWS  # the circle has begun anew
+    assert is_shared
 
 
 def test_the_moment_between_two_renames_is_covered(tmp_path: Path) -> None:
