@@ -39,7 +39,7 @@ def close_quietly(env: Any) -> None:
 def _in_time() -> Iterator[None]:
     """Cut short what does not end; where that cannot be, in another thread or beside somebody's own alarm, wait.
 
-    A simulator that hangs in a compiled loop hears no alarm; at its end, a command ends without it (`machine.last_exit`).
+    A simulator that hangs in a compiled loop hears no alarm; a command ends without it (`machine.last_exit`).
     """
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGALRM)
