@@ -210,6 +210,15 @@ def _is_sane(value: Any) -> bool:
     return True
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two trees are equal; a NaN, which may be the environment's own, equals another."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other or (one != one and other != other))
+
+
 def configurations(count: int, _: Path) -> Found:
     """Trees with something wrong are refused in words, or mean something; so are command lines."""
     from click.testing import CliRunner
@@ -247,8 +256,7 @@ def _tried_tree(tree: dict[str, Any]) -> str:
         again = as_tree(experiment)
     except ConfigError as error:  # what only a program can give, such as bytes, is refused when a run is written
         return "refused" if error.problems and all(error.problems) else "traceback: no sentence"
-    # As text: a NaN that is the environment's own is not equal to itself.
-    is_same = isinstance(experiment, Experiment) and str(as_tree(experiment_from(again))) == str(again)
+    is_same = isinstance(experiment, Experiment) and _is_same(as_tree(experiment_from(again)), again)
     settings = {key: value for key, value in again["config"].items() if key != "env_config"}
     return "accepted" if is_same and _is_sane(settings) and _is_sane(again["stop"]) else f"nonsense: {settings}"
 

@@ -53,7 +53,7 @@ def this_process() -> LeaseOwner:
 class Lease:
     """The right to write a run folder, from construction to `release`.
 
-    `on_beat` is called at the begin and with every heartbeat, in a thread of the lease's.
+    `on_beat` is called at the begin, and with every heartbeat in a thread of the lease's.
     """
 
     def __init__(self, folder: Path, on_beat: Callable[[], None] = lambda: None) -> None:
@@ -64,6 +64,7 @@ class Lease:
         with _guard(folder):
             _take(self._path, self._owner)
         self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # knows where it is moved
+        on_beat()
         self._heart = threading.Thread(target=self._beat, name="shoal-lease", daemon=True)
         self._heart.start()
 
@@ -110,7 +111,6 @@ class Lease:
             return False
 
     def _beat(self) -> None:
-        self._on_beat()
         while not self._done.wait(HEARTBEAT_S):
             self._on_beat()
             with suppress(OSError):  # a disk that is away may come back; `confirm` tells if somebody took over
