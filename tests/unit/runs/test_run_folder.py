@@ -122,7 +122,10 @@ def test_a_slow_disk_does_not_hold_up_training_and_is_told_once(
 ) -> None:
     monkeypatch.setattr(background_writer, "PATIENCE_S", 0.01)
     with kept.held():
-        train(kept, *range(1, 21))  # which would never end if it waited
+        train(kept, 1, 2)
+        with kept._writer._changed:
+            assert kept._writer._changed.wait_for(lambda: kept._writer._next is None, 60)  # its thread has begun
+        train(kept, *range(3, 21))  # which would never end if it waited
         assert not checkpoints_of(kept.path)
         held_disk.set()
         kept.settle()
