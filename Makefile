@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 SEARCHERS := .venv/.searchers
 RLLIB := .venvs/rllib-tests
 
-.PHONY: setup train test test-slow test-rllib test-long test-all lint format dist docs bench clean
+.PHONY: setup train test test-slow test-rllib test-long test-all lint format man dist docs bench clean
 
 setup: $(STAMP)
 
@@ -61,6 +61,10 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The manual page, which the wheel takes along; a test says when the help has changed.
+man: setup
+	$(BIN)/shoal help --man > src/man/shoal.1
+
 # The sdist and the wheel, each installed into a new environment and tried.
 dist: setup
 	rm -rf dist .venvs/dist
@@ -69,6 +73,7 @@ dist: setup
 		$(PYTHON) -m venv --clear .venvs/dist && \
 		.venvs/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $$file && \
 		.venvs/dist/bin/shoal --version && \
+		cmp src/man/shoal.1 .venvs/dist/share/man/man1/shoal.1 && \
 		.venvs/dist/bin/shoal train CartPole-v1 --stop timesteps_total=8000 --results-dir .venvs/dist/results || exit 1; \
 	done
 

@@ -223,9 +223,17 @@ def completion(shell: str) -> None:
 
 @click.command("help")
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.option("--man", "as_man", is_flag=True, help="Print the manual page of all commands; `man -l -` shows it.")
 @click.pass_context
-def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
+def help_command(ctx: click.Context, words: tuple[str, ...], as_man: bool) -> None:
     """Show the help of COMMAND, e.g. `shoal help train`; without one, that of shoal itself."""
+    if as_man:
+        if words:
+            ctx.fail(f"--man is one page of all commands: leave {' '.join(words)} out.")
+        from shoal.cli.manual_page import manual_page
+
+        click.echo(manual_page(main), nl=False)
+        return
     command: click.Command = main
     here = click.Context(main, info_name="shoal", **main.context_settings)
     for word in words:
