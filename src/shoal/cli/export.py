@@ -26,6 +26,7 @@ FORMATS = ("numpy", "c", "fortran", "onnx", "fmu", "hub", "torchscript")
 @click.option("-o", "--output", metavar="PATH", help="The file or folder to write; default: the run's name, here.")
 @click.option("--best", is_flag=True, help="Export the best checkpoint of a run, not the newest.")
 @click.option("--policy-id", metavar="NAME", help="Which policy to export, if the run has several.")
+@click.option("--fmi-version", type=click.Choice(["2.0", "3.0"]), help="With --format fmu: the standard; default: 2.0.")
 @where_option()
 @trust_option
 def export(
@@ -34,6 +35,7 @@ def export(
     output: str | None,
     best: bool,
     policy_id: str | None,
+    fmi_version: str | None,
     results_dir: str | None,
     trust: bool,
 ) -> None:
@@ -44,7 +46,7 @@ def export(
     c            a header and a source in C99, without dependencies and allocation
     fortran      a Fortran module over that source
     onnx         an ONNX model (extra onnx)
-    fmu          a co-simulation FMU of FMI 2.0
+    fmu          a co-simulation FMU of FMI 2.0 or 3.0
     hub          a folder with card, weights and configuration, as model hubs want it
     torchscript  a PyTorch module that C++ and Fortran (FTorch) can load
 
@@ -56,11 +58,13 @@ def export(
     from shoal.export.exporting import place_of
     from shoal.runs.loaded_policy import find_checkpoint
 
+    if fmi_version is not None and format_name != "fmu":
+        raise ConfigError(f"--fmi-version: is of --format fmu; leave it out for --format {format_name}")
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     subject = _subject(checkpoint, policy_id, trust)
     place = place_of(format_name, output, str(checkpoint.experiment_tree.get("name", "policy")))
     click.echo(f"{subject.algorithm} {subject.env}  {short_path(checkpoint.path)}")
-    exported = write(subject, format_name, place)
+    exported = write(subject, format_name, place, fmi_version or "2.0")
     for file in exported.files:
         click.echo(f"  {short_path(file)}")
     _tell_proof(exported)

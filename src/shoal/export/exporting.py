@@ -101,14 +101,14 @@ def identifier(text: str) -> str:
     return name if name and not name[0].isdigit() else f"policy_{name}".rstrip("_")
 
 
-def export(subject: Subject, format_name: str, place: Path) -> Exported:
+def export(subject: Subject, format_name: str, place: Path, fmi_version: str = "2.0") -> Exported:
     """Write a policy in a format; what is further from the policy than rounding explains is refused."""
     form = FORMATS[format_name]
     policy = subject.policy
     asked = questions(policy, obs_fields(policy.obs_spec))
     name = identifier(place.stem if form.ending else _without(place.name, format_name))
     with tempfile.TemporaryDirectory(prefix="shoal-export-") as folder:
-        request = Request(subject, asked, Path(folder), name)
+        request = Request(subject, asked, Path(folder), name, fmi_version)
         made = form.make(request)
         difference = None
         if made.answers is not None:
