@@ -315,7 +315,7 @@ def test_an_fmu_of_fmi3_can_be_compiled_from_its_own_sources(tmp_path: Path) -> 
     what = subject(box(3), spaces.Discrete(3))
     file = written(what, "fmu", tmp_path, "3.0").files[0]
     folder = Path(fmpy.extract(str(file), str(tmp_path / "u")))
-    [built] = read_build_description(str(folder)).buildConfigurations
+    [built] = read_build_description(str(folder))
     [binary] = (folder / "binaries").glob("*/*")
     binary.unlink()
     sources = [folder / "sources" / name for group in built.sourceFileSets for name in group.sourceFiles]
