@@ -101,41 +101,24 @@ def attempt(version: str, numpy: str, built: Path) -> Tried:
 
 
 def installed(python: Path, numpy: str, built: Path) -> str:
-    """Install the wheel, by constraints.txt if that suits this Python, or else with what is newest."""
-    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("numpy==")]
-    if numpy == "2" and python_suits(python):
-        pins = (ROOT / "constraints.txt").read_text().splitlines()
-    constraints = python.parents[1] / "constraints.txt"
-    constraints.write_text("\n".join(pins) + "\n")
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    """Install the wheel, by as much of constraints.txt as suits this Python, or else with what is newest."""
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    others = [pin for pin in pins if not pin.startswith("numpy==")]
+    kinds = {"pinned": pins, "pinned but NumPy": others, "newest": []}
+    if numpy != "2":
+        del kinds["pinned"]
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     wanted = [str(built), NUMPYS[numpy], "pytest", "pytest-timeout", "hypothesis"]
-    if (
-        subprocess.run(
-            [*command, "--constraint", constraints, *wanted], check=False, stderr=subprocess.DEVNULL
-        ).returncode
-        == 0
-    ):
-        return "pinned"
-    return "newest" if subprocess.run([*command, *wanted], check=False).returncode == 0 else "FAILED"
-
-
-def python_suits(python: Path) -> bool:
-    """Whether the pinned NumPy has a wheel for this Python."""
-    [pin] = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("numpy==")]
-    ask = [
-        python,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--dest",
-        python.parents[1] / "x",
-        pin,
-    ]
-    return subprocess.run(ask, check=False, capture_output=True).returncode == 0
+    constraints = python.parents[1] / "constraints.txt"
+    for kind, lines in kinds.items():
+        constraints.write_text("\n".join(lines) + "\n")
+        done = subprocess.run(
+            [*command, "--constraint", constraints, *wanted], check=False, capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            return kind
+    print(done.stderr[-2000:])
+    return "FAILED"
 
 
 def told(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shoal.export.made import Subject
     from shoal.runs.checkpoints import Checkpoint
 
-FORMATS = ("numpy", "c", "fortran", "onnx", "fmu", "hub", "torchscript")
+FORMATS = ("numpy", "c", "fortran", "onnx", "fmu", "hub", "torchscript", "torch_export")
 
 
 @click.command(cls=Command)
@@ -42,13 +42,14 @@ def export(
     """Write a trained policy as files that run without shoal: in a program, a solver, a web service or a plant.
 
     \b
-    numpy        one Python file that needs NumPy alone
-    c            a header and a source in C99, without dependencies and allocation
-    fortran      a Fortran module over that source
-    onnx         an ONNX model (extra onnx)
-    fmu          a co-simulation FMU of FMI 2.0 or 3.0
-    hub          a folder with card, weights and configuration, as model hubs want it
-    torchscript  a PyTorch module that C++ and Fortran (FTorch) can load
+    numpy         one Python file that needs NumPy alone
+    c             a header and a source in C99, without dependencies and allocation
+    fortran       a Fortran module over that source
+    onnx          an ONNX model (extra onnx)
+    fmu           a co-simulation FMU of FMI 2.0 or 3.0
+    hub           a folder with card, weights and configuration, as model hubs want it
+    torchscript   a PyTorch module that C++ and Fortran (FTorch) can load
+    torch_export  a program of torch.export, for Python with PyTorch and its compilers
 
     The observation filter, masks, memory and the scale and bounds of actions are inside. Each export is asked for 1000
     actions, and refused unless they are the policy's own; NAME.FORMAT.proof.json beside it has the numbers.

@@ -29,14 +29,19 @@ PROOF = ".proof.json"
 LONGEST_NAME = 40  # of Fortran's 63 letters, with room for `_num_outputs`
 
 
-def _make_torchscript(request: Request) -> Made:
-    if find_spec("torch") is None:
-        raise ConfigError(
-            "--format torchscript needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'"
-        )
-    from shoal.export.torch_module import make_torchscript
+def _by_torch(format_name: str) -> Callable[[Request], Made]:
+    """What makes a format of PyTorch's, which is imported only then."""
 
-    return make_torchscript(request)
+    def make(request: Request) -> Made:
+        if find_spec("torch") is None:
+            raise ConfigError(
+                f"--format {format_name} needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'"
+            )
+        from shoal.export.torch_module import make_torch_export, make_torchscript
+
+        return (make_torchscript if format_name == "torchscript" else make_torch_export)(request)
+
+    return make
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ FORMATS = {
     "onnx": Format(make_onnx, ".onnx"),
     "fmu": Format(make_fmu, ".fmu"),
     "hub": Format(make_hub, ""),
-    "torchscript": Format(_make_torchscript, ".pt"),
+    "torchscript": Format(_by_torch("torchscript"), ".pt"),
+    "torch_export": Format(_by_torch("torch_export"), ".pt2"),
 }
 
 

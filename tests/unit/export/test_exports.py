@@ -327,10 +327,11 @@ def test_an_fmu_of_fmi3_can_be_compiled_from_its_own_sources(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("format_name", ["torchscript", "torch_export"])
 @pytest.mark.parametrize("kind", ["everything", "masked", "squashed_gru", "picture", "attention", "sequence"])
-def test_torchscript_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+def test_a_module_of_pytorch_acts_as_the_policy(kind: str, format_name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    made = written(POLICIES[kind](), "torchscript", tmp_path)
+    made = written(POLICIES[kind](), format_name, tmp_path)
     assert json.loads(made.files[-1].read_text())["any_batch"]
 
 
@@ -397,7 +398,7 @@ def test_what_a_format_cannot_carry_is_refused_with_one_that_can(tmp_path: Path)
         with pytest.raises(ConfigError, match=r"has attention .* use --format torchscript or onnx"):
             export(what, format_name, tmp_path / "x")
     unknown = what.model.model_copy(update={"custom_action_dist": "mine:Dist"})
-    for format_name in ("c", "onnx", "torchscript"):
+    for format_name in ("c", "onnx", "torchscript", "torch_export"):
         with pytest.raises(ConfigError, match=r"a custom action distribution, .* use --format hub"):
             export(dataclasses.replace(what, model=unknown), format_name, tmp_path / "x")
     large = subject(box(3000), spaces.Discrete(2))
