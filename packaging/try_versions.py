@@ -108,6 +108,8 @@ def installed(python: Path, numpy: str, built: Path) -> str:
     if numpy != "2":
         del kinds["pinned"]
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    if (uv := shutil.which("uv")) is not None:  # which takes a tenth of the time
+        command = [uv, "pip", "install", "--quiet", "--python", python]
     wanted = [str(built), NUMPYS[numpy], "pytest", "pytest-timeout", "hypothesis"]
     constraints = python.parents[1] / "constraints.txt"
     for kind, lines in kinds.items():
