@@ -81,7 +81,6 @@ def attempt(version: str, numpy: str, built: Path) -> Tried:
     if numpy == "1.26" and tuple(map(int, version.split("."))) > LAST_FOR_OLD_NUMPY:
         tried.steps["install"] = "no such wheel of NumPy"
         return tried
-    print(f"Python {version}, NumPy {numpy}", flush=True)
     folder = PLACE / f"{version}-{numpy}"
     python = folder / "bin/python"
     subprocess.run([base, "-m", "venv", "--clear", folder], check=True)
@@ -91,10 +90,10 @@ def attempt(version: str, numpy: str, built: Path) -> Tried:
     ask = "import numpy, platform; print(platform.python_version(), numpy.__version__)"
     tried.python, tried.numpy = subprocess.check_output([python, "-c", ask], text=True).split()
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *TESTS]
-    tried.steps["tests"] = told(subprocess.run([python, *words], cwd=ROOT, check=False))
+    tried.steps["tests"] = outcome([python, *words], ROOT)
     results = folder / "results"
     train = [folder / "bin/shoal", "train", *TRAINING, "--results-dir", results]
-    tried.steps["training"] = told(subprocess.run(train, cwd=folder, check=False))
+    tried.steps["training"] = outcome(train, folder)
     if tried.steps["training"] == "ok":
         [chain] = results.glob("*/*/chain.jsonl")
         tried.link = json.loads(chain.read_text().splitlines()[-1])["link"]
@@ -124,16 +123,22 @@ def installed(python: Path, numpy: str, built: Path) -> str:
     return "FAILED"
 
 
-def told(done: subprocess.CompletedProcess[bytes]) -> str:
-    return "ok" if done.returncode == 0 else "FAILED"
+def outcome(command: list[str | Path], folder: Path) -> str:
+    """How a command ended; what it printed is shown if it failed."""
+    done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+    if done.returncode == 0:
+        return "ok"
+    print(done.stdout[-4000:] + done.stderr[-4000:], flush=True)
+    return "FAILED"
 
 
-def show(rows: list[Tried]) -> None:
-    """The table."""
-    print(f"\n{'Python':10}{'NumPy':10}{'install':24}{'tests':10}{'training':10}last link of the chain")
-    for row in rows:
-        steps = [row.steps.get(step, "-") for step in ("install", "tests", "training")]
-        print(f"{row.python:10}{row.numpy:10}{steps[0]:24}{steps[1]:10}{steps[2]:10}{row.link[:16] or '-'}")
+def line(row: Tried) -> str:
+    """One row of the table."""
+    steps = [row.steps.get(step, "-") for step in ("install", "tests", "training")]
+    return f"{row.python:10}{row.numpy:10}{steps[0]:24}{steps[1]:10}{steps[2]:10}{row.link[:16] or '-'}"
+
+
+HEAD = f"{'Python':10}{'NumPy':10}{'install':24}{'tests':10}{'training':10}last link of the chain"
 
 
 def disagreeing(rows: list[Tried]) -> list[str]:
@@ -156,11 +161,12 @@ def main() -> int:
         if python not in PYTHONS or (numpy or "2") not in NUMPYS:
             parser.error(f"{pair}: give a Python of {', '.join(PYTHONS)}, alone or with /2 or /1.26")
     built = wheel()
+    print(HEAD, flush=True)
     rows = []
     for pair in pairs:
         python, _, numpy = pair.partition("/")
         rows.append(attempt(python, numpy or "2", built))
-    show(rows)
+        print(line(rows[-1]), flush=True)
     links = {row.link for row in rows if row.link}
     for numpy in (apart := disagreeing(rows)):
         print(f"FAILED: with NumPy {numpy}, the chain depends on the Python")
