@@ -248,6 +248,8 @@ class Host:
 
     def _take_answer(self, handle: SamplerHandle) -> None:
         """An answer of a sampler, or the end of its socket, after which its death is reported."""
+        if handle.id not in self._handles:  # it is buried already
+            return
         try:
             data = handle.connection.recv(ANSWER.size, socket.MSG_WAITALL)
         except OSError:
@@ -455,10 +457,11 @@ class Host:
         try:
             while True:
                 missing = [index for index in arguments if index in self._members and index not in self._results]
-                if self._failure or not missing:
+                at_it = [index for index in missing if self._members[index].handle.asked == name]
+                if not missing or (self._failure and not at_it):
                     break
                 for member in self._chosen(missing):
-                    if member.rests:
+                    if member.rests and not self._failure:
                         self._keep_fragment(member)
                         member.handle.asked = name
                         self._send(member.handle, name, *arguments[member.index], memory=memory)

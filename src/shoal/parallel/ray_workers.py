@@ -594,10 +594,17 @@ class RayWorkers:
                 own = {index: arguments[index] for index in host.workers if index in missing}
                 if own:
                     asked.append((host, host.actor.ask.remote(name, own, self._restarts_left, policy_state)))
+            errors = []
             for host, told in asked:
-                answer = self._hear(host, told)
+                try:
+                    answer = self._hear(host, told)
+                except ShoalError as error:  # raised when all hosts were heard: what one tells, it tells once
+                    errors.append(error)
+                    continue
                 if answer is not None:
                     found |= dict(answer.results)
+            for error in errors:
+                raise error
         return found
 
     def _gotten(self, reference: Any) -> HostAnswer:

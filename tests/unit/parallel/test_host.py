@@ -17,6 +17,7 @@ from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Batch
 from shoal.envs.making import env_maker
 from shoal.envs.process_messages import packed
+from shoal.machine.broadcasts import ENDINGS, WARNINGS
 from shoal.machine.processes import below, children_of_all
 from shoal.models.build import build_policy
 from shoal.parallel.host import Asked, Host, HostAnswer, HostPlan
@@ -131,7 +132,27 @@ def test_the_fork_server_may_die_too(manned) -> None:
     found.until(lambda answer: len(answer.fragments) == 2)
 
 
-def test_an_error_is_answered_at_once_with_its_worker(manned) -> None:
+def test_what_a_scheduler_tells_every_process_of_a_job_ends_no_sampler(manned) -> None:
+    found = manned()
+    pids = found.pids()
+    for pid in pids.values():
+        for number in ENDINGS | WARNINGS:
+            os.kill(pid, number)
+    assert found.pids() == pids
+    assert not found.sample()[0].losses
+
+
+def test_workers_that_are_added_later_are_heard_of_with_the_news(manned) -> None:
+    found = manned()
+    found.host.add({3: None}, 9, waits=False)
+    deadline = monotonic() + 60
+    while (answer := found.host.news()).up != [1, 2, 3]:
+        assert not answer.losses
+        assert monotonic() < deadline
+    assert len(found.sample()[0].fragments) == 3
+
+
+def test_an_error_is_answered_with_its_worker(manned) -> None:
     found = manned()
     function = packed(lambda worker: 1 / (2 - worker.worker_index))
     answer = found.host.ask("apply", {1: (function,), 2: (function,)}, 9, found.state)
@@ -139,6 +160,17 @@ def test_an_error_is_answered_at_once_with_its_worker(manned) -> None:
     assert answer.failure[0] == 2
     assert "division by zero" in pickle.loads(answer.failure[1]).words
     assert len(found.sample()[0].fragments) == 2
+
+
+def test_an_error_waits_for_those_that_were_asked_the_same(manned) -> None:
+    found = manned()
+    function = packed(lambda worker: [__import__("time").sleep(0.3 * worker.worker_index), 1 / 0])
+    answer = found.host.ask("apply", {1: (function,), 2: (function,)}, 9, found.state)
+    assert answer.failure is not None
+    assert answer.failure[0] == 1
+    after = found.sample()[0]
+    assert after.failure is None
+    assert len(after.fragments) == 2
 
 
 def test_fragments_are_collected_as_they_are_finished_and_kept_meanwhile(manned) -> None:
