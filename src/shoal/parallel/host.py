@@ -248,7 +248,7 @@ class Host:
 
     def _take_answer(self, handle: SamplerHandle) -> None:
         """An answer of a sampler, or the end of its socket, after which its death is reported."""
-        if handle.id not in self._handles:  # it is buried already
+        if self._handles.get(handle.id) is not handle:  # it was buried in the same moment
             return
         try:
             data = handle.connection.recv(ANSWER.size, socket.MSG_WAITALL)
