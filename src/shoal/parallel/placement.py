@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.config.layout import cpus_per_worker
@@ -16,6 +16,7 @@ from shoal.config.settings import AlgorithmConfig
 
 PATIENCE_S = 1.0  # of one wait for a reservation; signals are heard in between
 LEAST = {"memory": 1.0}  # bytes, of a worker that takes no CPU: a bundle cannot be empty
+ROUNDING = 1e-6
 Bundle = tuple[Any, int]  # a placement group, and the place in it
 
 
@@ -30,8 +31,7 @@ class Placement:
         self._bundle = {"CPU": cpus} if cpus else LEAST
         trial = ray.util.get_current_placement_group()
         if trial is not None:
-            # The first bundle is the trial's own process; workers that take nothing have none.
-            self._bundles = [(trial, 1 + k if cpus else 0) for k in range(count)]
+            self._bundles = [(trial, index) for index in places_in(trial.bundle_specs, cpus, count)]
             return
         self._bundles = []
         group = self._reserve(count)
@@ -93,6 +93,17 @@ class Placement:
         self._own.append(group)
         self._bundles += [(group, index) for index in range(count)]
         return group
+
+
+def places_in(bundles: Sequence[Mapping[str, float]], cpus: float, count: int) -> list[int]:
+    """Which bundle of a trial each worker takes; the first is that of the trial's own process.
+
+    Workers that take nothing need no other.
+    """
+    if not cpus:
+        return [0] * count
+    room = [int(bundle.get("CPU", 0.0) / cpus + ROUNDING) for bundle in bundles]
+    return [index for index, workers in enumerate(room) if index for _ in range(workers)][:count]
 
 
 def shared_among(rooms: Mapping[str, int], workers: list[int], placed: list[str]) -> dict[str, list[int]]:

@@ -263,7 +263,9 @@ class RayWorkers:
 
     def _start_all(self) -> bytes:
         """Start every worker; place and spaces of the first."""
-        while self._homeless:
+        self._place_homeless(replaces=False)
+        while self._homeless:  # a node was lost before its workers were there
+            sleep(LOOK_AGAIN_S)
             self._place_homeless(replaces=False)
         starting = {host.starting: host for host in self._hosts}
         first = b""
@@ -603,8 +605,8 @@ class RayWorkers:
                     continue
                 if answer is not None:
                     found |= dict(answer.results)
-            for error in errors:
-                raise error
+            for first in errors:
+                raise first
         return found
 
     def _gotten(self, reference: Any) -> HostAnswer:
