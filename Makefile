@@ -18,16 +18,16 @@ train: setup
 	$(BIN)/shoal train CartPole-v1
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' --durations 20
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'not slow' --durations 20
 
 # What `make test` leaves out: the rest of the cluster's tests, every searcher, the longer trainings.
 test-slow: $(SEARCHERS)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow and not long' --durations 20
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'slow and not long' --durations 20
 	$(MAKE) test-rllib
 
 # What is too long for every change.
 test-long: $(SEARCHERS)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m long --durations 20
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m long --durations 20
 
 # RLlib pins gymnasium, so its tests have an environment of their own; where that cannot be made, they are left out.
 test-rllib: $(RLLIB)/.installed

@@ -25,6 +25,20 @@ if "SHOAL_TEST_STATE" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` is read
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks as slow what `repeats(n)` says of a test's cases: all but the first n."""
+    seen: dict[str, int] = {}
+    for item in items:
+        repeats = item.get_closest_marker("repeats")
+        if repeats is None or item.get_closest_marker("slow"):
+            continue
+        name = item.nodeid.partition("[")[0]
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > repeats.args[0]:
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="module")
 def compiled_kernels(tmp_path_factory):
     """Compiled kernels for the module, in a folder that all modules share and that is not the tester's own."""

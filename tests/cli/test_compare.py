@@ -39,6 +39,7 @@ def test_settings_scores_and_one_sentence(tmp_path: Path) -> None:
     assert found["differences"] == {"config.gamma": [0.9, 0.99], "config.lr": [1e-4, 7e-4]}
 
 
+@pytest.mark.slow
 def test_further_seeds_are_trained_until_it_is_decided(tmp_path: Path) -> None:
     """A learning rate of nearly 0 learns nothing, so that only the metric's sign decides: the rate itself."""
     small = {"num_envs_per_worker": 2, "train_batch_size": 32, "sgd_minibatch_size": 32, "num_sgd_iter": 1}

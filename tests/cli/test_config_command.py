@@ -92,6 +92,7 @@ def test_config_show_pages_on_a_terminal_alone(tmp_path: Path, is_terminal: bool
     assert ("checkpoint_freq" in done.stdout) != is_terminal
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize(
     ("args", "fragment"),
     [

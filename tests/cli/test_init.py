@@ -53,6 +53,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return folder
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("project", list(KINDS), indirect=True)
 def test_a_project_trains_at_once(project: Path, tmp_path: Path) -> None:
     words = ["train", "experiment.yml", "--stop", "training_iteration=1", "--results-dir", str(tmp_path / "results")]

@@ -57,6 +57,7 @@ def test_paths_are_short_where_they_can_be(tmp_path: Path, monkeypatch: pytest.M
     assert short_path(tmp_path / "elsewhere") == typed_path(tmp_path / "elsewhere") == str(tmp_path / "elsewhere")
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"NO_COLOR": "1"}, {"TERM": "xterm-256color"}])
 def test_no_control_codes(desk: Any, small: list[str], variables: dict[str, str]) -> None:
     done = desk.shoal("train", "CartPole-v1", "--stop", "training_iteration=1", *small, **variables)
@@ -90,6 +91,7 @@ def run_in_shell(desk: Any, words: list[str], where: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("where", "why"), [("| head -1", "Broken pipe"), ("> /dev/full", "No space left on device"), (">&-", None)]
 )

@@ -122,6 +122,7 @@ def test_a_sweep_tells_of_its_preset(tmp_path: Path) -> None:
     assert "Preset" not in shoal("tune", "mine.yml", "--dry-run").output
 
 
+@pytest.mark.slow
 def test_a_run_with_it_and_one_without(desk: Desk) -> None:
     """It says so at the start and in the run's folder; without it, one line says that it could be had."""
     done = desk.shoal("train", ENV, "--preset", *QUICK)

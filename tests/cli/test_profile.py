@@ -33,6 +33,7 @@ def test_a_forecast_for_people() -> None:
     assert "Measuring CartPole-v1 for about 0.5 s" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_forecast_for_programs_of_a_file(tmp_path: Path) -> None:
     text = f"one: {{env: '{SICK}:Healthy', run: DQN, config: {{wrappers: [{{DiscretizeAction: {{bins: 3}}}}]}}}}\n"
     (tmp_path / "a.yml").write_text(text)
@@ -48,6 +49,7 @@ def test_a_forecast_for_programs_of_a_file(tmp_path: Path) -> None:
     assert tree["costs"]["step_s"]["count"] > 1
 
 
+@pytest.mark.slow
 def test_predicted_beside_real(trained: tuple[Desk, subprocess.CompletedProcess[str], Path]) -> None:
     desk, _, run = trained
     done = desk.shoal("profile", str(run), "--seconds", "0.5")

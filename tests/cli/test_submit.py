@@ -19,6 +19,7 @@ def test_a_dry_run_prints_the_script_and_nothing_else(desk: Any) -> None:
     assert list(desk.home.iterdir()) == []
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -33,6 +34,7 @@ def test_a_command_with_a_mistake_does_not_wait_in_the_queue(desk: Any, words: s
     assert done.stderr == f"Error: the command would fail: {problem}\n"
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("words", ["-f elsewhere.yml", "elsewhere:Env", "elsewhere.py:Env"])
 def test_what_only_the_nodes_may_have_is_a_warning(desk: Any, words: str) -> None:
     done = desk.shoal("submit", *SLURM, "--dry-run", "--", "shoal", "train", *words.split())

@@ -137,6 +137,7 @@ def test_a_terminal_that_closes_leaves_a_saved_run(desk: Any, terminal: Terminal
     assert "The run ends: interrupted by SIGHUP." in (run / "log.txt").read_text()
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(("flags", "variables"), [(["--quiet"], {}), ([], {"TERM": "dumb"})])
 def test_no_live_view_where_none_is_wanted(
     desk: Any, terminal: Terminal, small: list[str], flags: list[str], variables: dict[str, str]

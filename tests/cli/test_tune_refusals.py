@@ -115,6 +115,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 }
 
 
+@pytest.mark.repeats(12)
 @pytest.mark.parametrize("case", REFUSED)
 def test_one_message_and_nothing_left(desk: Any, case: str) -> None:
     arguments, message = REFUSED[case]
@@ -129,6 +130,7 @@ def test_one_message_and_nothing_left(desk: Any, case: str) -> None:
     assert not list(desk.home.glob("*/*"))
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize(
     ("flag", "name", "module", "extra"),
     [

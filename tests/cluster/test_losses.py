@@ -27,6 +27,7 @@ def brittle(bed: Bed) -> Iterator[Bed]:
             bed.boot(node)
 
 
+@pytest.mark.slow
 def test_a_host_whose_ray_cannot_start_is_named_with_its_error(bed: Bed, here: Path) -> None:
     (here / "scripts.py").write_text("raise SystemExit('libfabric.so.1 is missing')\n")
     n2 = bed.nodes["n2"]

@@ -57,6 +57,7 @@ def _stand_in(here: Path, program: str) -> dict[str, str]:
     return variables
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_simulated_schedulers_start_their_agents(bed: Bed, here: Path, program: str) -> None:
     variables = _stand_in(here, program)

@@ -189,6 +189,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return Desk(request.param, tmp_path, tmp_path / "work", dict(os.environ))
 
 
+@pytest.mark.repeats(2)
 def test_simulated_submit_ask_follow_and_cancel(desk: Desk) -> None:
     done = desk.submit()
     (record,) = (desk.folder / "home/.shoal/jobs").glob("ppo-*/job.json")
@@ -234,11 +235,13 @@ def test_simulated_a_job_knows_its_hosts_and_starts_a_process_on_each(desk: Desk
         assert all(any("/bin/true" in word for word in command) for command in commands)
 
 
+@pytest.mark.repeats(2)
 def test_simulated_the_scheduler_of_the_machine_is_found(desk: Desk) -> None:
     told = desk.submit("--dry-run", "--scheduler", desk.scheduler).output.splitlines()
     assert desk.submit("--dry-run").output.splitlines()[:6] == told[:6]
 
 
+@pytest.mark.repeats(2)
 def test_simulated_a_refusal_passes_on_what_the_scheduler_says(desk: Desk) -> None:
     program = desk.known.commands.submit[0]
     (desk.folder / "bin" / program).write_text("#!/bin/bash\necho 'invalid account rlwater' >&2\nexit 3\n")
@@ -390,6 +393,7 @@ def test_simulated_signals_reach_the_command_once_and_through_the_shell(desk: De
     assert (shell.returncode, desk.read("heard")) == (85, "SIGTERM\nSIGUSR1\n")
 
 
+@pytest.mark.repeats(2)
 def test_simulated_the_shell_warns_itself_where_the_scheduler_does_not(desk: Desk) -> None:
     # In bash, because Python may take longer to listen than this job has time.
     (desk.folder / "bin/shoal").write_text("#!/bin/bash\ntrap 'exit 85' USR1\nwhile :; do sleep 0.1; done\n")

@@ -69,6 +69,7 @@ def test_training_goes_on_while_workers_evaluate(trainer_of, tmp_path) -> None:
     assert result["env_failures_total"] == result["evaluation"]["env_failures"] == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_its_share_run_again(trainer_of, tmp_path) -> None:
     note = tmp_path / "note"
     trainer = trainer_of("Mortal", env_config={"note": str(note)}, evaluation_num_workers=2)

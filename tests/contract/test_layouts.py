@@ -63,6 +63,7 @@ def test_any_number_of_workers_learns_the_same(algorithm, env, iterations, toler
             np.testing.assert_allclose(other_seen[name], wanted, rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_the_compiled_kernel_gives_the_same_bits() -> None:
     trajectories, weights, _ = trained("PPO", "Pendulum-v1", 2, 0, kernel="compiled")
     others, other_weights, _ = trained("PPO", "Pendulum-v1", 2, 2, kernel="compiled")
@@ -70,6 +71,7 @@ def test_the_compiled_kernel_gives_the_same_bits() -> None:
     np.testing.assert_array_equal(other_weights, weights)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [
@@ -90,6 +92,7 @@ def test_masks_offers_and_crowds_are_the_same_in_any_layout(algorithm, name) -> 
         np.testing.assert_allclose(other_weights / scale, weights / scale, rtol=0, atol=1e-4)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     "algorithm",
     ["ES", "CMAES", pytest.param("ARS", marks=pytest.mark.slow), pytest.param("CEM", marks=pytest.mark.slow)],

@@ -39,6 +39,7 @@ def learned(iterations: int, *layout, **changes) -> tuple[np.ndarray, dict]:
         return trainer.get_policy().network.params.copy(), result
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -79,6 +80,7 @@ def test_a_killed_learner_costs_nothing_but_time(caplog) -> None:
     assert caplog.text.count("all are restarted") == 2
 
 
+@pytest.mark.slow
 def test_a_learner_without_experience_keeps_in_step() -> None:
     with trainer_with(2, 2, recreate_failed_workers=False, ignore_worker_failures=True) as trainer:
         trainer.train()
@@ -104,6 +106,7 @@ def test_save_and_restore_with_learners(tmp_path) -> None:
         np.testing.assert_array_equal(trainer.get_policy().network.params, whole)
 
 
+@pytest.mark.slow
 def test_weights_set_in_the_driver_reach_the_learners() -> None:
     with trainer_with(2, 2, lr=1e-30) as trainer:
         trainer.train()

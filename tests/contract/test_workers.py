@@ -133,6 +133,7 @@ def arrays_of(sample) -> dict:
     return {name: np.array(getattr(sample.batch, name)) for name in names} | {"obs": sample.batch.obs[0].copy()}
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("name", ["Walk", "Opaque"])
 def test_saved_workers_go_on_exactly_where_they_were(begin, name) -> None:
     first, second = begin(name), begin(name)
@@ -181,6 +182,7 @@ def test_failures_beyond_the_budget_end_it_in_their_own_words(begin) -> None:
     assert "max_env_failures is 0" in str(caught.value)
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("name", ["Broken", "BrokenInSecondWorker"])
 def test_a_constructor_that_fails_is_an_env_error_with_its_own_words(begin, num_workers, name) -> None:
     if not num_workers and name == "BrokenInSecondWorker":
@@ -222,6 +224,7 @@ def trained(num_workers: int, iterations: int = 3, name: str = "Walk", kind=PPOC
         workers.stop()
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     ("name", "changes"),
@@ -285,6 +288,7 @@ def test_a_killed_worker_costs_its_fragment_and_is_replaced_where_it_stood() -> 
         struck.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_replaced_worker_has_the_state_that_its_environments_told() -> None:
     calm, struck = start(2, "Opaque"), start(2, "Opaque")
@@ -301,6 +305,7 @@ def test_a_replaced_worker_has_the_state_that_its_environments_told() -> None:
         struck.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_worker_that_is_lost_between_samples_is_asked_again() -> None:
     workers = start(2)
@@ -458,6 +463,7 @@ def test_fragments_of_one_version_have_the_same_weights(begin, num_workers) -> N
     assert {int(action) for s in finished(workers, max(num_workers, 1)) for action in s.batch.actions.flat} == {2}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_worker_that_dies_with_its_fragment_is_replaced_and_begins_again() -> None:
     workers = start(2)

@@ -67,6 +67,7 @@ def package(tmp_path_factory) -> Path:
     return installed
 
 
+@pytest.mark.slow
 def test_an_installed_algorithm_is_listed_shown_and_trains(package: Path, tmp_path: Path) -> None:
     listed = run([sys.executable, "-m", "shoal", "algorithms"], [package], tmp_path).splitlines()
     assert [line.split()[0] for line in listed] == [*BUILT_IN, "A2C", *rllib_algorithms()]
@@ -79,10 +80,12 @@ def test_an_installed_algorithm_is_listed_shown_and_trains(package: Path, tmp_pa
     assert last["learner"]["vf_loss"] > 0
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_weights_of_none(package: Path, tmp_path: Path) -> None:
     run([sys.executable, "-c", SAME_WEIGHTS], [package], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_row_makes_it_one_of_shoals_own(tmp_path: Path) -> None:
     """In a copy of the source: two files, one row, and nothing else."""
     shutil.copytree(ROOT / "src" / "shoal", tmp_path / "src" / "shoal", ignore=shutil.ignore_patterns("__pycache__"))

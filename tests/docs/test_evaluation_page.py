@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 
 import shoal
@@ -22,6 +23,7 @@ def block(language: str) -> str:
     return str(found)
 
 
+@pytest.mark.slow
 def test_the_file_and_the_program(tmp_path: Path) -> None:
     file = tmp_path / "stones.yml"
     file.write_text(block("yaml"))

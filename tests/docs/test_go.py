@@ -328,6 +328,7 @@ def test_one_that_resigns_has_lost(engine: str) -> None:
         env.close()
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -361,6 +362,7 @@ AGAINST_GNUGO = {
 }
 
 
+@pytest.mark.slow
 @needs_gnugo
 def test_training_against_a_program_resumes_exactly(tmp_path: Path) -> None:
     with shoal.TRPO(env=GO, config=AGAINST_GNUGO) as trainer:

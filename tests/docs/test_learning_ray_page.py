@@ -41,6 +41,7 @@ def table(title: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", section, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_the_commands_run(tmp_path: Path) -> None:
     for name in ("custom.yml", "custom_env.py"):
         shutil.copy(ROOT / "examples" / "learning-ray" / name, tmp_path)

@@ -49,6 +49,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_class_of_the_page_trains(folder: Path) -> None:
     (folder / "my_env.py").write_text(block("python"))
     done = shoal(folder, "train", "my_env.py:Rod", "--set", "env_ranks=2", *SHORT)

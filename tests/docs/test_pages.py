@@ -22,6 +22,7 @@ PAGES = ENVIRONMENTS + (DOCS / "spaces.md").read_text() + MODELS
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda text: re.search(r"class (\w+)|(by hand|env.step)", text)[0])
 def test_the_programs_run(program: str, tmp_path: Path) -> None:
     if not any(name in program for name in ("Doors", "Room", "Drift")):  # masks alone need no PyTorch

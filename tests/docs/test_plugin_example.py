@@ -56,6 +56,7 @@ def shoal(*words: str) -> list[str]:
     return [sys.executable, "-m", "shoal", *words]
 
 
+@pytest.mark.slow
 def test_the_example_is_listed_and_trains(package: Path, tmp_path: Path) -> None:
     listed = run(shoal("plugins"), [package], tmp_path).splitlines()
     assert [line.rsplit("  ", 1)[1] for line in listed] == ["shoal-moon 0.1"] * 4

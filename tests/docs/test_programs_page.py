@@ -42,6 +42,7 @@ def best_return(command: str, folder: Path, iterations: int) -> float:
         trainer.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_the_oscillator_in_c_comes_to_rest(tmp_path: Path) -> None:
     folder = built("c", tmp_path)

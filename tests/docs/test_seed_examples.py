@@ -160,6 +160,7 @@ def test_masks_keep_the_speed_limit_and_the_fuel() -> None:
     np.testing.assert_allclose(started["observations"][[0, 5, 6]], [3 / 50, -0.5, 1.0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_rendezvous_trains_and_is_evaluated_case_by_case(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = desk / "learning-ray"
     monkeypatch.chdir(notes)

@@ -124,6 +124,7 @@ def test_a_page_has_rows_and_no_command_that_is_not_run(page: str) -> None:
             compile(item, page, "exec")
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("command", of("shoal train"))
 def test_training_lines_train(command: str, ray_variables: dict[str, str], desk: Path) -> None:
     if "ALE/" in command:
@@ -147,6 +148,7 @@ def shrunk(flag: str) -> str:
     return "--num-cpus 2" if flag.startswith("--num-cpus") else "--num-workers 1"
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("command", of("shoal submit"))
 def test_submitting_lines_write_scripts(command: str, desk: Path) -> None:
     words, inner = parted(command)

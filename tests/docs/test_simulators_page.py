@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from shoal.config.experiment import experiments_from_file
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs.faults import KINDS
@@ -44,6 +46,7 @@ def shoal(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
 
 
+@pytest.mark.slow
 def test_the_experiment_runs_and_its_failures_run_again(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "furnace.yml").write_text(text.replace("env_restart_delay_s: 2", "env_restart_delay_s: 0.01"))

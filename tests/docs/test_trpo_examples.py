@@ -68,6 +68,7 @@ def test_there_are_lines_of_both_kinds() -> None:
     assert len([line for line in LINES if line.startswith("shoal launch")]) == 2
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("line", runs(starts_ray=False))
 def test_lines_without_workers_train(line: str, folder: Path) -> None:
     trained(line)

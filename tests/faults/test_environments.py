@@ -166,6 +166,7 @@ def test_evaluation_survives_failures() -> None:
     assert evaluation["env_failures"] > 0
 
 
+@pytest.mark.slow
 def test_a_thousand_failures_of_every_kind_cost_no_iteration() -> None:
     settings = {"num_envs_per_worker": 16, "train_batch_size": 8000, "sgd_minibatch_size": 1000}
     seen: list[Incident] = []

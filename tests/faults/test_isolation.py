@@ -173,6 +173,7 @@ class DiesAtOnce(FaultEnv):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_an_environment_that_dies_at_every_first_step_is_not_started_for_ever() -> None:
     settings = {"num_envs_per_worker": 1, "env_isolation": "process"}
     with (
@@ -205,6 +206,7 @@ class Stuck:
         sleep(1000)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("kind", "words", "timeout_s"), [(Dying, "exit code 4.*no licence", DEADLINE_S), (Stuck, "env_reset_timeout_s", 1)]
 )
@@ -251,6 +253,7 @@ def test_an_incident_that_ends_the_run_is_kept_too(tmp_path: Path) -> None:
     assert EpisodeReplay(run, entry).run().is_same(entry)
 
 
+@pytest.mark.slow
 def test_a_hang_in_a_reset_with_a_new_seed_is_replayed_by_what_led_to_it(tmp_path: Path) -> None:
     config = {"num_envs_per_worker": 1, "env_reset_timeout_s": 1, "max_env_failures": None, "train_batch_size": 150}
     config |= {

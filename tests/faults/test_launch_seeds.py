@@ -21,6 +21,7 @@ from shoal.cluster.user_command import UserCommand
 PROGRAM = Path(simulated_launch.__file__)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("first", range(0, 500, 125))
 def test_no_seed_refutes_a_claim(first: int) -> None:
     assert run_seeds(range(first, first + 125)) == []

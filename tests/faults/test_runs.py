@@ -87,6 +87,7 @@ def test_the_same_command_goes_on_after_kill_9(desk: WatchedDesk, uninterrupted:
     assert numbers_of(desk.run_folder()) == uninterrupted
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("number", "code"),
     [
@@ -114,6 +115,7 @@ def test_a_signal_saves_and_ends_without_a_traceback(
     assert numbers_of(folder) == uninterrupted
 
 
+@pytest.mark.slow
 def test_a_key_that_bounces_is_one_ctrl_c(desk: WatchedDesk, uninterrupted: tuple[Any, ...]) -> None:
     child = desk.start(*TRAIN)
     reached = await_iteration(child, 4)

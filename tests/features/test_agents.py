@@ -38,6 +38,7 @@ def test_a_resumed_training_is_the_same_training(kind, settings, env, tmp_path):
         trainer.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [pytest.param(shoal.PPO, PPO, id="PPO"), pytest.param(shoal.DQN, DQN, marks=pytest.mark.slow, id="DQN")],
@@ -92,6 +93,7 @@ def test_other_algorithms_and_other_spaces_are_refused():
         shoal.PPO(env=Match, config={"env_config": {"differs": True}})
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [(shoal.PPO, {"train_batch_size": 768, "sgd_minibatch_size": 128}), (shoal.DQN, {"timesteps_per_iteration": 768})],
@@ -129,6 +131,7 @@ def test_several_policies_resume_exactly(kind, settings, tmp_path):
         each.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [pytest.param(shoal.PPO, PPO, marks=pytest.mark.slow, id="PPO"), pytest.param(shoal.DQN, DQN, id="DQN")],

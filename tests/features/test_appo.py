@@ -86,6 +86,7 @@ def test_torch_networks_and_memory_learn_as_with_ppo(trainer_of, model) -> None:
     np.testing.assert_allclose(one.get_policy().network.params, two.get_policy().network.params, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("name", ["Masked", "FailingNowAndThen"])
 def test_two_workers_sample_without_waiting(trainer_of, caplog, name) -> None:

@@ -74,12 +74,14 @@ def watched(trainer) -> list:
     return seen
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("name", ["Ladder", "Failing"])
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
     assert_restored_exactly(lambda: trainer_of(name, **changes), tmp_path, 4, num_before=6)
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_any_number_of_workers_sees_the_same(trainer_of, changes) -> None:
@@ -98,6 +100,7 @@ def test_any_number_of_workers_sees_the_same(trainer_of, changes) -> None:
                 np.testing.assert_allclose(one[valid], two[valid], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("name", ["Ladder", "Failing"])

@@ -86,6 +86,7 @@ def test_correlated_noise_correlates_actions(trainer_of) -> None:
     assert np.mean(z[1:] * z[:-1]) == pytest.approx(0.9, abs=0.1)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("variant", ["correlated", pytest.param("given spread", marks=pytest.mark.slow), "softmax"])
 def test_two_workers_sample_and_learn_the_same(trainer_of, variant) -> None:

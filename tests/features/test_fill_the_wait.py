@@ -30,6 +30,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(("run", "name"), [("DQN", "Masked"), ("SAC", "WalkInBox")])
 def test_updates_follow_the_intensity_however_workers_come(start_trainer, caplog, tmp_path, run, name) -> None:

@@ -73,6 +73,7 @@ def test_few_frames_lie_between_train_and_step(algorithm):
             assert len(way) <= MOST_FRAMES
 
 
+@pytest.mark.slow
 def test_a_ray_worker_takes_the_same_way(ray_session):
     with shoal.PPO(config={**SHORT, "num_workers": 2, "train_batch_size": 16}) as trainer:
         found = ways(trainer)

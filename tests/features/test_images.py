@@ -113,6 +113,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
         assert_same_state(one, two)
 
 
+@pytest.mark.slow
 def test_a_game_seen_through_frames_is_restored_exactly(tmp_path, start_trainer) -> None:
     pytest.importorskip("ale_py")
     assert_restored_exactly(lambda: start_trainer("PPO", FRAMES["env"], FRAMES), tmp_path, 2)

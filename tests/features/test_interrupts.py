@@ -26,6 +26,7 @@ def soon(action: Callable[[], Any]) -> None:
     threading.Timer(0.3, action).start()
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("way", ["get", "wait"])
 def test_a_signal_cuts_a_wait_short(number: signal.Signals, way: str) -> None:
@@ -70,6 +71,7 @@ class Hanging(CartPoleEnv):
 """
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("where", ["sampling", "evaluation"])
 def test_a_run_whose_worker_hangs_is_saved_at_the_first_signal(tmp_path: Path, where: str) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)

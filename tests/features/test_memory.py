@@ -85,6 +85,7 @@ def test_any_number_of_workers_and_learners_learns_the_same(memory, run, layouts
         np.testing.assert_allclose(other_weights, weights, rtol=0, atol=1e-4)
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("run", ["PPO", "TRPO"])
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_resumed_run_goes_on_bit_for_bit(memory, run, tmp_path) -> None:
@@ -181,6 +182,7 @@ def test_what_does_not_fit_the_memory_is_refused() -> None:
         assert trainer.compute_actions({"a": obs}, [])["a"] in (0, 1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_registered_model_with_memory_reaches_the_workers() -> None:
     from torch import nn

@@ -61,6 +61,7 @@ def test_episodes_are_whole_and_follow_from_each_other(walks: Path) -> None:
     assert len(unfinished) <= NUM_ENVS
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("env", ["Walk", "FailingNowAndThen"])
 def test_a_resumed_run_writes_neither_gaps_nor_duplicates(tmp_path: Path, env: str, monkeypatch: Any) -> None:
     monkeypatch.setattr("shoal.runs.experience_output.FILE_BYTES", 3000)  # several files
@@ -312,6 +313,7 @@ def _ray(ray_session: None) -> Iterator[None]:
 class TestWithWorkers:
     """With processes of their own; in one module's Ray."""
 
+    @pytest.mark.slow
     def test_the_number_of_workers_does_not_change_the_files(self, tmp_path: Path, walks: Path) -> None:
         split = {"num_workers": 2, "num_envs_per_worker": NUM_ENVS // 2, "num_cpus_per_worker": 0.5}
         many = steps_in(record(tmp_path / "many", **split))

@@ -73,6 +73,7 @@ def clean_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.slow
 def test_a_token_in_the_home_folder_is_sent(head: str, folder: str) -> None:
     words = ["train", "CartPole-v1", "--num-workers", "1", "--ray-address", head, "--stop", "training_iteration=1"]
     done = subprocess.run(
@@ -88,6 +89,7 @@ def test_a_token_in_the_home_folder_is_sent(head: str, folder: str) -> None:
     assert "Finished" in done.stdout
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("token", "variables", "sentence"),
     [

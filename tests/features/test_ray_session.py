@@ -162,6 +162,7 @@ def test_the_users_own_ray_is_used_and_left_running(short_folder) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_worker_has_started_ends_with_it_and_what_is_not_ours_is_left_alone(short_folder) -> None:
     """Not ours: a folder of the user's with such a name, and a process that only reads our folder."""
     done = run(

@@ -49,6 +49,7 @@ def test_a_result_has_every_name(trainer_of) -> None:
     assert "critic_loss" not in first["learner"]
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("changes", [{}, PRIORITIES], ids=["defaults", "priorities, filter, two steps"])
 @pytest.mark.parametrize("name", ["WalkInBox", "Walk", "FailingNowAndThen", "Masked"])
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
@@ -63,6 +64,7 @@ def test_a_run_saves_and_goes_on(tmp_path) -> None:
     assert [without_times(result) for result in rest] == [without_times(result) for result in whole[2:]]
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("name", ["WalkInBox", "Masked"])
 def test_two_workers_sample_and_learn_the_same(trainer_of, name) -> None:

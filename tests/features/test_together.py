@@ -69,6 +69,7 @@ def test_evaluation_workers_know_masks_tasks_draws_and_hooks(trainer_of, name) -
     assert {"highest_mean", "highest_min", "highest_max"} <= metrics.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_an_evaluation_beside_training_has_the_task_of_its_iteration(trainer_of) -> None:
     trainer = trainer_of(
@@ -224,6 +225,7 @@ def test_memory_behind_masks_is_the_same_in_any_layout(trainer_of, memory, run, 
         np.testing.assert_allclose(other_weights, weights, rtol=0, atol=1e-4)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("run", ["PPO", "TRPO"])
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_memory_with_masks_tasks_draws_and_hooks_goes_on_bit_for_bit(trainer_of, tmp_path, memory, run) -> None:

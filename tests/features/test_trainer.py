@@ -70,6 +70,7 @@ def test_the_same_seed_gives_the_same_run(trainer_of, name, run) -> None:
     np.testing.assert_array_equal(params(one), params(two))
 
 
+@pytest.mark.repeats(7)
 @pytest.mark.parametrize("name", ["Walk", "WalkInBox", "FailingNowAndThen", "CartPole-v1", "Masked", "Offers", "Crowd"])
 @pytest.mark.parametrize(
     "changes",
@@ -151,6 +152,7 @@ def test_a_limit_of_replays_has_a_unit(value) -> None:
         shoal.PPO(env="CartPole-v1", config={"restore_episodes": value})
 
 
+@pytest.mark.slow
 def test_a_game_goes_on_through_episodes_without_a_seed(trainer_of, tmp_path) -> None:
     """Atari games are seeded rarely, because a seed makes the emulator load the game anew."""
     pytest.importorskip("ale_py")

@@ -183,6 +183,7 @@ def test_a_function_without_a_report_has_failed(sweep) -> None:
         sweep(lambda config: None, name="silent", config={"x": {"grid_search": [0]}})
 
 
+@pytest.mark.slow
 def test_a_metric_that_no_result_has_ends_the_sweep_at_the_first(sweep, tmp_path) -> None:
     def training(config):
         for _ in range(1000):

@@ -41,6 +41,7 @@ def test_cartpole_learns_with_default_settings(algorithm: str) -> None:
     assert reaches("CartPole-v1", 195, 60_000, algorithm)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_cartpole_learns_from_workers_that_do_not_wait() -> None:
     assert reaches("CartPole-v1", 195, 60_000, "APPO", num_workers=2, num_cpus_per_worker=0.5, seed=1)
@@ -65,6 +66,7 @@ def test_pendulum_takes_bounded_actions() -> None:
     assert -2000 < results[-1]["episode_reward_mean"] < 0
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize(("env", "env_config"), [("ALE/Pong-v5", {"obs_type": "ram"}), ("Pong-ram-v0", {})])
 def test_pong_plays_from_its_memory(env: str, env_config: dict[str, Any], algorithm: str) -> None:
@@ -77,6 +79,7 @@ def test_pong_plays_from_its_memory(env: str, env_config: dict[str, Any], algori
     assert results[-1]["env_failures_total"] == 0
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_cartpole_learns_in_any_unit_of_reward(algorithm: str) -> None:
     def thousandfold(_: Any) -> gym.Env[Any, Any]:

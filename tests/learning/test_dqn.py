@@ -62,6 +62,7 @@ def values(trainer: shoal.DQN, *observations: int) -> np.ndarray[Any, Any]:
     return scale * (outputs + (state_values - outputs.mean(axis=1))[:, None])
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -44,6 +44,7 @@ class Told(gym.Env[Any, Any]):
         return np.array([self.seen], np.float32)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize("exploration", [{"type": "OrnsteinUhlenbeckNoise"}, SPREAD], ids=["correlated", "given"])
 def test_continuous_actions(algorithm: str, exploration: dict[str, Any]) -> None:

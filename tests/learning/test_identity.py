@@ -153,6 +153,7 @@ def best_mean(env: Any, iterations: int, algorithm: str = "PPO", **settings: Any
         return float(evaluation["episode_reward_mean"]) / STEPS
 
 
+@pytest.mark.repeats(5)
 @pytest.mark.parametrize("kind", OBSERVATIONS)
 def test_every_kind_of_observation_is_understood(kind: str) -> None:
     space, least = OBSERVATIONS[kind]
@@ -171,6 +172,7 @@ def test_a_picture_is_understood() -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.repeats(8)
 @pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize("kind", ACTIONS)
 def test_every_kind_of_action_is_taken(kind: str, algorithm: str) -> None:
@@ -204,6 +206,7 @@ class AllBits(gym.Env[Any, Any]):
         return self.obs
 
 
+@pytest.mark.slow
 def test_all_bits_are_repeated_within_the_steps_that_sb3_gives_itself() -> None:
     returns = []
     for seed in range(6):

@@ -172,6 +172,7 @@ def test_the_better_action_depends_on_what_is_seen(algorithm: str) -> None:
         assert values(trainer, -1, 1) == pytest.approx([1, 1], abs=0.05)
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize(
     ("env", "settings"),
     [

@@ -43,6 +43,7 @@ class Coin(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, over and self.ends, over and not self.ends, {}
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("n_step", [1, 2])
 @pytest.mark.parametrize(("ends", "value"), [(False, 2.0), (True, 1.6)])
 def test_a_cut_episode_is_worth_what_would_have_come(ends: bool, value: float, n_step: int) -> None:

@@ -148,16 +148,19 @@ def share_right(algorithm: str, env: Any, iterations: int, **settings: Any) -> f
         return float(evaluation["episode_reward_mean"]) / STEPS
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(("algorithm", "iterations"), [("PPO", 10), ("TRPO", 12), ("DQN", 5)])
 def test_the_best_of_what_is_open_is_found(algorithm: str, iterations: int) -> None:
     assert share_right(algorithm, Highest, iterations) > 0.95
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(("algorithm", "iterations"), [("PPO", 12), ("TRPO", 16)])
 def test_the_best_of_each_choice_is_found(algorithm: str, iterations: int) -> None:
     assert share_right(algorithm, HighestOfEach, iterations) > 0.9
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("algorithm", "iterations"), [("PPO", 12), ("TRPO", 16), pytest.param("DQN", 8, marks=pytest.mark.slow)]
 )
@@ -166,6 +169,7 @@ def test_the_best_offer_is_found(algorithm: str, iterations: int) -> None:
     assert share_right(algorithm, Market, iterations) > 0.9
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("pooling", ["mean", "max", "attention"])
 def test_a_crowd_is_understood(pooling: str) -> None:
     pytest.importorskip("torch")
@@ -195,6 +199,7 @@ def test_in_a_hundred_thousand_steps_no_closed_action_is_taken(algorithm: str, s
         assert result["env_failures_total"] == 0
 
 
+@pytest.mark.slow
 def test_a_squashed_number_between_its_bounds_is_found() -> None:
     class Between(Episode):
         """Right is half of what is seen, on a scale of 10."""

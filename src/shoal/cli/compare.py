@@ -180,7 +180,8 @@ def _tell(
     wide = max(map(len, labels))
     by_label = {made.first.label: made.first, made.second.label: made.second}
     for label, runs in zip(labels, sides):
-        seeds = ", ".join(str(run.seed) for run in runs[:12]) + (", ..." if len(runs) > 12 else "")
+        numbers = [str(run.seed) for run in sorted(runs, key=lambda run: (run.seed is None, run.seed))]
+        seeds = ", ".join(numbers[:12]) + (", ..." if len(numbers) > 12 else "")
         click.echo(f"  {label:<{wide}}  {by_label[label].text()}, seed{'s' * (len(runs) != 1)} {seeds}")
     interval = made.probability_interval
     sure = "" if interval is None else f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})"

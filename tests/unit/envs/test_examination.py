@@ -28,6 +28,7 @@ def not_ok(found: list[Finding]) -> list[tuple[str, str]]:
     return [(finding.check, finding.verdict) for finding in found if finding.verdict in ("warning", "problem")]
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize(
     "env",
     ["Healthy", "Masked", "CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCarContinuous-v0", "FrozenLake-v1"],
@@ -38,6 +39,7 @@ def test_the_healthy_pass(env: str) -> None:
     assert {finding.check for finding in found} >= {*CHECKS}
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize(
     ("env", "check", "verdict", "words"),
     [
@@ -58,6 +60,7 @@ def test_an_illness_is_found(env: str, check: str, verdict: str, words: str) -> 
     assert all(finding.remedy for finding in told)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("env", "check", "words"),
     [

@@ -183,6 +183,7 @@ def test_a_reset_goes_back_to_the_first_state_where_the_fmu_can(drifting: Path) 
             env.close()
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("isolation", ["none", "process"])
 def test_a_run_goes_on_exactly_without_a_replay(drifting: Path, tmp_path: Path, isolation: str) -> None:
     config = {
@@ -225,6 +226,7 @@ def test_a_missing_reward_says_what_to_set() -> None:
         fmu_config({"fmu": "heater.fmu"})
 
 
+@pytest.mark.repeats(1)
 def test_the_example_is_learned(folder: Path) -> None:
     shutil.copy(SIMULATOR / "heater.yml", folder)
     [experiment] = experiments_from_file(folder / "heater.yml")

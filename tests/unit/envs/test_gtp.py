@@ -69,6 +69,7 @@ def test_answers_come_without_their_marks(program: list[str]) -> None:
         engine.close()
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("command", "timeout_s", "words"),
     [

@@ -89,6 +89,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     scratch.scratch_root.cache_clear()
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("isolation", "way", "kind"),
     [("none", "raise", "error"), ("process", "raise", "error"), ("process", "exit", "exit"), ("auto", "fill", "disk")],

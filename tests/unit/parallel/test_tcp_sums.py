@@ -34,6 +34,7 @@ def in_each(groups: list[SocketGroup], call) -> list:
         return list(pool.map(call, groups))
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8])
 def test_all_have_the_same_sum_to_the_bit(size) -> None:
     groups = met(size)

@@ -109,3 +109,19 @@ def test_no_number_and_no_sentence_is_cut_off(tmp_path: Path, browser: Browser, 
     assert browser.value(words), "where the time went is read without scrolling"
     assert browser.value("document.documentElement.scrollWidth <= innerWidth")
     browser.resize(1200, 900)
+
+
+def test_a_report_on_paper_is_light_and_says_which_line_is_which(tmp_path: Path, browser: Browser) -> None:
+    folders = [fake_run(tmp_path, "x", iterations=5, config={"lr": lr}) for lr in (1e-3, 1e-4)]
+    write_report([read_run(folder) for folder in folders], tmp_path / "report.html", (), ReportFiles())
+    browser.open(tmp_path / "report.html")
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", media="print", features=dark)
+    assert browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    shown = (
+        "Array.from(document.querySelectorAll('#controls > *')).filter(e => e.checkVisibility()).map(e => e.innerText)"
+    )
+    (keys,) = browser.value(shown)
+    assert "lr 0.001" in keys
+    assert "lr 0.0001" in keys
+    browser.call("Emulation.setEmulatedMedia", media="", features=[])

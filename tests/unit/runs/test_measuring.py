@@ -136,6 +136,7 @@ def test_cores_together() -> None:
     assert crowding.others >= 0
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("env", "words"),
     [

@@ -181,6 +181,7 @@ def send(number: int) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", [1, 2, 5])
 def test_a_signal_saves_the_last_finished_iteration(
@@ -350,6 +351,7 @@ def test_a_run_whose_folder_is_moved_is_saved_where_it_is_now(
     assert iterations(Run.resume(new).results()) == [6, 7]
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("what", ["all", "files", "other"])
 def test_a_run_whose_folder_is_deleted_leaves_its_last_iteration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

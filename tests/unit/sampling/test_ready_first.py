@@ -118,6 +118,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.repeats(3)
 @pytest.mark.parametrize("case", CASES)
 def test_the_batch_is_that_of_lockstep(case: str) -> None:
     kind, settings = CASES[case]
@@ -200,6 +201,7 @@ def stretches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -238,6 +240,7 @@ def test_weights_and_filter_reach_the_processes(stretches: list[int]) -> None:
     assert sum(stretches) > 300
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("odd", ["exit", "hang", "raise"])
 def test_what_happens_within_a_stretch_costs_one_step(odd: str, stretches: list[int]) -> None:
     config = {

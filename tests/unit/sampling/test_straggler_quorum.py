@@ -167,6 +167,7 @@ def test_a_policy_with_memory_carries_its_state_over_the_cut(tmp_path: Path) -> 
             assert all(len(part) == len(sample.batch.final_at) for part in sample.batch.carried.final)
 
 
+@pytest.mark.repeats(1)
 @pytest.mark.parametrize("run", ["PPO", "TRPO", "DQN"])
 def test_it_trains_and_resumes_with_a_step_in_the_middle(run: str, tmp_path: Path) -> None:
     config = settings(tmp_path, train_batch_size=48)
