@@ -1,10 +1,12 @@
 """What every test stands on."""
 
 import atexit
+import math
 import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,16 +29,19 @@ if "SHOAL_TEST_STATE" not in os.environ:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks as slow what `repeats(n)` says of a test's cases: all but the first n."""
-    seen: dict[str, int] = {}
+    """Marks cases of a test as `repeats(n, slow=m)` says: after the first n come m slow ones, and then long ones."""
+    seen: Counter[str] = Counter()
     for item in items:
         repeats = item.get_closest_marker("repeats")
-        if repeats is None or item.get_closest_marker("slow"):
+        if repeats is None:
             continue
         name = item.nodeid.partition("[")[0]
-        seen[name] = seen.get(name, 0) + 1
-        if seen[name] > repeats.args[0]:
+        quick, slow = repeats.args[0], repeats.kwargs.get("slow", math.inf)
+        if seen[name] >= quick:
             item.add_marker("slow")
+        if seen[name] >= quick + slow:
+            item.add_marker("long")
+        seen[name] += 1
 
 
 @pytest.fixture(scope="module")

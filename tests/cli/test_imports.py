@@ -28,7 +28,7 @@ def imported(desk: Any, *arguments: str) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-@pytest.mark.repeats(5)
+@pytest.mark.repeats(5, slow=3)
 @pytest.mark.parametrize(
     "arguments",
     [

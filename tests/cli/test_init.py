@@ -65,6 +65,7 @@ def test_a_project_trains_at_once(project: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "results" / project.name).glob("*/checkpoint_000001"))
 
 
+@pytest.mark.repeats(0, slow=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("project", list(KINDS), indirect=True)
 def test_the_tests_of_a_project_pass(project: Path) -> None:

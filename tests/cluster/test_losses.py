@@ -145,6 +145,7 @@ def test_hosts_join_and_leave_again(bed: Bed, here: Path) -> None:
     assert "not the folder of a running job" in n3.run(["shoal", "launch", "--join", folder.name], check=False).err
 
 
+@pytest.mark.repeats(0, slow=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["ssh", "srun"])
 @pytest.mark.parametrize("stage", [("n3", "shoal"), ("n1", "gcs_server"), ("n3", "raylet")], ids=lambda stage: stage[1])

@@ -39,7 +39,7 @@ def learned(iterations: int, *layout, **changes) -> tuple[np.ndarray, dict]:
         return trainer.get_policy().network.params.copy(), result
 
 
-@pytest.mark.repeats(1)
+@pytest.mark.repeats(1, slow=2)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -90,6 +90,7 @@ def test_a_searcher_gives_each_configuration_every_seed(name: str, tmp_path: Pat
     assert all(len({lr for _, lr in group}) == 1 for group in by_group.values())
 
 
+@pytest.mark.repeats(0, slow=3)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_scheduler_runs_to_the_end(name: str, tmp_path: Path) -> None:
     needs(SCHEDULERS[name])

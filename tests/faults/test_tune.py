@@ -79,6 +79,7 @@ def await_line(child: subprocess.Popen[str], *words: str) -> None:
     raise AssertionError(f"the program ended before it told {waiting[0]!r}")
 
 
+@pytest.mark.repeats(0, slow=2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),

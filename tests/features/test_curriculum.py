@@ -81,7 +81,7 @@ def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:
     assert_restored_exactly(lambda: trainer_of(name, **changes), tmp_path, 4, num_before=6)
 
 
-@pytest.mark.repeats(2)
+@pytest.mark.repeats(2, slow=2)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_any_number_of_workers_sees_the_same(trainer_of, changes) -> None:

@@ -60,6 +60,7 @@ def trained(iterations: int, **layout) -> tuple[list, np.ndarray]:
         return seen, trainer.get_policy().network.params.copy()
 
 
+@pytest.mark.repeats(0, slow=2)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     ("memory", "run", "layouts"),

@@ -200,6 +200,7 @@ def trained(trainer: shoal.Trainer, iterations: int) -> tuple[list[Any], np.ndar
     return seen, trainer.get_policy().network.params.copy()
 
 
+@pytest.mark.repeats(0, slow=2)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     ("memory", "run", "name"),

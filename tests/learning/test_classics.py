@@ -47,6 +47,7 @@ def test_cartpole_learns_from_workers_that_do_not_wait() -> None:
     assert reaches("CartPole-v1", 195, 60_000, "APPO", num_workers=2, num_cpus_per_worker=0.5, seed=1)
 
 
+@pytest.mark.repeats(0, slow=2)
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize("seed", [1, 2, 3])

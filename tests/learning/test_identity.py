@@ -153,7 +153,7 @@ def best_mean(env: Any, iterations: int, algorithm: str = "PPO", **settings: Any
         return float(evaluation["episode_reward_mean"]) / STEPS
 
 
-@pytest.mark.repeats(5)
+@pytest.mark.repeats(5, slow=4)
 @pytest.mark.parametrize("kind", OBSERVATIONS)
 def test_every_kind_of_observation_is_understood(kind: str) -> None:
     space, least = OBSERVATIONS[kind]
@@ -172,7 +172,7 @@ def test_a_picture_is_understood() -> None:
         torch.set_num_threads(threads)
 
 
-@pytest.mark.repeats(8)
+@pytest.mark.repeats(8, slow=6)
 @pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize("kind", ACTIONS)
 def test_every_kind_of_action_is_taken(kind: str, algorithm: str) -> None:

@@ -84,6 +84,7 @@ def reached(env: Any, algorithm: str, model: dict[str, Any], iterations: int, go
         return float(trainer.evaluate(episodes=64)["episode_reward_mean"])
 
 
+@pytest.mark.repeats(0, slow=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_repeat_after_me_is_learned_with_memory(memory: str) -> None:
@@ -92,6 +93,7 @@ def test_repeat_after_me_is_learned_with_memory(memory: str) -> None:
     assert reached(RepeatAfterMe, "PPO", model, 60, goal=26) >= 26  # of 28
 
 
+@pytest.mark.repeats(0, slow=1)
 @pytest.mark.parametrize(
     "memory", [pytest.param(name, marks=[pytest.mark.slow] * (name != "lstm")) for name in MEMORIES]
 )
@@ -100,6 +102,7 @@ def test_a_t_maze_is_learned_with_memory(memory: str) -> None:
     assert reached(TMaze, "PPO", model, 40, goal=1.0) == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_trpo_learns_with_memory() -> None:
     """Without a bonus for entropy it rests at about 19, with every seed, and goes on after 20 to 70 iterations."""

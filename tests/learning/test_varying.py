@@ -182,6 +182,7 @@ def test_a_crowd_of_open_length_is_understood(algorithm: str, iterations: int) -
     assert share_right(algorithm, OpenCrowd, iterations, model={"sequence_max_len": 4}) > 0.9
 
 
+@pytest.mark.repeats(0, slow=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
