@@ -4,8 +4,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SEARCHERS := .venv/.searchers
 RLLIB := .venvs/rllib-tests
+RAY_SERVE := .venvs/ray-serve-tests
 
-.PHONY: setup train test test-slow test-rllib test-long test-all lint format dist docs bench clean
+.PHONY: setup train test test-slow test-rllib test-ray-serve test-versions test-long test-all lint format man dist docs bench clean
 
 setup: $(STAMP)
 
@@ -24,6 +25,7 @@ test: setup
 test-slow: $(SEARCHERS)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'slow and not long' --durations 20
 	$(MAKE) test-rllib
+	$(MAKE) test-ray-serve
 
 # What is too long for every change.
 test-long: $(SEARCHERS)
@@ -40,6 +42,21 @@ $(RLLIB)/.installed: tests/rllib/requirements.txt
 		&& $(RLLIB)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $< \
 		|| echo "RLlib cannot be installed here: its tests are left out"
 	touch $@
+
+# Ray Serve brings what changes Ray itself (its dashboard runs wherever aiohttp is), so it has an environment of its own too.
+test-ray-serve: $(RAY_SERVE)/.installed
+	test ! -x $(RAY_SERVE)/bin/pytest || $(RAY_SERVE)/bin/python -m pytest -p no:cacheprovider tests/features/test_serving_on_ray.py
+
+$(RAY_SERVE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(RAY_SERVE)
+	$(RAY_SERVE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[ray-serve]' pytest pytest-timeout \
+		|| echo "Ray Serve cannot be installed here: its test is left out"
+	touch $@
+
+# The wheel with every Python and NumPy that this machine has: some tests, a training, and the hash of what it computed.
+test-versions: setup
+	$(BIN)/python packaging/try_versions.py $(VERSIONS)
 
 test-all: test test-slow test-long
 
@@ -61,6 +78,10 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The manual page, which the wheel takes along; a test says when the help has changed.
+man: setup
+	$(BIN)/shoal help --man > src/man/shoal.1
+
 # The sdist and the wheel, each installed into a new environment and tried.
 dist: setup
 	rm -rf dist .venvs/dist
@@ -69,6 +90,7 @@ dist: setup
 		$(PYTHON) -m venv --clear .venvs/dist && \
 		.venvs/dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $$file && \
 		.venvs/dist/bin/shoal --version && \
+		cmp src/man/shoal.1 .venvs/dist/share/man/man1/shoal.1 && \
 		.venvs/dist/bin/shoal train CartPole-v1 --stop timesteps_total=8000 --results-dir .venvs/dist/results || exit 1; \
 	done
 

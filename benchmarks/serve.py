@@ -39,6 +39,14 @@ BAD = 10_000
 SLOW = 200
 
 
+def is_whole(head: bytes, body: bytes) -> bool:
+    """Whether nothing of an answer is missing: by its length, or by the last of its chunks, as Ray Serve sends them."""
+    heads = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:])
+    if b"chunked" in heads.get(b"transfer-encoding", b""):
+        return body.endswith(b"0\r\n\r\n")
+    return len(body) >= int(heads[b"content-length"])
+
+
 class Asking(asyncio.Protocol):
     """A client that asks again as soon as it is answered, until the time is over."""
 
@@ -55,10 +63,7 @@ class Asking(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.buffer += data
         head, end, body = self.buffer.partition(b"\r\n\r\n")
-        if not end:
-            return
-        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
-        if len(body) < length:
+        if not end or not is_whole(head, body):
             return
         now = time.perf_counter()
         self.latencies.append(now - self.sent_at)

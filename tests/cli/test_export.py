@@ -59,6 +59,7 @@ def test_a_run_is_exported_by_its_name(results: Path, here: Path) -> None:
         (["--format", "c", "-o", "file"], "-o file: --format c writes a folder, and this is a file"),
         (["--format", "numpy", "-o", "none/x.py"], "-o none/x.py: there is no folder"),
         (["--format", "numpy", "--policy-id", "second"], "policy_id: there is no policy 'second'"),
+        (["--format", "c", "--fmi-version", "3.0"], "--fmi-version: is of --format fmu; leave it out for --format c"),
         (["--format", "jpg"], "'jpg' is not one of 'numpy'"),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) ->
     done = CliRunner().invoke(main, ["serve", str(run), "--ray-serve"])
     assert (done.exit_code, done.output) == (
         2,
-        "Error: --ray-serve needs Ray Serve; type: pip install 'ray[serve]'\n",
+        "Error: --ray-serve needs Ray Serve; type: pip install 'shoal-rl[ray-serve]'\n",
     )
 
 

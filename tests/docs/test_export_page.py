@@ -17,8 +17,8 @@ from shoal.export.exporting import FORMATS, export
 PAGE = (Path(__file__).parents[2] / "docs/export.md").read_text()
 
 
-def snippet(language: str) -> str:
-    (text,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def snippet(language: str, begins: str = "") -> str:
+    (text,) = re.findall(rf"^```{language}\n({begins}.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     return text
 
 
@@ -28,7 +28,15 @@ def test_the_page_and_the_command_have_every_format() -> None:
 
 def test_the_python_snippet_acts(tmp_path: Path) -> None:
     export(POLICIES["filtered"](), "numpy", tmp_path / "controller.py")
-    program = "obs = [0.1, 0.2, 0.3, 0.4]\n" + snippet("python") + "assert action in (-1, 0, 1)\n"
+    program = "obs = [0.1, 0.2, 0.3, 0.4]\n" + snippet("python", "from controller") + "assert action in (-1, 0, 1)\n"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+@pytest.mark.slow
+def test_the_snippet_of_pytorch_acts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    export(POLICIES["filtered"](), "torch_export", tmp_path / "controller.pt2")
+    program = snippet("python", "import torch") + "assert action.shape == (3,)\n"
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
 

@@ -15,13 +15,44 @@ Items = list[CompletionItem[str]]
 FILES = (".py", ".yml", ".yaml")
 """What `shoal train` takes beside the name of an environment."""
 
-MORE_FOLLOWS = """\
+UNFINISHED = {
+    "bash": (
+        "    return 0\n",
+        """\
     if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=./] ]]; then
         compopt -o nospace
     fi
 
+    return 0
+""",
+    ),
+    "zsh": (
+        "        compadd -U -V unsorted -a completions\n",
+        """\
+        local -a unfinished=(${(M)completions:#*[=./]})
+        completions=(${completions:#*[=./]})
+        compadd -U -V unsorted -S '' -a unfinished
+        compadd -U -V unsorted -a completions
+""",
+    ),
+    "fish": ('string split ","', 'string split --max 1 ","'),
+}
+"""For each shell, a part of click's script and what stands there in ours.
+
+In bash and zsh, no space follows what ends with one of `=./`, for that is not yet the whole word; fish knows this by
+itself, but click's script ends a description at its first comma.
 """
-"""For bash: what ends so is not yet the whole word."""
+
+
+def shell_script(shell: str, command: click.Command) -> str:
+    """The script that a shell evaluates to complete the `shoal` command."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    assert complete is not None
+    script = complete(command, {}, "shoal", "_SHOAL_COMPLETE").source()
+    theirs, ours = UNFINISHED[shell]
+    return script.replace(theirs, ours, 1)
 
 
 def environments(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:  # noqa: ARG001

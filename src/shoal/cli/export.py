@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shoal.export.made import Subject
     from shoal.runs.checkpoints import Checkpoint
 
-FORMATS = ("numpy", "c", "fortran", "onnx", "fmu", "hub", "torchscript")
+FORMATS = ("numpy", "c", "fortran", "onnx", "fmu", "hub", "torchscript", "torch_export")
 
 
 @click.command(cls=Command)
@@ -26,6 +26,7 @@ FORMATS = ("numpy", "c", "fortran", "onnx", "fmu", "hub", "torchscript")
 @click.option("-o", "--output", metavar="PATH", help="The file or folder to write; default: the run's name, here.")
 @click.option("--best", is_flag=True, help="Export the best checkpoint of a run, not the newest.")
 @click.option("--policy-id", metavar="NAME", help="Which policy to export, if the run has several.")
+@click.option("--fmi-version", type=click.Choice(["2.0", "3.0"]), help="With --format fmu: the standard; default: 2.0.")
 @where_option()
 @trust_option
 def export(
@@ -34,19 +35,21 @@ def export(
     output: str | None,
     best: bool,
     policy_id: str | None,
+    fmi_version: str | None,
     results_dir: str | None,
     trust: bool,
 ) -> None:
     """Write a trained policy as files that run without shoal: in a program, a solver, a web service or a plant.
 
     \b
-    numpy        one Python file that needs NumPy alone
-    c            a header and a source in C99, without dependencies and allocation
-    fortran      a Fortran module over that source
-    onnx         an ONNX model (extra onnx)
-    fmu          a co-simulation FMU of FMI 2.0
-    hub          a folder with card, weights and configuration, as model hubs want it
-    torchscript  a PyTorch module that C++ and Fortran (FTorch) can load
+    numpy         one Python file that needs NumPy alone
+    c             a header and a source in C99, without dependencies and allocation
+    fortran       a Fortran module over that source
+    onnx          an ONNX model (extra onnx)
+    fmu           a co-simulation FMU of FMI 2.0 or 3.0
+    hub           a folder with card, weights and configuration, as model hubs want it
+    torchscript   a PyTorch module that C++ and Fortran (FTorch) can load
+    torch_export  a program of torch.export, for Python with PyTorch and its compilers
 
     The observation filter, masks, memory and the scale and bounds of actions are inside. Each export is asked for 1000
     actions, and refused unless they are the policy's own; NAME.FORMAT.proof.json beside it has the numbers.
@@ -56,11 +59,13 @@ def export(
     from shoal.export.exporting import place_of
     from shoal.runs.loaded_policy import find_checkpoint
 
+    if fmi_version is not None and format_name != "fmu":
+        raise ConfigError(f"--fmi-version: is of --format fmu; leave it out for --format {format_name}")
     checkpoint = find_checkpoint(found_run(path, results_dir), best)
     subject = _subject(checkpoint, policy_id, trust)
     place = place_of(format_name, output, str(checkpoint.experiment_tree.get("name", "policy")))
     click.echo(f"{subject.algorithm} {subject.env}  {short_path(checkpoint.path)}")
-    exported = write(subject, format_name, place)
+    exported = write(subject, format_name, place, fmi_version or "2.0")
     for file in exported.files:
         click.echo(f"  {short_path(file)}")
     _tell_proof(exported)

@@ -7,13 +7,16 @@ import importlib
 import os
 import sys
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from shoal.cli.paths import started_here
 from shoal.errors import ConfigError, ShoalError
 from shoal.version import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class _Lazy(NamedTuple):
@@ -116,6 +119,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete a command with its line in the help, without importing it."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        begun = [(name, lazy.help) for name, lazy in COMMANDS.items() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=line) for name, line in begun]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -197,23 +209,31 @@ def main() -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell; put `eval "$(shoal completion bash)"` into ~/.bashrc."""
-    from click.shell_completion import get_completion_class
+    """Print the completion script of a shell.
 
-    from shoal.cli.completion import MORE_FOLLOWS
+    \b
+    bash: put eval "$(shoal completion bash)" into ~/.bashrc
+    zsh:  put eval "$(shoal completion zsh)" into ~/.zshrc, after compinit
+    fish: put shoal completion fish | source into ~/.config/fish/config.fish
+    """
+    from shoal.cli.completion import shell_script
 
-    complete = get_completion_class(shell)
-    assert complete is not None
-    script = complete(main, {}, "shoal", "_SHOAL_COMPLETE").source()
-    end = "    return 0\n"
-    click.echo(script.replace(end, MORE_FOLLOWS + end, 1) if shell == "bash" else script)
+    click.echo(shell_script(shell, main))
 
 
 @click.command("help")
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.option("--man", "as_man", is_flag=True, help="Print the manual page of all commands; `man -l -` shows it.")
 @click.pass_context
-def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
+def help_command(ctx: click.Context, words: tuple[str, ...], as_man: bool) -> None:
     """Show the help of COMMAND, e.g. `shoal help train`; without one, that of shoal itself."""
+    if as_man:
+        if words:
+            ctx.fail(f"--man is one page of all commands: leave {' '.join(words)} out.")
+        from shoal.cli.manual_page import manual_page
+
+        click.echo(manual_page(main), nl=False)
+        return
     command: click.Command = main
     here = click.Context(main, info_name="shoal", **main.context_settings)
     for word in words:

@@ -74,7 +74,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
     help="Seconds after which an unused session of a policy with memory is forgotten.",
 )
 @click.option("--max-sessions", type=click.IntRange(1), default=10_000, show_default=True, help="Most open sessions.")
-@click.option("--ray-serve", is_flag=True, help="Deploy the same application on Ray Serve (needs ray[serve]).")
+@click.option("--ray-serve", is_flag=True, help="Deploy the same application on Ray Serve (extra ray-serve).")
 @click.option("--replicas", type=click.IntRange(1), help="With --ray-serve: the number of processes; default: 1.")
 @where_option()
 @trust_option
@@ -138,7 +138,7 @@ def _check_extra(ray_serve: bool) -> None:
     if any(find_spec(name) is None for name in ("starlette", "uvicorn", "httptools")):
         raise ConfigError("serve needs starlette and uvicorn; type: pip install 'shoal-rl[serve]'")
     if ray_serve and not _has_ray_serve():
-        raise ConfigError("--ray-serve needs Ray Serve; type: pip install 'ray[serve]'")
+        raise ConfigError("--ray-serve needs Ray Serve; type: pip install 'shoal-rl[ray-serve]'")
 
 
 def _has_ray_serve() -> bool:

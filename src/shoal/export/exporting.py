@@ -29,14 +29,19 @@ PROOF = ".proof.json"
 LONGEST_NAME = 40  # of Fortran's 63 letters, with room for `_num_outputs`
 
 
-def _make_torchscript(request: Request) -> Made:
-    if find_spec("torch") is None:
-        raise ConfigError(
-            "--format torchscript needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'"
-        )
-    from shoal.export.torch_module import make_torchscript
+def _by_torch(format_name: str) -> Callable[[Request], Made]:
+    """What makes a format of PyTorch's, which is imported only then."""
 
-    return make_torchscript(request)
+    def make(request: Request) -> Made:
+        if find_spec("torch") is None:
+            raise ConfigError(
+                f"--format {format_name} needs PyTorch, which is not installed; type: pip install 'shoal-rl[torch]'"
+            )
+        from shoal.export.torch_module import make_torch_export, make_torchscript
+
+        return (make_torchscript if format_name == "torchscript" else make_torch_export)(request)
+
+    return make
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ FORMATS = {
     "onnx": Format(make_onnx, ".onnx"),
     "fmu": Format(make_fmu, ".fmu"),
     "hub": Format(make_hub, ""),
-    "torchscript": Format(_make_torchscript, ".pt"),
+    "torchscript": Format(_by_torch("torchscript"), ".pt"),
+    "torch_export": Format(_by_torch("torch_export"), ".pt2"),
 }
 
 
@@ -101,14 +107,14 @@ def identifier(text: str) -> str:
     return name if name and not name[0].isdigit() else f"policy_{name}".rstrip("_")
 
 
-def export(subject: Subject, format_name: str, place: Path) -> Exported:
+def export(subject: Subject, format_name: str, place: Path, fmi_version: str = "2.0") -> Exported:
     """Write a policy in a format; what is further from the policy than rounding explains is refused."""
     form = FORMATS[format_name]
     policy = subject.policy
     asked = questions(policy, obs_fields(policy.obs_spec))
     name = identifier(place.stem if form.ending else _without(place.name, format_name))
     with tempfile.TemporaryDirectory(prefix="shoal-export-") as folder:
-        request = Request(subject, asked, Path(folder), name)
+        request = Request(subject, asked, Path(folder), name, fmi_version)
         made = form.make(request)
         difference = None
         if made.answers is not None:

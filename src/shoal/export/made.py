@@ -50,6 +50,7 @@ class Request:
     asked: Questions
     folder: Path
     name: str
+    fmi_version: str = "2.0"  # of `--format fmu`
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A policy as one PyTorch module, from the leaves of an observation to those of an action, and its TorchScript.
+"""A policy as one PyTorch module: from the leaves of an observation to those of an action.
 
 Inputs are the leaves of an observation, `[B, ...]` each, then the reward before and the memory where the policy has
 them; a sequence is its packed part `[B, max_len, 1 + R]`, with a 1 in front of each item. Outputs are the leaves of the
@@ -163,17 +163,43 @@ class PolicyModule(nn.Module):
 
 def make_torchscript(request: Request) -> Made:
     """A TorchScript module."""
-    if request.subject.model.custom_action_dist is not None:
-        raise refusal("torchscript", "a custom action distribution", "hub")
     file = request.folder / f"{request.name}.pt"
-    module = PolicyModule(request)
-    traced, names = _traced(request, module)
+    module = _module(request, "torchscript")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # libtorch and FTorch load nothing newer
-        torch.jit.save(traced, str(file))
+        torch.jit.save(_traced(request, module), str(file))
         loaded = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
-    shapes = _state_shapes(module)
-    inputs = list(_example(request, module))
+    return _made(request, module, file, loaded)
+
+
+def make_torch_export(request: Request) -> Made:
+    """A program of `torch.export`, for batches of any size."""
+    file = request.folder / f"{request.name}.pt2"
+    module = _module(request, "torch_export").eval()
+    two = tuple(part.repeat_interleave(2, dim=0) for part in _example(request, module).values())  # one becomes constant
+    batch = torch.export.Dim("B", min=1)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.export(module, two, dynamic_shapes={"inputs": tuple({0: batch} for _ in two)})
+            torch.export.save(program, file)
+        except Exception as error:
+            what = " ".join(str(error).split())[:300]
+            raise ShoalError(f"torch.export cannot take this policy: {what}; use --format torchscript") from error
+        loaded = torch.export.load(file).module()
+    return _made(request, module, file, loaded)
+
+
+def _module(request: Request, format_name: str) -> PolicyModule:
+    """The policy as a module; what none can carry is refused."""
+    if request.subject.model.custom_action_dist is not None:
+        raise refusal(format_name, "a custom action distribution", "hub")
+    return PolicyModule(request)
+
+
+def _made(request: Request, module: PolicyModule, file: Path, loaded: Any) -> Made:
+    """A file, and what was loaded from it answers."""
+    inputs, names = list(_example(request, module)), _output_names(module)
 
     def run(given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         with torch.no_grad():
@@ -181,14 +207,15 @@ def make_torchscript(request: Request) -> Made:
         return dict(zip(names, (part.numpy() for part in found), strict=True))
 
     notes = {"inputs": inputs, "outputs": names, "any_batch": _takes_batches(loaded, request, module)}
-    return Made([file], asked_by_name(request, run, shapes), f"PyTorch {torch.__version__}", notes=notes)
+    answers = asked_by_name(request, run, _state_shapes(module))
+    return Made([file], answers, f"PyTorch {torch.__version__}", notes=notes)
 
 
 def write_onnx(request: Request, file: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
     """Write a model by PyTorch's exporter; returns the shapes of its memory, and notes for the proof."""
     assert not_in_a_plan(request.subject.policy, request.subject.model) is not None
     module = PolicyModule(request)
-    traced, names = _traced(request, module)
+    traced, names = _traced(request, module), _output_names(module)
     example = _example(request, module)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -208,14 +235,18 @@ def write_onnx(request: Request, file: Path) -> tuple[dict[str, tuple[int, ...]]
     return _state_shapes(module), {"by": f"PyTorch {torch.__version__}"}
 
 
-def _traced(request: Request, module: PolicyModule) -> tuple[Any, list[str]]:
-    """The module's operations, as they are for one observation, and the names of its outputs."""
+def _traced(request: Request, module: PolicyModule) -> Any:
+    """The module's operations, as they are for one observation."""
     module.eval()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # that sizes become constants, which is tried below, and of deprecations
-        traced = torch.jit.trace(module, tuple(_example(request, module).values()), check_trace=False)  # type: ignore[no-untyped-call]
+        return torch.jit.trace(module, tuple(_example(request, module).values()), check_trace=False)  # type: ignore[no-untyped-call]
+
+
+def _output_names(module: PolicyModule) -> list[str]:
+    """What the outputs are called, in their order."""
     names = [*action_names(module.fields, module.actions), "outputs"]
-    return traced, [*names, *(f"next_{name}" for name in _state_shapes(module))]
+    return [*names, *(f"next_{name}" for name in _state_shapes(module))]
 
 
 def _example(request: Request, module: PolicyModule) -> dict[str, Tensor]:

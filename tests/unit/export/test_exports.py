@@ -33,8 +33,8 @@ needs_onnx = pytest.mark.skipif(
 needs_fmpy = pytest.mark.skipif(find_spec("fmpy") is None, reason="FMPy is not installed")
 
 
-def written(what: Subject, format_name: str, folder: Path) -> Exported:
-    made = export(what, format_name, folder / f"controller{FORMATS[format_name].ending}")
+def written(what: Subject, format_name: str, folder: Path, fmi_version: str = "2.0") -> Exported:
+    made = export(what, format_name, folder / f"controller{FORMATS[format_name].ending}", fmi_version)
     proof = json.loads(made.files[-1].read_text())
     assert proof["proved"]
     assert proof["largest_difference"] == made.difference
@@ -233,35 +233,33 @@ def test_every_activation_is_the_same_in_every_language(activation: str, tmp_pat
 @needs_c
 @needs_fmpy
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["everything", "masked", "squashed_gru", "sac"])
-def test_an_fmu_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [
+        *((kind, "2.0") for kind in ("everything", "masked", "squashed_gru", "sac")),
+        *((kind, "3.0") for kind in ("everything", "squashed_gru")),
+    ],
+)
+def test_an_fmu_acts_as_the_policy(kind: str, version: str, tmp_path: Path) -> None:
     import fmpy
-    from fmpy.fmi2 import FMU2Slave
 
     what = POLICIES[kind]()
-    file = written(what, "fmu", tmp_path).files[0]
+    file = written(what, "fmu", tmp_path, version).files[0]
     description = fmpy.read_model_description(str(file), validate=True)
+    assert description.fmiVersion == version
     asked, expected = own_actions(what, 30)
     variables = description.modelVariables
     inputs = [v for v in variables if v.causality == "input"]
     outputs = [v for v in variables if v.causality == "output"]
-    fmu = FMU2Slave(
-        guid=description.guid,
-        unzipDirectory=fmpy.extract(str(file), str(tmp_path / "unzipped")),
-        modelIdentifier=description.coSimulation.modelIdentifier,
-    )
-    fmu.instantiate()
-    fmu.setupExperiment()
-    fmu.enterInitializationMode()
-    fmu.exitInitializationMode()
+    fmu, set_whole, set_real, get_whole, get_real = begun_fmu(description, fmpy.extract(str(file), str(tmp_path / "u")))
     kept = None
     for row in range(30):
         numbers = [*asked.rows[row], asked.rewards[row]]
         for variable, number in zip(inputs, numbers, strict=False):
-            if variable.type == "Integer":
-                fmu.setInteger([variable.valueReference], [int(number)])
+            if variable.type in ("Integer", "Int32"):
+                set_whole([variable.valueReference], [int(number)])
             else:
-                fmu.setReal([variable.valueReference], [float(number)])
+                set_real([variable.valueReference], [float(number)])
         if row == 10:  # a step that is taken back, and taken again
             kept = fmu.getFMUState()
             fmu.doStep(10.0, 1.0)
@@ -270,19 +268,70 @@ def test_an_fmu_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
         fmu.doStep(float(row), 1.0)
         found = []
         for variable in outputs:
-            get = fmu.getInteger if variable.type == "Integer" else fmu.getReal
+            get = get_whole if variable.type in ("Integer", "Int32") else get_real
             found += get([variable.valueReference])
         np.testing.assert_allclose(found, expected[row], rtol=1e-4, atol=1e-3)
     assert kept is not None
+    if version == "3.0":
+        [time] = [v for v in variables if v.causality == "independent"]
+        assert get_real([time.valueReference]) == [30.0]
     fmu.terminate()
     fmu.freeInstance()
 
 
+def begun_fmu(description: Any, folder: str) -> tuple[Any, Any, Any, Any, Any]:
+    """An FMU that was initialized, and what sets and gets its integers and reals."""
+    named = {
+        "guid": description.guid,
+        "unzipDirectory": folder,
+        "modelIdentifier": description.coSimulation.modelIdentifier,
+    }
+    if description.fmiVersion == "3.0":
+        from fmpy.fmi3 import FMU3Slave
+
+        fmu = FMU3Slave(**named)
+        fmu.instantiate()
+        calls = fmu.setInt32, fmu.setFloat64, fmu.getInt32, fmu.getFloat64
+    else:
+        from fmpy.fmi2 import FMU2Slave
+
+        fmu = FMU2Slave(**named)
+        fmu.instantiate()
+        fmu.setupExperiment()
+        calls = fmu.setInteger, fmu.setReal, fmu.getInteger, fmu.getReal
+    fmu.enterInitializationMode()
+    fmu.exitInitializationMode()
+    return fmu, *calls
+
+
+@needs_c
+@needs_fmpy
 @pytest.mark.slow
+def test_an_fmu_of_fmi3_can_be_compiled_from_its_own_sources(tmp_path: Path) -> None:
+    """By what its buildDescription.xml lists; FMPy then simulates it as any other."""
+    import fmpy
+    from fmpy.model_description import read_build_description
+
+    what = subject(box(3), spaces.Discrete(3))
+    file = written(what, "fmu", tmp_path, "3.0").files[0]
+    folder = Path(fmpy.extract(str(file), str(tmp_path / "u")))
+    [built] = read_build_description(str(folder))
+    [binary] = (folder / "binaries").glob("*/*")
+    binary.unlink()
+    sources = [folder / "sources" / name for group in built.sourceFileSets for name in group.sourceFiles]
+    subprocess.run(
+        ["cc", "-std=c99", "-Wall", "-Werror", "-fPIC", "-shared", "-o", binary, *sources, "-lm"], check=True
+    )
+    found = fmpy.simulate_fmu(str(folder), stop_time=3.0, output_interval=1.0)
+    assert found["action"].tolist()[1:] == [found["action"][-1]] * 3, "with inputs that stay as they are"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_name", ["torchscript", "torch_export"])
 @pytest.mark.parametrize("kind", ["everything", "masked", "squashed_gru", "picture", "attention", "sequence"])
-def test_torchscript_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+def test_a_module_of_pytorch_acts_as_the_policy(kind: str, format_name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    made = written(POLICIES[kind](), "torchscript", tmp_path)
+    made = written(POLICIES[kind](), format_name, tmp_path)
     assert json.loads(made.files[-1].read_text())["any_batch"]
 
 
@@ -349,7 +398,7 @@ def test_what_a_format_cannot_carry_is_refused_with_one_that_can(tmp_path: Path)
         with pytest.raises(ConfigError, match=r"has attention .* use --format torchscript or onnx"):
             export(what, format_name, tmp_path / "x")
     unknown = what.model.model_copy(update={"custom_action_dist": "mine:Dist"})
-    for format_name in ("c", "onnx", "torchscript"):
+    for format_name in ("c", "onnx", "torchscript", "torch_export"):
         with pytest.raises(ConfigError, match=r"a custom action distribution, .* use --format hub"):
             export(dataclasses.replace(what, model=unknown), format_name, tmp_path / "x")
     large = subject(box(3000), spaces.Discrete(2))

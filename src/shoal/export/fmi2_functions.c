@@ -1,35 +1,3 @@
-/* A trained policy as a co-simulation FMU of FMI 2.0, written by `shoal export`. No header of FMI is needed.
- *
- * Inputs are the numbers of an observation, outputs those of an action. A step of the simulation is one action: what
- * the policy does for the inputs that were set before it. Value references are indices: observations, then the
- * reward of the last step where the policy sees it, then actions.
- */
-#include "NAME.h"
-#include <stdlib.h>
-#include <string.h>
-
-#define NUM_IN (BIG_NUM_OBS + SEES_REWARD)
-#define NUM_ALL (NUM_IN + BIG_NUM_ACTION)
-#define SAID __attribute__((visibility("default")))
-
-/* 1 where a variable is an integer */
-static const char WHOLE[NUM_ALL] = {IS_WHOLE};
-
-/* What the inputs are before anybody sets them. */
-static const double START[NUM_ALL] = {STARTS};
-
-typedef struct {
-    NAME_state state;
-    double values[NUM_ALL];
-} Controller;
-
-static int begin(Controller *controller)
-{
-    NAME_reset(&controller->state);
-    memcpy(controller->values, START, sizeof START);
-    return 0;
-}
-
 SAID const char *fmi2GetTypesPlatform(void) { return "default"; }
 SAID const char *fmi2GetVersion(void) { return "2.0"; }
 
@@ -38,9 +6,7 @@ SAID void *fmi2Instantiate(const char *name, int type, const char *guid, const c
 {
     (void)name, (void)place, (void)calls, (void)visible, (void)logging;
     if (type != 1 || !guid || strcmp(guid, "GUID")) return NULL;
-    Controller *controller = malloc(sizeof *controller);
-    if (controller) begin(controller);
-    return controller;
+    return made();
 }
 
 SAID void fmi2FreeInstance(void *instance) { free(instance); }
@@ -110,11 +76,8 @@ SAID int fmi2SetString(void *i, const unsigned *w, size_t n, const char *const *
 
 SAID int fmi2DoStep(void *instance, double now, double duration, int no_set)
 {
-    Controller *controller = instance;
-    (void)now, (void)duration, (void)no_set;
-    if (!controller) return 3;
-    GIVE_REWARD
-    return NAME_act(&controller->state, controller->values, controller->values + NUM_IN) ? 3 : 0;
+    (void)no_set;
+    return instance ? step(instance, now + duration) : 3;
 }
 
 SAID int fmi2CancelStep(void *instance) { return (void)instance, 3; }
@@ -137,29 +100,9 @@ SAID int fmi2GetDirectionalDerivative(void *i, const unsigned *u, size_t n, cons
     return (void)i, (void)u, (void)n, (void)k, (void)m, (void)dk, (void)du, 3;
 }
 
-/* A state is a copy of all of it; serialized, it is its bytes. */
-SAID int fmi2GetFMUstate(void *instance, void **state)
-{
-    if (!*state) *state = malloc(sizeof(Controller));
-    if (!instance || !*state) return 3;
-    memcpy(*state, instance, sizeof(Controller));
-    return 0;
-}
-
-SAID int fmi2SetFMUstate(void *instance, void *state)
-{
-    if (!instance || !state) return 3;
-    memcpy(instance, state, sizeof(Controller));
-    return 0;
-}
-
-SAID int fmi2FreeFMUstate(void *instance, void **state)
-{
-    (void)instance;
-    free(*state);
-    *state = NULL;
-    return 0;
-}
+SAID int fmi2GetFMUstate(void *instance, void **state) { return keep(instance, state); }
+SAID int fmi2SetFMUstate(void *instance, void *state) { return go_back(instance, state); }
+SAID int fmi2FreeFMUstate(void *instance, void **state) { return (void)instance, forget(state); }
 
 SAID int fmi2SerializedFMUstateSize(void *instance, void *state, size_t *size)
 {
@@ -169,13 +112,10 @@ SAID int fmi2SerializedFMUstateSize(void *instance, void *state, size_t *size)
 
 SAID int fmi2SerializeFMUstate(void *instance, void *state, char *bytes, size_t size)
 {
-    if (!instance || !state || size < sizeof(Controller)) return 3;
-    memcpy(bytes, state, sizeof(Controller));
-    return 0;
+    return instance ? write_state(state, bytes, size) : 3;
 }
 
 SAID int fmi2DeSerializeFMUstate(void *instance, const char *bytes, size_t size, void **state)
 {
-    if (!instance || size != sizeof(Controller)) return 3;
-    return fmi2GetFMUstate((void *)bytes, state);
+    return instance && size == sizeof(Controller) ? keep(bytes, state) : 3;
 }
