@@ -49,7 +49,7 @@ class HostPlan:
 
 
 @dataclass(frozen=True)
-class Asked:
+class HostRequest:
     """A fragment that is asked for."""
 
     steps: int
@@ -91,7 +91,7 @@ class HostAnswer:
     fragments: list[Told] = field(default_factory=list)
     results: list[tuple[int, bytes]] = field(default_factory=list)  # by worker
     losses: list[Loss] = field(default_factory=list)
-    failure: tuple[int, bytes] | None = None  # the worker, and its `Failure`
+    failure: tuple[int, bytes] | None = None  # the worker, and its `SamplerFailure`
     first: bytes = b""  # place and spaces of the first that has started
 
 
@@ -107,7 +107,7 @@ class SamplerHandle:
 
 
 @dataclass
-class Member:
+class HostedSampler:
     """One worker of this host, whichever process is that worker at the moment."""
 
     index: int
@@ -125,7 +125,7 @@ class Member:
         return self.is_up and not self.handle.asked
 
 
-class Host:
+class SamplerHost:
     """The samplers of one host; see the module. Any thread may call its methods."""
 
     def __init__(self, plan: HostPlan) -> None:
@@ -135,7 +135,7 @@ class Host:
         self._modules = plan.modules
         self._name = socket.gethostname()
         self._restarts_left = 0
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, HostedSampler] = {}
         self._handles: dict[int, SamplerHandle] = {}  # by the number of the process
         self._spare: SamplerHandle | None = None
         self._has_started = False
@@ -171,11 +171,11 @@ class Host:
         """Which workers are up, and what has happened since the answer before."""
         return self._done(self._telling(), self._nothing())
 
-    def sample(self, asked: Asked, policy_state: Any) -> tuple[HostAnswer, list[Bytes]]:
+    def sample(self, asked: HostRequest, policy_state: Any) -> tuple[HostAnswer, list[Bytes]]:
         """A fragment of every worker that is up; those that are lost meanwhile are replaced and not waited for."""
         return self._done(self._sampling(asked, self._shared(policy_state)), (self._nothing(), []))
 
-    def begin(self, asked: Asked, policy_state: Any) -> None:
+    def begin(self, asked: HostRequest, policy_state: Any) -> None:
         """Let workers that rest begin a fragment; `collect` has it when it is finished."""
         self._done(self._beginning(asked, self._shared(policy_state)), None)
 
@@ -276,7 +276,7 @@ class Host:
         else:
             self._results[member.index] = words
 
-    def _take_start(self, member: Member, words: bytes) -> None:
+    def _take_start(self, member: HostedSampler, words: bytes) -> None:
         """A worker is up."""
         member.is_up, self._has_news = True, True
         member.pid, has_torch, found = pickle.loads(words)
@@ -323,11 +323,11 @@ class Host:
         self._start(member, member.state if member.deaths_in_a_row == 1 else None)
         self._keep_spare()
 
-    def _may_replace(self, member: Member) -> bool:
+    def _may_replace(self, member: HostedSampler) -> bool:
         is_often = member.deaths_in_a_row > MOST_DEATHS_IN_A_ROW
         return self._plan.recreates and not is_often and self._restarts_left > 0
 
-    def _loss_words(self, member: Member, death: Death) -> str:
+    def _loss_words(self, member: HostedSampler, death: Death) -> str:
         """Who was lost, where, and what it said last."""
         if not member.pid:
             who = f"worker {member.index} on {self._name} was lost while it started"
@@ -356,7 +356,7 @@ class Host:
         self._send(handle, "prepare", self._plan.packed, self._modules, self._plan.threads, self._plan.niceness)
         return handle
 
-    def _start(self, member: Member, state: bytes | None) -> None:
+    def _start(self, member: HostedSampler, state: bytes | None) -> None:
         """Let a spare process, or a new one, be a worker."""
         handle, self._spare = self._spare or self._new_handle(), None
         handle.index, handle.asked, member.handle = member.index, "start", handle
@@ -384,7 +384,7 @@ class Host:
         self._restarts_left = restarts_left if replaces else 0
         for index, state in workers.items():
             handle = self._new_handle()
-            self._members[index] = Member(index, state, handle)
+            self._members[index] = HostedSampler(index, state, handle)
             handle.index, handle.asked = index, "start"
             self._send(handle, "start", index, state, self._plan.host_slots)
         if not waits:
@@ -404,7 +404,7 @@ class Host:
         yield from ()
         return self._answer()
 
-    def _sampling(self, asked: Asked, memory: SharedMemory) -> Work[tuple[HostAnswer, list[Bytes]]]:
+    def _sampling(self, asked: HostRequest, memory: SharedMemory) -> Work[tuple[HostAnswer, list[Bytes]]]:
         self._restarts_left = asked.restarts_left
         try:
             while self._busy and not self._failure:  # fragments of a call that was given up
@@ -419,13 +419,13 @@ class Host:
             yield
         return self._answer_with_fragments()
 
-    def _beginning(self, asked: Asked, memory: SharedMemory) -> Work[None]:
+    def _beginning(self, asked: HostRequest, memory: SharedMemory) -> Work[None]:
         self._restarts_left = asked.restarts_left
         self._begin(asked, memory)
         memory.close()
         yield from ()
 
-    def _begin(self, asked: Asked, memory: SharedMemory) -> None:
+    def _begin(self, asked: HostRequest, memory: SharedMemory) -> None:
         """Have workers that rest sample."""
         for member in self._chosen(asked.workers):
             if member.rests:
@@ -434,7 +434,7 @@ class Host:
                 self._busy.add(member.index)
                 self._send(member.handle, "sample", asked.steps, asked.task, memory=memory)
 
-    def _chosen(self, workers: Sequence[int] | None) -> Iterable[Member]:
+    def _chosen(self, workers: Sequence[int] | None) -> Iterable[HostedSampler]:
         if workers is None:
             return self._members.values()
         return [self._members[index] for index in workers if index in self._members]
@@ -474,7 +474,7 @@ class Host:
                 (member.state,) = arguments[member.index]
         return self._answer()
 
-    def _keep_fragment(self, member: Member) -> None:
+    def _keep_fragment(self, member: HostedSampler) -> None:
         """Copy a fragment that nobody has fetched yet, before its worker's next answer takes its place."""
         if member.index in self._finished:
             told, batch = self._finished[member.index]

@@ -22,10 +22,10 @@ from shoal.errors import EnvError, ShoalError, WorkerError
 from shoal.machine.broadcasts import leave_ending_to_starter
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
-from shoal.parallel.host import MOST_DEATHS_IN_A_ROW, Asked, Host, HostAnswer, HostPlan, Loss
+from shoal.parallel.host import MOST_DEATHS_IN_A_ROW, HostAnswer, HostPlan, HostRequest, Loss, SamplerHost
 from shoal.parallel.placement import Bundle, Placement, shared_among
 from shoal.parallel.ray_session import Session
-from shoal.parallel.sampler_process import Failure, dumped
+from shoal.parallel.sampler_process import SamplerFailure, dumped
 from shoal.parallel.shared_messages import message_in
 from shoal.sampling.worker import Worker, check_count
 
@@ -74,7 +74,7 @@ class PendingFragments:
     staleness: int = 0
 
 
-class HostActor(Host):
+class HostActor(SamplerHost):
     """A host as Ray's workers have it: deaf to what a scheduler tells a whole job."""
 
     def __init__(self, plan: HostPlan) -> None:
@@ -340,8 +340,8 @@ class RayWorkers:
 
     def _asked(
         self, steps: int, version: int = 0, workers: tuple[int, ...] | None = None, waits: bool = False
-    ) -> Asked:
-        return Asked(steps, packed(self.task), self._restarts_left, version, workers, waits, self._epoch)
+    ) -> HostRequest:
+        return HostRequest(steps, packed(self.task), self._restarts_left, version, workers, waits, self._epoch)
 
     def _ask_for_fragments(self, steps: int, waits: bool = False) -> PendingFragments:
         """Ask the hosts for a fragment of all workers that are up, with the present weights; wait if none is."""
@@ -632,7 +632,7 @@ def slots_of(ray: Any, node_id: str) -> int:
     return int(node["Resources"].get("CPU", 0))
 
 
-def _error_of(failure: Failure, where: str, host: str) -> ShoalError:
+def _error_of(failure: SamplerFailure, where: str, host: str) -> ShoalError:
     """A worker's error in its own words."""
     error = failure.error
     if error is None:

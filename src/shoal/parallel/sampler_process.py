@@ -53,7 +53,7 @@ class WorkerLocation:
 
 
 @dataclass(frozen=True)
-class Failure:
+class SamplerFailure:
     """Why a command failed: our own error as it is, any other in words."""
 
     error: ShoalError | None
@@ -195,14 +195,14 @@ def dumped(value: Any) -> bytes:
         return packed(value)
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> SamplerFailure:
     """An error as the driver can have it."""
     own = error if isinstance(error, ShoalError) else None
     try:
         pickle.loads(pickle.dumps(own))
     except Exception:  # it may hold what only this process knows
         own = ShoalError(str(error))
-    return Failure(own, repr(error), "".join(traceback.format_exception(error)))
+    return SamplerFailure(own, repr(error), "".join(traceback.format_exception(error)))
 
 
 def _name_process(name: str) -> None:

@@ -20,7 +20,7 @@ from shoal.envs.process_messages import packed
 from shoal.machine.broadcasts import ENDINGS, WARNINGS
 from shoal.machine.processes import below, children_of_all
 from shoal.models.build import build_policy
-from shoal.parallel.host import Asked, Host, HostAnswer, HostPlan
+from shoal.parallel.host import HostAnswer, HostPlan, HostRequest, SamplerHost
 from shoal.parallel.shared_messages import Bytes, message_in
 
 PROBES = Path(__file__).parents[2] / "shared" / "probe_env.py"
@@ -35,13 +35,13 @@ class Manned:
             env=f"{PROBES}:{name}", num_workers=workers, num_envs_per_worker=1, model={"fcnet_hiddens": [4]}
         )
         maker = env_maker(config.env)
-        self.host = Host(HostPlan(packed((config, maker)), **{"recreates": True, "threads": 1, **plan}))
+        self.host = SamplerHost(HostPlan(packed((config, maker)), **{"recreates": True, "threads": 1, **plan}))
         self.first = self.host.add(dict.fromkeys(range(1, workers + 1)), restarts_left=9, replaces=False)
         _, *spaces = pickle.loads(self.first.first) if self.first.first else [None]
         self.state = build_policy(*spaces, config, maker.user_code).get_state() if spaces else None
 
     def sample(self, steps: int = 3, restarts_left: int = 9, **asked: Any) -> tuple[HostAnswer, list[Bytes]]:
-        return self.host.sample(Asked(steps, NOTHING, restarts_left, **asked), self.state)
+        return self.host.sample(HostRequest(steps, NOTHING, restarts_left, **asked), self.state)
 
     def pids(self) -> dict[int, int]:
         function = packed(lambda worker: os.getpid())
@@ -175,7 +175,7 @@ def test_an_error_waits_for_those_that_were_asked_the_same(manned) -> None:
 
 def test_fragments_are_collected_as_they_are_finished_and_kept_meanwhile(manned) -> None:
     found, expected = manned(), manned()
-    found.host.begin(Asked(3, NOTHING, 9, version=5, workers=(1,)), found.state)
+    found.host.begin(HostRequest(3, NOTHING, 9, version=5, workers=(1,)), found.state)
     found.pids()  # asks the same worker for something else, before anybody has fetched its fragment
     answer, (data,) = found.host.collect()
     assert [(told.index, told.version) for told in answer.fragments] == [(1, 5)]
@@ -185,7 +185,7 @@ def test_fragments_are_collected_as_they_are_finished_and_kept_meanwhile(manned)
 
 def test_stopping_ends_every_process_also_while_a_call_waits(manned) -> None:
     found = manned(1, "SlowWalk")
-    found.host.begin(Asked(10, NOTHING, 9, workers=(1,)), found.state)
+    found.host.begin(HostRequest(10, NOTHING, 9, workers=(1,)), found.state)
     pids = below([found.host._processes._server.pid], children_of_all())
     assert pids
     found.host.stop()
