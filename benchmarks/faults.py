@@ -32,7 +32,7 @@ from shoal.runs.replaying import EpisodeReplay
 FATAL = [kind for kind in KINDS if kind != "log_flood"]
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 60.0, 900.0  # of a peer's five iterations
 PATIENCE = 3.0  # times what they take where nothing fails
-NO_FAULT = "none"
+NO_FAULT = "no fault"  # `none` is a kind: an environment that returns None
 BATCH = 8000
 
 EXPERIMENT = """
@@ -67,7 +67,7 @@ class Count(BaseCallback):
         print("iteration", flush=True)
 
 if __name__ == "__main__":
-    kinds, every = (["raise"], 10**9) if sys.argv[1] == "none" else ([sys.argv[1]], 300)
+    kinds, every = (["raise"], 10**9) if sys.argv[1] == "no fault" else ([sys.argv[1]], 300)
     make = lambda: FaultEnv({"kinds": kinds, "every": every})
     PPO("MlpPolicy", SubprocVecEnv([make] * 4), n_steps=100, batch_size=100, n_epochs=1).learn(2000, Count())
 """
@@ -80,7 +80,7 @@ import ray
 from ray.rllib.algorithms.ppo import PPOConfig
 from shoal_faults import FaultEnv
 
-kinds, every = (["raise"], 10**9) if sys.argv[1] == "none" else ([sys.argv[1]], 300)
+kinds, every = (["raise"], 10**9) if sys.argv[1] == "no fault" else ([sys.argv[1]], 300)
 # Not the cluster that somebody else may run on this host.
 ray.init(address="local", num_cpus=4, include_dashboard=False, _temp_dir=tempfile.mkdtemp())
 config = (

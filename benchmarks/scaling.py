@@ -1,10 +1,10 @@
 """The time of an iteration for 1 to 8192 workers, with one learner and with one per node: a model, and runs beside it.
 
 Weak scaling: every worker gives the same fragment, so rows grow with workers, and a pass always has the same number of
-minibatches. Synchronous PPO on simulators that wait. With W workers, L learners, E passes of K minibatches, R rows in
-all, P bytes of parameters, each term with costs that are measured by themselves:
+minibatches. Synchronous PPO on simulators that wait. With W workers on H hosts, L learners, E passes of K minibatches,
+R rows in all, P bytes of parameters, each term with costs that are measured by themselves:
 
-    messages    round + W driver              weights out, summaries back; `driver` is spent in the driver's process
+    messages    round + H host + W driver     weights out, summaries back; both are spent in the driver's process
     sample      steps x step                  a simulator waits; its worker has a core of its own
     hand over   hand + L learner              only where L > 1: the driver's messages to learners, new weights back
     merge       W / L (fragment + MB x copy)  at each learner
@@ -45,6 +45,7 @@ class Costs:
     """Seconds of each thing that an iteration does."""
 
     round: float  # of messages
+    host: float  # of the driver, for each host
     driver: float  # for each worker
     worker: float  # its own work for a message
     fragment: float  # to fetch
@@ -62,7 +63,9 @@ class Costs:
     parameters: int
 
 
-def iteration(costs: Costs, workers: int, learners: int, cores: float = float("inf")) -> dict[str, float]:
+def iteration(
+    costs: Costs, workers: int, learners: int, hosts: int = 1, cores: float = float("inf")
+) -> dict[str, float]:
     """Seconds of each part of an iteration; with `cores`, all processes share them."""
     c, epochs, minibatches = costs, int(WORK["epochs"]), int(WORK["minibatches"])
     crowded = max(1.0, learners / cores)
@@ -70,7 +73,7 @@ def iteration(costs: Costs, workers: int, learners: int, cores: float = float("i
     several = learners > 1
     hops = ceil(log2(learners))
     return {
-        "messages": c.round + workers * max(c.driver, (c.driver + c.worker) / cores),
+        "messages": c.round + hosts * c.host + workers * max(c.driver, (c.driver + c.worker) / cores),
         "sample": max(WORK["steps"] * c.step, workers * c.busy / cores),
         "hand over": several * (c.hand + learners * c.learner),
         "merge": crowded * workers / learners * (c.fragment + c.fragment_mb * c.megabyte),
@@ -96,14 +99,22 @@ def measure(quick: bool) -> Found:
     """Each cost's own measurements."""
     repeats = 3 if quick else 15
     counts = (1, 2) if quick else (1, 4, 8, 16, 32)
-    emulated = (16,) if quick else (64, 256, 1024)
+    emulated = ((2, 8),) if quick else ((4, 32), (32, 32), (128, 32), (64, 4))
     learners = (2,) if quick else (2, 4)
+    many = (4,) if quick else (8, 64, 256)
     sizes = [9000, 50_000] if quick else [1000, 9000, 20_000, 50_000]
     updates = [(1600, 8, 4), (1600, 8, 1), (6400, 8, 4), (6400, 32, 4), (25_600, 8, 1), (25_600, 8, 4)]
     found: Found = {}
     for name, task, cases in (
         ("rounds", "rounds", {str(n): {"num_workers": n, "num_envs": WORK["num_envs"]} for n in counts}),
-        ("driver", "driver", {str(n): {"num_workers": n} for n in emulated}),
+        (
+            "driver",
+            "driver",
+            {
+                f"{hosts} {n}": {"num_hosts": hosts, "num_workers": n, "num_envs": WORK["num_envs"]}
+                for hosts, n in emulated
+            },
+        ),
         (
             "update",
             "update",
@@ -113,7 +124,8 @@ def measure(quick: bool) -> Found:
             },
         ),
         ("all_reduce", "all_reduce", {str(n): {"num_learners": n, "sizes": sizes, "work_s": 7e-4} for n in learners}),
-        ("hand_over", "hand_over", {str(n): {"num_learners": n} for n in learners}),
+        ("hand_over", "hand_over", {"2": {"num_learners": 2}}),
+        ("many_learners", "many_learners", {str(n): {"num_learners": n} for n in many}),
     ):
         found[name] = {}
         for label, arguments in cases.items():
@@ -126,11 +138,15 @@ def measure(quick: bool) -> Found:
 def costs_of(found: Found, alone: Found) -> Costs:
     """The model's costs, from their measurements and, for the simulator, from a run with one worker."""
     rounds = {int(count): each for count, each in found["rounds"].items()}
-    drivers = {int(count): each for count, each in found["driver"].items()} | rounds
-    start, driver = fitted([((1, n), each["ask_s"] + each["take_s"]) for n, each in drivers.items()])
+    layouts = {(1, n): each for n, each in rounds.items()}
+    for label, each in found["driver"].items():
+        hosts, n = map(int, label.split())
+        layouts[hosts, n] = each
+    drivers = [((1, hosts, hosts * n), each["ask_s"] + each["take_s"]) for (hosts, n), each in layouts.items()]
+    start, host, driver = fitted(drivers)
     worker = float(np.median([each["worker_cpu_s"] for each in rounds.values()]))
     # A round takes longer than the driver's part of it: processes have to wake.
-    least = [each["round_s"] - n * max(driver, (driver + worker) / CORES) for n, each in rounds.items()]
+    least = [each["round_s"] - host - n * max(driver, (driver + worker) / CORES) for n, each in rounds.items()]
     merges = [((n, float(size)), time) for n, each in rounds.items() if n > 1 for size, time in each["merge_s"].items()]
     fragment, megabyte = fitted(merges)
     largest = max(float(size) / n for (n, size), _ in merges)
@@ -143,14 +159,12 @@ def costs_of(found: Found, alone: Found) -> Costs:
     # Of two, which have a core each: more of them here would wait for cores, which the model counts elsewhere.
     sums = found["all_reduce"]["2"]["sum_s"]
     hop, byte = fitted([((1, int(size) * BYTES), time) for size, time in sums.items()])
+    first, learner = fitted([((1, int(n)), each["hand_s"]) for n, each in found["many_learners"].items()])
     # An update of nothing has some sums of its own beside those of its one minibatch.
-    hands = [
-        ((1, int(n)), max(each["learn_s"] - 5 * ceil(log2(int(n))) * hop, 1e-4))
-        for n, each in found["hand_over"].items()
-    ]
-    hand, learner = fitted(hands) if len(hands) > 1 else (hands[0][1], 0.0)
+    hand = max(found["hand_over"]["2"]["learn_s"] - 5 * hop - 2 * learner, first)
     return Costs(
         round=max(float(np.median(least)), start),
+        host=host,
         driver=driver,
         worker=worker,
         fragment=fragment,
@@ -184,7 +198,7 @@ def compared(costs: Costs, runs: dict[tuple[int, int], Found]) -> list[Found]:
     """Every run beside the model of it."""
     rows = []
     for (workers, learners), run in runs.items():
-        parts = iteration(costs, workers, learners, CORES)
+        parts = iteration(costs, workers, learners, cores=CORES)
         whole = sum(parts.values())
         beyond = run["iteration_s"] - run["env_s"] - run["policy_s"]
         rows.append(
@@ -205,9 +219,9 @@ def on_paper(costs: Costs) -> list[Found]:
     """The iteration for up to 8192 workers, with one learner and with one per node."""
     rows = []
     for workers in PAPER:
-        one = iteration(costs, workers, 1)
         nodes = ceil(workers / PER_NODE)
-        each = iteration(costs, workers, nodes)
+        one = iteration(costs, workers, 1, nodes)
+        each = iteration(costs, workers, nodes, nodes)
         rows.append(
             {
                 "workers": workers,
@@ -219,6 +233,17 @@ def on_paper(costs: Costs) -> list[Found]:
             }
         )
     return rows
+
+
+def scale_bars(paper: list[Found]) -> list[Bar]:
+    """What sixteen times the workers bring, and what very many cost beyond their sampling; a learner per node."""
+    rows = {row["workers"]: row for row in paper}
+    gain = 2048 / 128 * rows[128]["learner_per_node_s"] / rows[2048]["learner_per_node_s"]
+    beyond = rows[8192]["learner_per_node_s"] - rows[8192]["learner_per_node"]["sample"]
+    return [
+        Bar("2048 workers / 128, throughput", gain, 12, at_least=True, unit="x"),
+        Bar("8192 workers, beyond sampling", beyond, 1.5, at_least=False, unit=" s"),
+    ]
 
 
 def show(checks: list[Found], paper: list[Found]) -> None:
@@ -274,7 +299,7 @@ def main() -> None:
     checks, paper = compared(costs, runs), on_paper(costs)
     show(checks, paper)
     worst = max(abs(row["error"]) for row in checks)
-    bars = [Bar("largest error of the model", worst, 0.25, at_least=False)]
+    bars = [Bar("largest error of the model", worst, 0.25, at_least=False), *scale_bars(paper)]
     show_bars(bars)
     if not options.quick:
         plot(checks, paper)

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -36,15 +36,18 @@ def pss_mb(pid: int) -> float:
 
 
 @contextmanager
-def kill_one_of(title: str, every_s: float) -> Iterator[list[float]]:
-    """As long as it lasts, `kill -9` of one process called `title` every so often; yields the times of the kills."""
+def kill_one_of(is_meant: Callable[[int, str], bool], every_s: float) -> Iterator[list[float]]:
+    """As long as it lasts, `kill -9` of one process that is meant every so often; yields the times of the kills.
+
+    `is_meant` is given a process's id and command line.
+    """
     over = threading.Event()
     kills: list[float] = []
     chance = random.Random(0)
 
     def strike() -> None:
         while not over.wait(every_s):
-            alive = [pid for pid, command in below(os.getpid()).items() if command.startswith(title)]
+            alive = [pid for pid, command in below(os.getpid()).items() if is_meant(pid, command)]
             if alive:
                 os.kill(chance.choice(alive), signal.SIGKILL)
                 kills.append(perf_counter())

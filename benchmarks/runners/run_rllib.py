@@ -103,7 +103,7 @@ def killed(num_workers: int, steps: int, sleep_s: float, seconds: float, every_s
         return taken / (perf_counter() - started), longest
 
     calm, _ = rate()
-    with kill_one_of("ray::SingleAgentEnvRunner", every_s) as kills:
+    with kill_one_of(lambda _, command: command.startswith("ray::SingleAgentEnvRunner"), every_s) as kills:
         struck, longest = rate()
     algo.stop()
     ray.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -14,9 +15,8 @@ import task
 
 import shoal
 from shoal.data.batch import concatenate
-from shoal.envs.making import env_maker
-from shoal.parallel.ray_session import connect
-from shoal.parallel.ray_workers import RayWorkers
+from shoal.parallel.host import HostAnswer
+from shoal.parallel.ray_workers import HostSlot
 from shoal.parallel.tcp_sums import SocketGroup, listen
 from shoal.runs.learners import make_learner
 
@@ -56,17 +56,16 @@ def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
             started = perf_counter()
             asked = workers._ask_for_fragments(few)
             ask.append(perf_counter() - started)
-            ray.wait(list(asked.references), num_returns=len(asked.references))
+            ray.wait(list(asked.asked), num_returns=len(asked.asked))
             take.append(seconds(workers._collect, asked))
         merge = {}
         for steps in (few, many):
             times = []
             for _ in range(repeats):
                 fragments, _ = workers.sample_apart(steps)
-                batches = [fragment.batch for fragment in fragments]
-                ray.wait(batches, num_returns=len(batches))
-                times.append(seconds(lambda each: concatenate(ray.get(each)), batches))
-            joined = concatenate(ray.get(batches))
+                ray.wait([fragments[0].batches])
+                times.append(seconds(lambda each: concatenate(workers._fetched(each)), fragments))
+            joined = concatenate(workers._fetched(fragments))
             merge[str(_megabytes(joined))] = statistics.median(times)
     return {
         "round_s": statistics.median(whole),
@@ -77,37 +76,47 @@ def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
     }
 
 
-class Emulated(RayWorkers):
-    """The driver's view of very many workers, which a few processes play by turns."""
+class PlayedHost:
+    """A host actor that always has the same answer, as if so many workers had just sampled."""
 
-    def _actor(self, index: int, generation: int) -> Any:
-        players = self.__dict__.setdefault("players", [])
-        if len(players) < PLAYERS:
-            players.append(super()._actor(index, generation))
-        return players[index % len(players)]
+    def __init__(self, answer: HostAnswer, batch: Any, num_workers: int) -> None:
+        told = answer.fragments[0]
+        indices = range(1, num_workers + 1)
+        fragments = [dataclasses.replace(told, index=index) for index in indices]
+        self.answer = dataclasses.replace(answer, up=list(indices), fragments=fragments)
+        self.batches = [batch] * num_workers
+
+    def sample(self, *_: Any) -> Any:
+        return self.answer, self.batches
 
 
 PLAYERS = 4
 
 
-def driver(num_workers: int, repeats: int) -> task.Answer:
-    """What the driver alone does for so many workers, when all of them have answered."""
-    config = config_of(PLAYERS, 1, 1)
-    with shoal.PPO(env=SIMULATOR, config={**config, "num_workers": 0, "num_cpus_per_worker": 1}) as trainer:
-        tree = {"num_workers": num_workers, "num_cpus_per_worker": 1e-3}
-        wide = trainer.config.model_copy(update=tree)
-        workers = Emulated(wide, env_maker(SIMULATOR), connect(wide))
-        try:
-            workers.sample(1)
-            ask, take = [], []
-            for _ in range(repeats):
-                started = perf_counter()
-                asked = workers._ask_for_fragments(1)
-                ask.append(perf_counter() - started)
-                workers._ray.wait(list(asked.references), num_returns=len(asked.references))
-                take.append(seconds(workers._collect, asked))
-        finally:
-            workers.stop()
+def driver(num_hosts: int, num_workers: int, num_envs: int, repeats: int) -> task.Answer:
+    """What the driver alone does for so many hosts of so many workers, when all have answered; actors play them."""
+    with shoal.PPO(env=SIMULATOR, config=config_of(1, num_envs, 1)) as trainer:
+        workers: Any = trainer.workers
+        ray = workers.session.ray
+        workers.sample(1)
+        (told,), ((_, batches),) = zip(*workers._ask_for_fragments(1).asked.items(), strict=True)
+        played = ray.remote(num_cpus=0)(PlayedHost)
+        players = [played.remote(ray.get(told), ray.get(batches)[0], num_workers) for _ in range(PLAYERS)]
+        real, indices = workers._hosts, list(range(1, num_workers + 1))
+        workers._deaths = dict.fromkeys(indices, 0)
+        workers._hosts = [
+            HostSlot(real[0].node, players[k % PLAYERS], indices, None, up=indices) for k in range(num_hosts)
+        ]
+        ask, take = [], []
+        for repeat in range(-1, repeats):
+            started = perf_counter()
+            asked = workers._ask_for_fragments(1)
+            ask.append(perf_counter() - started)
+            ray.wait(list(asked.asked), num_returns=len(asked.asked))
+            take.append(seconds(workers._collect, asked))
+            if repeat < 0:  # the first call of each actor waits for it to start
+                ask, take = [], []
+        workers._hosts = real
     return {"ask_s": statistics.median(ask), "take_s": statistics.median(take)}
 
 
@@ -163,6 +172,35 @@ def hand_over(num_learners: int, repeats: int) -> task.Answer:
     return {"learn_s": statistics.median(learn)}
 
 
+class PlayedLearner:
+    """A learner actor that has always just learned."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def update(self, *_: Any) -> Any:
+        return self.answer
+
+
+def many_learners(num_learners: int, repeats: int) -> task.Answer:
+    """What the driver alone does for so many learners, which some actors play."""
+    config = config_of(4, 4, 4, num_learners=2, num_sgd_iter=1, sgd_minibatch_size=64)
+    with shoal.PPO(env=SIMULATOR, config=config) as trainer:
+        learners: Any = trainer.learner
+        ray = learners._ray
+        stats = trainer.train()["learner"]
+        fragments, _ = learners._workers.sample_apart(4)
+        played = ray.remote(num_cpus=0)(PlayedLearner)
+        first = played.remote((stats, trainer.get_policy().get_state(), learners.get_state()))
+        players = [played.remote(None) for _ in range(PLAYERS)]
+        real = learners._actors, learners._nodes
+        learners._actors = [first, *(players[k % PLAYERS] for k in range(num_learners - 1))]
+        learners._nodes = [real[1][0]] * num_learners
+        times = [seconds(learners._try_update, fragments, 0) for _ in range(repeats + 2)][2:]
+        learners._actors, learners._nodes = real
+    return {"hand_s": statistics.median(times)}
+
+
 def run(
     num_workers: int,
     num_learners: int,
@@ -205,4 +243,4 @@ def _megabytes(batch: Any) -> float:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (rounds, driver, update, all_reduce, hand_over, run)})
+    task.main({f.__name__: f for f in (rounds, driver, update, all_reduce, hand_over, many_learners, run)})

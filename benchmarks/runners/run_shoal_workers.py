@@ -114,15 +114,20 @@ def killed(num_workers: int, steps: int, sleep_s: float, seconds: float, every_s
             return taken / (perf_counter() - started), longest
 
         calm, _ = rate()
-        with kill_one_of("ray::RemoteWorker", every_s) as kills:
+        with kill_one_of(is_worker, every_s) as kills:
             struck, longest = rate()
         restarts = trainer.train()["num_remote_worker_restarts"]
     return {"calm": calm, "struck": struck, "kills": len(kills), "longest_s": longest, "restarts": restarts}
 
 
 def crowd(num_workers: int) -> task.Answer:
-    """Memory of every process of a run on the NumPy path, and whether a worker has imported torch."""
-    with trainer_of("CartPole-v1", num_workers, 8 * num_workers, 2048, num_cpus_per_worker=1) as trainer:
+    """Start-up and memory of every process of a run on the NumPy path, and whether a worker has imported torch."""
+    started = perf_counter()
+    share = min(1.0, 16 / num_workers)
+    with trainer_of(
+        "CartPole-v1", num_workers, 8 * num_workers, 16 * num_workers, num_cpus_per_worker=share
+    ) as trainer:
+        start_s = perf_counter() - started
         for _ in range(3):
             trainer.train()
         torch = any(trainer.workers.foreach_worker(lambda _: "torch" in sys.modules)) or "torch" in sys.modules
@@ -130,18 +135,30 @@ def crowd(num_workers: int) -> task.Answer:
         for pid, command in below(os.getpid()).items():
             held.setdefault(_role(pid, command), []).append(pss_mb(pid))
     return {
+        "start_s": start_s,
         "pss_mb": sum(sum(each) for each in held.values()),
         "parts_mb": {role: {"processes": len(each), "sum": sum(each)} for role, each in held.items()},
         "torch": torch,
     }
 
 
+def is_worker(pid: int, _: str) -> bool:
+    """Whether a process is a worker: it has called itself so."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().startswith("shoal-worker")
+    return False
+
+
 def _role(pid: int, command: str) -> str:
     """What a process is to the run, from its command line."""
     if pid == os.getpid():
         return "driver"
-    if command.startswith("ray::RemoteWorker"):
+    if is_worker(pid, command):
         return "workers"
+    if "fork_server" in command:
+        return "fork servers and spare workers"
+    if command.startswith("ray::Host"):
+        return "hosts"
     return "idle workers" if command.startswith("ray::IDLE") else "Ray's daemons"
 
 

@@ -33,7 +33,7 @@ def test_no_two_environments_share_a_slot_on_three_nodes_whatever_is_killed(
     # A worker is killed with its environments: they come back on slots that nobody else has.
     old = rods.present()[0]
     worker = process_of(bed, old).parent().parent()
-    assert "RemoteWorker" in " ".join(command_of(worker)), command_of(worker)
+    assert "sampler_process" in " ".join(command_of(worker)), command_of(worker)
     worker.kill()
     wait_until(lambda: all(rods.present()[k]["pid"] != before[k]["pid"] for k in (0, 1)), START_S, "both are back")
     rods.check_places()

@@ -1,4 +1,7 @@
-"""A node that is lost takes its workers with it, and the run goes on; when there is room again, they come back."""
+"""A node that is lost takes its workers with it, and the run goes on; when there is room again, they come back.
+
+Those of a node that is asked to leave move before it goes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import pytest
 pytest.importorskip("ray")
 PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 
-PROGRAM = """
+CLUSTER = """
     import sys, time
     import ray
     from ray.cluster_utils import Cluster
@@ -26,6 +29,9 @@ PROGRAM = """
                                                              "temp_dir": sys.argv[2]})
     second = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
+"""
+
+LOSING = """
     config = {"num_workers": 2, "num_envs_per_worker": 2, "num_cpus_per_worker": 0.7, "train_batch_size": 64}
     if sys.argv[3] != "1":
         config |= {"num_learners": int(sys.argv[3]), "num_cpus_per_learner": 0.1}
@@ -52,10 +58,46 @@ PROGRAM = """
     cluster.shutdown()
 """
 
+LEAVING = """
+    from ray._raylet import GcsClient
+
+    PREEMPTION = 2
+    config = {"num_workers": 2, "num_envs_per_worker": 2, "num_cpus_per_worker": 0.7, "train_batch_size": 64}
+    with shoal.PPO(env=sys.argv[1], config=config) as trainer:
+        trainer.train()
+        places = trainer.workers.places()
+        assert set(places.values()) >= {second.node_id}, places
+        third = cluster.add_node(num_cpus=1)
+        soon = int(1000 * time.time()) + 60_000
+        is_accepted, words = GcsClient(address=cluster.address).drain_node(second.node_id, PREEMPTION, "test", soon)
+        assert is_accepted, words
+        deadline = time.monotonic() + 90
+        while second.node_id in trainer.workers.places().values():
+            result = trainer.train()
+            assert (result["timesteps_this_iter"], result["num_remote_worker_restarts"]) == (64, 0), result
+            assert time.monotonic() < deadline
+        wanted = {index: third.node_id if node == second.node_id else node for index, node in places.items()}
+        assert trainer.workers.places() == wanted
+        cluster.remove_node(second, allow_graceful=False)
+        result = trainer.train()
+        assert (result["timesteps_this_iter"], result["num_remote_worker_restarts"]) == (64, 0), result
+    ray.shutdown()
+    cluster.shutdown()
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_learners", [1, 2])
 def test_a_lost_node_costs_its_fragments(num_learners) -> None:
+    _run(LOSING, str(num_learners))
+
+
+@pytest.mark.slow
+def test_workers_of_a_leaving_node_move_and_nothing_is_lost() -> None:
+    _run(LEAVING)
+
+
+def _run(program: str, *arguments: str) -> None:
     variables = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="n-") as folder:
         # Ray's test cluster writes its address into Ray's own folder, and does not make it.
@@ -63,7 +105,7 @@ def test_a_lost_node_costs_its_fragments(num_learners) -> None:
         own = Path(folder, "ray")
         own.mkdir()
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(PROGRAM), f"{PROBES}:Walk", str(own), str(num_learners)],
+            [sys.executable, "-c", textwrap.dedent(CLUSTER + program), f"{PROBES}:Walk", str(own), *arguments],
             capture_output=True,
             text=True,
             timeout=240,

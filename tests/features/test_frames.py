@@ -79,7 +79,7 @@ def test_a_ray_worker_takes_the_same_way(ray_session):
         found = ways(trainer)
         assert len(found) == 4
         for callers in found:
-            way = between(callers, "remote_worker.sample")
+            way = between(callers, "sampler_process.sample")
             assert way == ["worker.sample", "sampler.sample", "vector.step"]
 
 

@@ -6,12 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+PLAIN = frozenset({bool, int, float, str})
+
 
 def flat(result: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested result with names joined by `/`; lists and None are left out."""
     found: dict[str, Any] = {}
     for name, value in result.items():
-        if isinstance(value, Mapping):
+        if type(value) in PLAIN:  # nearly all of them; what else it could be takes longer to find out
+            found[prefix + str(name)] = value
+        elif isinstance(value, Mapping):
             found.update(flat(value, f"{prefix}{name}/"))
         elif hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
             found[prefix + str(name)] = value.item()

@@ -27,10 +27,11 @@ from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.env_limits import CLOSE_S, LONGEST_TICK_S, Limits
 from shoal.envs.env_process import LENGTH, LONGEST_DELAY, TOKEN, EnvStart, Report, received, shape_of
-from shoal.envs.env_processes import Death, EnvProcesses
+from shoal.envs.env_processes import EnvProcesses
 from shoal.envs.fork_server import Folder
+from shoal.envs.forked_processes import Death, readable
 from shoal.envs.process_deaths import cause_of, last_line
-from shoal.envs.process_messages import message, owners_of, readable
+from shoal.envs.process_messages import message, owners_of
 from shoal.envs.randomizing import EpisodeValues
 from shoal.envs.scratch import folder_prefix, keep_failed
 from shoal.envs.shared_rows import Phase, SharedRows

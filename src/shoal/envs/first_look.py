@@ -11,7 +11,7 @@ from contextlib import suppress
 from shoal.envs.env_limits import CLOSE_S, Limits
 from shoal.envs.env_process import LENGTH, EnvPlan, FirstLook, Report, received
 from shoal.envs.env_processes import EnvProcesses
-from shoal.envs.process_deaths import awaited_death, cause_of, last_line
+from shoal.envs.process_deaths import cause_of, last_line
 from shoal.envs.process_messages import message, owners_of
 from shoal.envs.randomizing import EpisodeValues
 from shoal.errors import EnvStartError
@@ -40,14 +40,14 @@ def first_look(plan: EnvPlan, drawn: EpisodeValues, limits: Limits) -> FirstLook
         if isinstance(error, TimeoutError):
             late = "its first steps took longer than env_reset_timeout_s and env_step_timeout_s allow"
             processes.end(id, stack=True)
-        death = awaited_death(processes, id)
+        death = processes.awaited_death(id)
         _, cause = cause_of(death, late, limits, "")
         printed = f"; the last that it printed: {last_line(death.output)}" if death is not None and death.output else ""
         raise EnvStartError(f"env {plan.maker.name}: its first steps failed: {cause}{printed}") from None
     finally:
         connection.close()
         processes.end(id)
-        awaited_death(processes, id)
+        processes.awaited_death(id)
         processes.release()
         os.close(ready)
         os.close(answering)

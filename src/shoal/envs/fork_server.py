@@ -1,20 +1,21 @@
-"""The process between a worker and the processes of its environments: it forks them, and ends whole trees of them.
+"""The process between an owner and the processes that it has many of: it forks them, and ends whole trees of them.
 
-A worker may hold Ray, PyTorch and their threads, none of which survives a fork; a fresh Python for each environment
-takes a second. So one fresh Python imports what an environment needs and forks as often as it is asked: milliseconds.
+An owner is a worker with environments in processes of their own, or a host with samplers. It may hold Ray, PyTorch and
+their threads, none of which survives a fork; a fresh Python for each process takes a second. So one fresh Python
+imports what the processes need, a module with a function `serve`, and forks as often as it is asked: milliseconds.
 
-What the worker can rely on:
+What the owner can rely on:
 
 - Every child leads a process group of its own and adopts whatever its simulator leaves behind; what a dead child
   leaves comes to this process, which ends it. So solvers, MPI ranks and daemons end with their environment.
-- When the worker is gone, its end of the control socket closes, and everything here ends. When this process is killed,
+- When the owner is gone, its end of the control socket closes, and everything here ends. When this process is killed,
   the children are killed by the kernel.
 - What children print goes to this process's standard error, up to a limit; the last of it is kept for incidents.
 - A child that takes more than its memory (with all that is below it), or than its room on the disk, is killed.
 
-Messages on the control socket are JSON. From the worker: `{"fork": id, "memory": bytes or null, "folder": Folder or
-null}` with the descriptors of the child, `{"end": id, "stack": bool}`. To the worker: `{"died": id, "status": n,
-"tail": text, "memory": bytes or null, "disk": bytes or null}`.
+Messages on the control socket are JSON. From the owner: `{"fork": id, "memory": bytes or null, "folder": Folder or
+null}` with the descriptors of the child, `{"end": id, "stack": bool}`, `{"import": module}` for what later children
+need. To the owner: `{"died": id, "status": n, "tail": text, "memory": bytes or null, "disk": bytes or null}`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep
 from typing import NoReturn
@@ -59,7 +62,7 @@ class Folder:
 
 @dataclass
 class Child:
-    """One environment's process."""
+    """One process."""
 
     id: int
     pid: int
@@ -77,8 +80,8 @@ class Child:
 class ForkServer:
     """Forks children, reads their output, and reports their deaths."""
 
-    def __init__(self, control: int) -> None:
-        self._control = socket.socket(fileno=control)
+    def __init__(self, control: int, serve: Callable[..., int]) -> None:
+        self._control, self._serve = socket.socket(fileno=control), serve
         self._parent = os.getppid()
         self._children: dict[int, Child] = {}  # by pid
         self._selector = selectors.DefaultSelector()
@@ -86,10 +89,10 @@ class ForkServer:
         self._next_memory_check = self._next_disk_check = self._next_parent_check = 0.0
 
     def run(self) -> None:
-        """Serve until the worker is gone."""
+        """Serve until the owner is gone."""
         adopt_orphans()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)  # whoever sends these to a whole job means the worker
+            signal.signal(number, signal.SIG_IGN)  # whoever sends these to a whole job means the owner
         os.set_blocking(self._waker, False)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -102,7 +105,7 @@ class ForkServer:
             self._end_all()
 
     def _serve_once(self) -> bool:
-        """Deal with what has happened; False when the worker is gone."""
+        """Deal with what has happened; False when the owner is gone."""
         for key, _ in self._selector.select(self._timeout_s()):
             if key.fileobj is self._control:
                 if not self._read_command():
@@ -124,7 +127,7 @@ class ForkServer:
             self._check_disk()
         if now >= self._next_parent_check:
             self._next_parent_check = now + PARENT_CHECK_S
-            return os.getppid() == self._parent  # a fork of the worker's may hold the socket open after its death
+            return os.getppid() == self._parent  # a fork of the owner's may hold the socket open after its death
         return True
 
     def _timeout_s(self) -> float:
@@ -142,7 +145,7 @@ class ForkServer:
         return any(child.folder is not None for child in self._children.values())
 
     def _read_command(self) -> bool:
-        """One message of the worker; False when it is gone."""
+        """One message of the owner; False when it is gone."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 4)
         except OSError:
@@ -155,14 +158,22 @@ class ForkServer:
             self._fork(message["fork"], message["memory"], folder, descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
+        elif "import" in message:
+            with contextlib.suppress(Exception):  # who needs it will say what is wrong with it
+                import_module(message["import"])
+            gc.freeze()
         else:
-            for child in self._children.values():
-                if child.id == message["end"]:
-                    child.kill_at = monotonic() + (STACK_S if message["stack"] else 0.0)
-                    if message["stack"]:
-                        with contextlib.suppress(OSError):
-                            os.kill(child.pid, signal.SIGABRT)  # whose handler writes the stack in C, without the GIL
+            self._end(message["end"], message["stack"])
         return True
+
+    def _end(self, id: int, stack: bool) -> None:
+        """Kill a child, after it has written down its stack if that is wanted."""
+        for child in self._children.values():
+            if child.id == id:
+                child.kill_at = monotonic() + (STACK_S if stack else 0.0)
+                if stack:
+                    with contextlib.suppress(OSError):
+                        os.kill(child.pid, signal.SIGABRT)  # whose handler writes the stack in C, without the GIL
 
     def _fork(self, id: int, memory_limit: int | None, folder: Folder | None, descriptors: list[int]) -> None:
         output, printed = os.pipe()
@@ -172,7 +183,7 @@ class ForkServer:
         if pid == 0:
             try:
                 os.close(output)
-                _become_child(server, printed, [*descriptors, stack])
+                _become_child(server, printed, [*descriptors, stack], self._serve)
             finally:
                 os._exit(1)
         os.close(printed)
@@ -198,12 +209,12 @@ class ForkServer:
         if child.forwarded < MOST_FORWARDED:
             child.forwarded += len(words)
             if child.forwarded >= MOST_FORWARDED:
-                words += b"\n[shoal] this environment prints much; from here on only the last of it is kept.\n"
+                words += b"\n[shoal] this process prints much; from here on only the last of it is kept.\n"
             with contextlib.suppress(OSError):
                 os.write(2, words)
 
     def _reap(self) -> None:
-        """Tell the worker of children that have died, after all that they left behind has ended too."""
+        """Tell the owner of children that have died, after all that they left behind has ended too."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -288,8 +299,8 @@ class ForkServer:
         self._end_orphans()
 
 
-def _become_child(server: int, printed: int, descriptors: list[int]) -> NoReturn:
-    """Serve as the process of one environment; never returns."""
+def _become_child(server: int, printed: int, descriptors: list[int], serve: Callable[..., int]) -> NoReturn:
+    """Serve as one of the processes; never returns."""
     os.setpgid(0, 0)  # no session: Linux would schedule each as fairly as all that the user does besides
     end_with_parent(signal.SIGKILL)
     if os.getppid() != server:
@@ -313,21 +324,19 @@ def _become_child(server: int, printed: int, descriptors: list[int]) -> NoReturn
     *kept, stack = kept
     faulthandler.enable(stack)  # a fatal signal writes the stack of every thread
     gc.enable()
-    from shoal.envs.env_process import serve
-
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # children would all draw the same numbers from it
     code = serve(*kept)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def main(control: int) -> None:
-    """Import what every environment needs, then serve."""
-    import shoal.envs.checking
-    import shoal.envs.env_process  # noqa: F401
-
+def main(control: int, serving: str) -> None:
+    """Import the module whose `serve` every child is to run, with all that it needs, then serve."""
+    serve = import_module(serving).serve
     if os.environ.pop("SHOAL_ONE_BLAS_THREAD", ""):  # the variable was for NumPy's import, not for the user's solvers
         os.environ.pop("OPENBLAS_NUM_THREADS", None)
     gc.collect()
     gc.freeze()  # a collection would copy the pages that children share with us
-    ForkServer(control).run()
+    ForkServer(control, serve).run()

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-from contextlib import suppress
-from time import monotonic
-
 from shoal.envs.env_limits import Limits
 from shoal.envs.env_process import OUT_OF_MEMORY
-from shoal.envs.env_processes import Death, EnvProcesses
-from shoal.envs.process_messages import readable
-
-LAST_GRACE_S = 3.0
-
-
-def awaited_death(processes: EnvProcesses, id: int) -> Death | None:
-    """How a process has ended, if it does within some seconds."""
-    until = monotonic() + LAST_GRACE_S
-    while (left := until - monotonic()) > 0:
-        death = processes.death(id)
-        if death is not None or processes.is_broken:
-            return death
-        readable([processes.control.fileno()], left)
-    return None
+from shoal.envs.forked_processes import Death
 
 
 def cause_of(death: Death | None, late: str, limits: Limits, error: str) -> tuple[str, str]:
@@ -41,11 +23,7 @@ def cause_of(death: Death | None, late: str, limits: Limits, error: str) -> tupl
         return "disk", f"OSError: it wrote {taken:.0f} MB to its scratch_dir, and env_scratch_limit_mb is {limit:.0f}"
     if death.status == OUT_OF_MEMORY:
         return "memory", f"MemoryError: {last_line(death.output)}"
-    if death.status < 0:
-        with suppress(ValueError):
-            return "signal", f"ProcessError: its process was killed by {signal.Signals(-death.status).name}"
-        return "signal", f"ProcessError: its process was killed by signal {-death.status}"
-    return "exit", f"ProcessError: its process ended by itself with exit code {death.status}"
+    return "signal" if death.status < 0 else "exit", f"ProcessError: its process {death.words}"
 
 
 def last_line(text: str) -> str:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import select
 import sys
-from collections.abc import Sequence
 from importlib.machinery import PathFinder
-from math import ceil
 from types import ModuleType
 from typing import Any
 
 from shoal.envs.env_errors import error_text
 from shoal.envs.env_process import LENGTH, EnvPlan
 from shoal.errors import EnvStartError
-
-MOST_SELECTED = 1024  # the descriptors that `select` knows
 
 
 def packed(value: Any, *owners: Any) -> bytes:
@@ -61,13 +56,3 @@ def owners_of(plan: EnvPlan) -> list[Any]:
     """What makes a plan's environments and observes them, whose modules another process may not find."""
     target = getattr(plan.maker.create, "target", plan.maker.create)
     return [getattr(target, "func", target), getattr(plan.observer, "callbacks", None)]
-
-
-def readable(descriptors: Sequence[int], timeout_s: float) -> set[int]:
-    """Which of these can be read, within some seconds."""
-    if max(descriptors) < MOST_SELECTED:
-        return set(select.select(descriptors, [], [], timeout_s)[0])
-    polled = select.poll()
-    for descriptor in descriptors:
-        polled.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in polled.poll(ceil(timeout_s * 1000))}

@@ -10,7 +10,7 @@ import functools
 import inspect
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ def with_hearing_workers(start_raylet: Callable[..., Any]) -> Callable[..., Any]
     return started
 
 
-def leave_ending_to_starter() -> None:
-    """Ignore SIGTERM in this process, and not in those that it starts: who has started it ends it otherwise."""
+def leave_ending_to_starter(signals: Iterable[signal.Signals] = (signal.SIGTERM,)) -> None:
+    """Ignore these in this process, and not in programs that it starts: who has started it ends it otherwise."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: None)
+        for number in signals:
+            signal.signal(number, lambda *_: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -27,6 +28,7 @@ from shoal.parallel.group import Group
 from shoal.parallel.learner import Learner, MakeLearner
 from shoal.parallel.ray_session import reserved_resources
 from shoal.parallel.ray_workers import RayWorkers, RemoteFragment
+from shoal.parallel.shared_messages import Bytes, message_in
 from shoal.parallel.tcp_sums import Address, SocketGroup, listen
 from shoal.parallel.workers import check_usable
 
@@ -52,19 +54,27 @@ class MemberLearner:
         self._learner = learner  # learns from batches
 
     def update(
-        self, timesteps_total: int, columns: list[range], states: tuple[State, State] | None, *fragments: Batch
+        self,
+        timesteps_total: int,
+        columns: list[range],
+        places: list[tuple[int, int]],
+        states: tuple[State, State] | None,
+        *hosts: list[Bytes],
     ) -> tuple[dict[str, float], State, State] | None:
         """Learn from the fragments; the first learner tells what came of it.
 
-        `columns` are the places of each fragment's environments in the whole batch. A learner whose workers are all
-        lost for now has no fragment of its own: its share is somebody's fragment without its environments.
+        `hosts` has the fragments of some hosts, and `places` which of them are learned from here: the host's place and
+        the fragment's place there. `columns` are the places of each fragment's environments in the whole batch. A
+        learner whose workers are all lost for now has no fragment of its own: its share is somebody's fragment without
+        its environments.
         """
+        fragments: list[Batch] = [message_in(hosts[host][place]) for host, place in places]
         if states is not None:
             self._policy.set_state(states[0])
             self._learner.set_state(states[1])
         batch = concatenate(fragments) if columns else _empty(fragments[0])
-        places = np.array([place for each in columns for place in each], np.int64)
-        stats = self._learner.update(replace(batch, columns=places), timesteps_total)
+        rows = np.array([row for each in columns for row in each], np.int64)
+        stats = self._learner.update(replace(batch, columns=rows), timesteps_total)
         return (stats, self._policy.get_state(), self._learner.get_state()) if self._rank == 0 else None
 
 
@@ -187,33 +197,29 @@ class RayLearners:
                 )
                 # What lay on a node that is gone is gone with it.
                 alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
-                fragments = [f for f in fragments if f.slot.location is not None and f.slot.location.node in alive]
+                fragments = [f for f in fragments if f.node in alive]
                 if not fragments:
                     break
         raise WorkerError(f"the learners were lost again and again in one iteration: {lost}") from lost
 
     def _try_update(self, fragments: list[RemoteFragment], timesteps_total: int) -> dict[str, float]:
-        nodes = {f.slot.index: f.slot.location.node if f.slot.location else "" for f in fragments}
-        shares = shared_out(nodes, self._nodes)
+        shares = shared_out({f.index: f.node for f in fragments}, self._nodes)
         width = self._config.rows_per_worker
-        first_column = {f.slot.index: width * k for k, f in enumerate(fragments)}
-        batches = {f.slot.index: f.batch for f in fragments}
+        first_column = {f.index: width * k for k, f in enumerate(fragments)}
+        by_index = {f.index: f for f in fragments}
         policy = self._workers.policy
         # Weights that somebody has set in the driver are heard too.
         heard = self._known is not None and np.array_equal(self._known, policy.network.params)
         states = None if heard else self._ray.put((policy.get_state(), self._state))
-        answers = [
-            actor.update.remote(
-                timesteps_total,
-                [range(first_column[index], first_column[index] + width) for index in share],
-                states,
-                *([batches[index] for index in share] or [fragments[0].batch]),
-            )
-            for actor, share in zip(self._actors, shares, strict=True)
-        ]
+        answers = []
+        for actor, share in zip(self._actors, shares, strict=True):
+            columns = [range(first_column[index], first_column[index] + width) for index in share]
+            places, hosts = places_of([by_index[index] for index in share] or fragments[:1])
+            answers.append(actor.update.remote(timesteps_total, columns, places, states, *hosts))
         pending = list(answers)
         while pending:  # the first error ends it, whoever's it is
-            ready, pending = self._ray.wait(pending, num_returns=1)
+            self._ray.wait(pending, num_returns=1)
+            ready, pending = self._ray.wait(pending, num_returns=len(pending), timeout=0)
             self._ray.get(ready)
         stats, policy_state, self._state = self._ray.get(answers[0])
         policy.set_state(policy_state)
@@ -253,8 +259,8 @@ class RayLearners:
 
 def nodes_for(workers: Sequence[str], num_learners: int) -> list[str]:
     """A node for each learner: in turn those of the workers, the fullest first."""
-    counts = {node: workers.count(node) for node in workers}
-    order = sorted(counts, key=lambda node: (-counts[node], workers.index(node)))
+    counts = Counter(workers)  # in the order of workers, which sorting keeps
+    order = sorted(counts, key=lambda node: -counts[node])
     return sorted((order[k % len(order)] for k in range(num_learners)), key=order.index)
 
 
@@ -262,9 +268,14 @@ def shared_out(workers: Mapping[int, str], learners: Sequence[str]) -> list[list
     """Which workers' fragments each learner takes: those of its own node, and evenly what nobody is near to."""
     shares: list[list[int]] = [[] for _ in learners]
     homeless: list[int] = []
-    for node in dict.fromkeys(workers.values()):
-        here = [index for index, location in workers.items() if location == node]
-        local = [rank for rank, location in enumerate(learners) if location == node]
+    at_node: dict[str, list[int]] = {}
+    for index, node in workers.items():
+        at_node.setdefault(node, []).append(index)
+    ranks: dict[str, list[int]] = {}
+    for rank, node in enumerate(learners):
+        ranks.setdefault(node, []).append(rank)
+    for node, here in at_node.items():
+        local = ranks.get(node, [])
         if not local:
             homeless += here
             continue
@@ -273,6 +284,13 @@ def shared_out(workers: Mapping[int, str], learners: Sequence[str]) -> list[list
     for index in homeless:
         min(shares, key=len).append(index)
     return [sorted(share) for share in shares]
+
+
+def places_of(fragments: Sequence[RemoteFragment]) -> tuple[list[tuple[int, int]], list[Any]]:
+    """Where each fragment is among those of its host, and the references of the hosts, each once."""
+    hosts = list(dict.fromkeys(fragment.batches for fragment in fragments))
+    order = {reference: place for place, reference in enumerate(hosts)}
+    return [(order[fragment.batches], fragment.place) for fragment in fragments], hosts
 
 
 def is_lost_neighbour(cause: BaseException) -> bool:

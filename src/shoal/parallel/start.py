@@ -23,7 +23,7 @@ progress = logging.getLogger("shoal.progress")
 
 
 def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
-    """One worker in this process (`num_workers: 0`), or Ray actors; their `stop` ends them.
+    """One worker in this process (`num_workers: 0`), or many on hosts of a Ray; their `stop` ends them.
 
     Where an algorithm learns from recorded steps, these stand in their place.
     """

@@ -1,4 +1,4 @@
-"""The contract of a set of workers: one in this process (`sampling/worker.py`), or Ray actors (`ray_workers.py`)."""
+"""The contract of a set of workers: one in this process (`sampling/worker.py`), or many on hosts (`ray_workers.py`)."""
 
 from __future__ import annotations
 

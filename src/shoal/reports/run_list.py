@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -181,7 +181,7 @@ class ProgressCache:
             found = Progress(entry["last"], entry["best"])
         else:
             found = read_progress(file)
-        self._now[str(file)] = {"stamp": stamp, **asdict(found)}
+        self._now[str(file)] = {"stamp": stamp, "last": found.last, "best": found.best}
         return found
 
     def keep(self) -> None:

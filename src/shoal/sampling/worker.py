@@ -1,4 +1,4 @@
-"""One worker: its environments, its policy, and the sampler between them. It runs in this process or in a Ray actor."""
+"""One worker: its environments, its policy, and the sampler between them. It runs here or in a process of a host."""
 
 from __future__ import annotations
 

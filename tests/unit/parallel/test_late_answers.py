@@ -1,8 +1,8 @@
 """What an evaluator or a learner answers after another has taken its place is not used: nobody asks for it any more.
 
-A worker is asked again and again by one name, so its answers carry a generation number. Evaluators and learners answer
-each question once, by a reference that is forgotten with whoever was asked; here Ray's answers are scripted, so that
-the one who was given up answers after all.
+A worker's host hears nothing of a process that it has given up. Evaluators and learners answer each question once, by
+a reference that is forgotten with whoever was asked; here Ray's answers are scripted, so that the one who was given up
+answers after all.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class LosingRay:
     def kill(self, actor: Any) -> None:
         """It is cut off, and hears nothing of this."""
 
-    def wait(self, answers: list[str], num_returns: int) -> tuple[list[str], list[str]]:
-        return answers[-num_returns:], answers[:-num_returns]
+    def wait(self, answers: list[str], num_returns: int, timeout: float | None = None) -> tuple[list[str], list[str]]:
+        return answers[-1:], answers[:-1]  # the last of them is always the first to answer
 
     def get(self, reference: Any) -> Any:
         for each in reference if isinstance(reference, list) else [reference]:
@@ -118,8 +118,7 @@ def test_a_late_answer_of_a_learner_is_not_used() -> None:
         learners._actors = [actor(f"learner {rank} of meeting {learners._meetings}") for rank in range(2)]
 
     learners._start = start  # type: ignore[method-assign]
-    slot = SimpleNamespace(index=1, location=SimpleNamespace(node="n"))
-    fragments: Any = [SimpleNamespace(slot=slot, batch=None)]
+    fragments: Any = [SimpleNamespace(index=1, node="n", batches="of its host", place=0)]
     assert learners._update(fragments, 0) == {"weight": 2.0}
     assert "learner 0 of meeting 1" not in ray.asked  # although it would answer
     assert [state.arrays["params"].tolist() for state in taken] == [[2.0, 2.0]]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from shoal.parallel import ray_workers
-from shoal.parallel.ray_workers import RayWorkers, WorkerSlot
+from shoal.parallel.host import HostAnswer
+from shoal.parallel.ray_workers import HostSlot, RayWorkers
 
 
 class StandIn:
@@ -16,14 +17,10 @@ class StandIn:
     def __init__(self, times: int) -> None:
         self.times = times
 
-    def wait(self, answers: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+    def wait(self, answers: list[Any], num_returns: int, **_: Any) -> tuple[list[Any], list[Any]]:
         """What has started, and what has not."""
-        self.times -= 1
+        self.times -= num_returns == 1
         return (answers[:1], answers[1:]) if self.times < 0 else ([], answers)
-
-    def get(self, answer: Any, **_: Any) -> Any:
-        """What has started tells where it is."""
-        return answer, None, None
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -31,12 +28,13 @@ def test_a_worker_that_does_not_start_is_told_once(
     alone: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ray_workers, "SLOW_START_S", 0.0)
-    monkeypatch.setattr(RayWorkers, "_answer", lambda self, answer, slot=None: self._ray.get(answer))
+    monkeypatch.setattr(RayWorkers, "_gotten", lambda self, answer: HostAnswer("here", [1]))
     workers = RayWorkers.__new__(RayWorkers)
     workers._ray = StandIn(3)
-    workers._slots = (
-        [WorkerSlot(1, None, "first")] if alone else [WorkerSlot(1, None, "first"), WorkerSlot(2, None, None)]
-    )
+    workers._homeless, workers._absent, workers._told_slow, workers._begun = [], {}, set(), {}
+    workers._hosts = [HostSlot("a", None, [1], "first")]
+    if not alone:
+        workers._hosts.append(HostSlot("b", None, [2], None, up=[2]))
     for _ in range(3):
         workers._admit_started()
     told = [record.getMessage() for record in caplog.records]
