@@ -8,6 +8,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.envs.shared_rows import Phase
 
 UNLIMITED_S = 600.0  # of a first look, for what has no deadline while something else has one
+CLOSE_S = 3.0  # for environments to close by themselves
 LONGEST_TICK_S = 0.5
 SHORTEST_TICK_S = 0.01
 

@@ -317,6 +317,7 @@ class EnvProcess:
         self._connection, self._ready, self._memory, self._group = connection, ready, memory, group
         self._rows: SharedRows | None = None
         self._vector: OneEnvVector | None = None
+        self._looked_at: tuple[Any, EnvContext] | None = None
         self._row = self._generation = 0
         self._actor: Actor | None = None
         self._version = 0  # of the weights that the actor has
@@ -336,13 +337,20 @@ class EnvProcess:
                 try:
                     name, arguments = pickle.loads(received(connection, length))
                     if name == "close":
-                        if self._vector is not None:
-                            self._vector.close()
+                        self._close()
                         return 0
                     report.result = getattr(self, f"on_{name}")(*arguments)
                 except BaseException as error:
                     report.error = sendable(error)
                 self._answer(report)
+
+    def _close(self) -> None:
+        if self._vector is not None:
+            self._vector.close()
+        if self._looked_at is not None:
+            env, ctx = self._looked_at
+            close_quietly(env)
+            ctx.release()
 
     def on_hello(self, path: list[str], row: int, generation: int) -> None:
         """Import from where the worker imports from, and sign answers with these numbers."""
@@ -354,8 +362,7 @@ class EnvProcess:
         ctx = plan.context(0, drawn.env_config)
         report = check_first_steps(lambda: plan.make_with(ctx), drawn.options)
         env = report.env
-        close_quietly(env)
-        ctx.release()
+        self._looked_at = env, ctx  # closed when the answer is there: closing may never end
         if isinstance(env, VectorEnv):
             spaces = env.single_observation_space, env.single_action_space
             return FirstLook(*spaces, env.num_envs, False, report.warnings)

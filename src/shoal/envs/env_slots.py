@@ -25,7 +25,7 @@ import numpy as np
 from shoal.data.batch import Episode, Incident
 from shoal.data.state import State
 from shoal.data.streams import reset_seed
-from shoal.envs.env_limits import LONGEST_TICK_S, Limits
+from shoal.envs.env_limits import CLOSE_S, LONGEST_TICK_S, Limits
 from shoal.envs.env_process import LENGTH, LONGEST_DELAY, TOKEN, EnvStart, Report, received, shape_of
 from shoal.envs.env_processes import EnvProcesses
 from shoal.envs.fork_server import Folder
@@ -38,7 +38,6 @@ from shoal.envs.shared_rows import Phase, SharedRows
 from shoal.envs.vector import MOST_FAILURES_IN_A_ROW, describe, on_one_line, settings_text
 from shoal.errors import EnvError, EnvStartError
 
-CLOSE_S = 3.0  # for environments to close by themselves
 MESSAGE_S = 30.0  # for a message that has begun to come
 LOST = object()  # the result of a command whose process was lost meanwhile
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
+from contextlib import suppress
 
-from shoal.envs.env_limits import Limits
+from shoal.envs.env_limits import CLOSE_S, Limits
 from shoal.envs.env_process import LENGTH, EnvPlan, FirstLook, Report, received
 from shoal.envs.env_processes import EnvProcesses
 from shoal.envs.process_deaths import cause_of, last_line
@@ -31,6 +33,7 @@ def first_look(plan: EnvPlan, drawn: EpisodeValues, limits: Limits) -> FirstLook
             if report.error is not None:
                 raise report.error
         found: FirstLook = report.result
+        _close(connection)
         return found
     except (EOFError, TimeoutError, ConnectionError) as error:
         late = ""
@@ -48,3 +51,11 @@ def first_look(plan: EnvPlan, drawn: EpisodeValues, limits: Limits) -> FirstLook
         processes.release()
         os.close(ready)
         os.close(answering)
+
+
+def _close(connection: socket.socket) -> None:
+    """Let the environment close; one that does not within some seconds is killed with its process."""
+    with suppress(OSError):
+        connection.settimeout(CLOSE_S)
+        connection.sendall(message("close", ()))
+        connection.recv(1)  # nothing, when the process has ended
