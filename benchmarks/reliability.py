@@ -58,7 +58,7 @@ ROWS = (
         "0 executed", saves.hostile, 50, 8, 50, peers={"sb3": saves.sb3_hostile}),
     Row("resume", "resume against an uninterrupted run, all algorithms, 0, 1 and 2 workers", "byte-equal",
         runs.resumed, 3, 1),
-    Row("signals", "SIGTERM, SIGINT, SIGHUP, SIGUSR1 at random moments, start-up included",
+    Row("signals", "SIGTERM, SIGINT, SIGHUP, SIGUSR1 at random moments after the first line of output",
         "all saved or nothing to save, documented code, 0 orphans", runs.signals, 100, 4, 100),
     Row("configurations", "mutated configurations and command lines", "0 tracebacks, 0 accepted nonsense",
         runs.configurations, 10_000, 300, 10_000),
