@@ -50,6 +50,20 @@ def test_a_run_is_exported_by_its_name(results: Path, here: Path) -> None:
     assert (here / "first.py").read_text() != (here / "pole.py").read_text()
 
 
+def test_without_a_compiler_nothing_is_written_unless_asked_for(
+    results: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-cc")
+    words = ["export", "pole", "--format", "c", "-o", "controller", "--results-dir", str(results)]
+    refused = shoal(*words)
+    assert refused.exit_code == 2, refused.output
+    assert "--format c: CC is 'no-such-cc', and there is no such C compiler here" in refused.output
+    assert not list(here.iterdir())
+    written = shoal(*words, "--unproved")
+    assert written.exit_code == 0, written.output
+    assert written.output.splitlines()[-1] == ("NOT PROVED: CC is 'no-such-cc', and there is no such C compiler here")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -27,6 +27,7 @@ FORMATS = ("numpy", "c", "fortran", "onnx", "fmu", "hub", "torchscript", "torch_
 @click.option("--best", is_flag=True, help="Export the best checkpoint of a run, not the newest.")
 @click.option("--policy-id", metavar="NAME", help="Which policy to export, if the run has several.")
 @click.option("--fmi-version", type=click.Choice(["2.0", "3.0"]), help="With --format fmu: the standard; default: 2.0.")
+@click.option("--unproved", is_flag=True, help="Write it although there is no compiler here to prove it with.")
 @where_option()
 @trust_option
 def export(
@@ -36,6 +37,7 @@ def export(
     best: bool,
     policy_id: str | None,
     fmi_version: str | None,
+    unproved: bool,
     results_dir: str | None,
     trust: bool,
 ) -> None:
@@ -65,7 +67,7 @@ def export(
     subject = _subject(checkpoint, policy_id, trust)
     place = place_of(format_name, output, str(checkpoint.experiment_tree.get("name", "policy")))
     click.echo(f"{subject.algorithm} {subject.env}  {short_path(checkpoint.path)}")
-    exported = write(subject, format_name, place, fmi_version or "2.0")
+    exported = write(subject, format_name, place, fmi_version or "2.0", unproved)
     for file in exported.files:
         click.echo(f"  {short_path(file)}")
     _tell_proof(exported)

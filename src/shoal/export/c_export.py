@@ -8,13 +8,11 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.export.c_source import CSource
-from shoal.export.compiling import C_FLAGS, FORTRAN_FLAGS, c_compiler, fortran_compiler, run, version_of
+from shoal.export.compiling import C_FLAGS, FORTRAN_FLAGS, c_compiler, fortran_compiler, no_compiler, run, version_of
 from shoal.export.fortran_module import fortran_module, fortran_prover
 from shoal.export.made import Made, Request
 from shoal.export.plan import Plan
 from shoal.export.proof import Answers
-
-NO_COMPILER = "no {} compiler was found here; install one (or set {}), or export again where there is one"
 
 PROVER = """\
 /* Asks the policy about the observations of a file, and times it. */
@@ -65,7 +63,7 @@ def make_c(request: Request) -> Made:
     files = write_c(request, plan)
     compiler = c_compiler()
     if compiler is None:
-        return Made(files, None, "", NO_COMPILER.format("C", "CC"))
+        return Made(files, None, "", no_compiler("C", "CC"))
     prover = request.folder / "prove.c"
     prover.write_text(_filled(plan, request.name))
     program = request.folder / "prove"
@@ -83,9 +81,9 @@ def make_fortran(request: Request) -> Made:
     files.append(module)
     compilers = c_compiler(), fortran_compiler()
     if compilers[0] is None:
-        return Made(files, None, "", NO_COMPILER.format("C", "CC"))
+        return Made(files, None, "", no_compiler("C", "CC"))
     if compilers[1] is None:
-        return Made(files, None, "", NO_COMPILER.format("Fortran", "FC"))
+        return Made(files, None, "", no_compiler("Fortran", "FC"))
     prover, program, compiled = request.folder / "prove.f90", request.folder / "prove", request.folder / "policy.o"
     prover.write_text(fortran_prover(plan, request.name))
     run([*compilers[0], *C_FLAGS, "-c", "-o", compiled, f"{request.name}.c"], request.folder)

@@ -26,6 +26,14 @@ def fortran_compiler() -> list[str] | None:
     return _compiler("FC", ("gfortran", "ifx", "flang-new", "flang"))
 
 
+def no_compiler(language: str, variable: str) -> str:
+    """Why nothing could be compiled here."""
+    said = os.environ.get(variable, "").strip()
+    if said:
+        return f"{variable} is {said!r}, and there is no such {language} compiler here"
+    return f"there is no {language} compiler here"
+
+
 def run(command: Sequence[str | Path], folder: Path) -> str:
     """Run a compiler, or what it made; returns what it printed, and its failure is a sentence."""
     try:

@@ -107,8 +107,10 @@ def identifier(text: str) -> str:
     return name if name and not name[0].isdigit() else f"policy_{name}".rstrip("_")
 
 
-def export(subject: Subject, format_name: str, place: Path, fmi_version: str = "2.0") -> Exported:
-    """Write a policy in a format; what is further from the policy than rounding explains is refused."""
+def export(
+    subject: Subject, format_name: str, place: Path, fmi_version: str = "2.0", may_be_unproved: bool = False
+) -> Exported:
+    """Write a policy in a format; what cannot be proved here, or is further from the policy than rounding, is refused."""
     form = FORMATS[format_name]
     policy = subject.policy
     asked = questions(policy, obs_fields(policy.obs_spec))
@@ -117,6 +119,11 @@ def export(subject: Subject, format_name: str, place: Path, fmi_version: str = "
         request = Request(subject, asked, Path(folder), name, fmi_version)
         made = form.make(request)
         difference = None
+        if made.answers is None and not may_be_unproved:
+            raise ConfigError(
+                f"--format {format_name}: {made.unproved}, so the export cannot be proved; install one, name "
+                "it by CC or FC, export where there is one, or add --unproved"
+            )
         if made.answers is not None:
             difference = largest_difference(policy, asked, made.answers)
             if difference > BOUND:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from shoal.export.c_export import NO_COMPILER, write_c
-from shoal.export.compiling import C_FLAGS, c_compiler, run, version_of
+from shoal.export.c_export import write_c
+from shoal.export.compiling import C_FLAGS, c_compiler, no_compiler, run, version_of
 from shoal.export.fmu_description import description_of_fmi2, description_of_fmi3, platform_of_fmi2, platform_of_fmi3
 from shoal.export.fmu_proof import asked_fmu
 from shoal.export.fmu_variables import Variable, variables_of
@@ -67,8 +67,8 @@ def make_fmu(request: Request) -> Made:
     for left in (*sources, library):
         left.unlink(missing_ok=True)
     if compiler is None:
-        why = NO_COMPILER.format("C", "CC") + "; the FMU holds sources alone"
-        return Made([file], None, "", why)
+        notes = {"fmi": request.fmi_version, "platform": None}  # which holds sources alone
+        return Made([file], None, "", no_compiler("C", "CC"), notes)
     return Made([file], answers, version_of(compiler), notes={"fmi": request.fmi_version, "platform": place})
 
 

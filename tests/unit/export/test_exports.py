@@ -7,6 +7,8 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -31,6 +33,11 @@ needs_onnx = pytest.mark.skipif(
     find_spec("onnx") is None or find_spec("onnxruntime") is None, reason="onnx is not installed"
 )
 needs_fmpy = pytest.mark.skipif(find_spec("fmpy") is None, reason="FMPy is not installed")
+
+
+def first(kinds: Iterable[str], *named: str) -> list[str]:
+    """All kinds of policies, these before the others: they are the ones that `repeats` takes."""
+    return [*named, *(kind for kind in kinds if kind not in named)]
 
 
 def written(what: Subject, format_name: str, folder: Path, fmi_version: str = "2.0") -> Exported:
@@ -72,6 +79,12 @@ def own_actions(what: Subject, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
             )
         rows.append(flat(policy, action))
     return asked, np.stack(rows)
+
+
+@pytest.mark.repeats(3)
+@pytest.mark.parametrize("kind", first(PLANNED, "masked", "lstm", "picture"))
+def test_the_numpy_file_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
+    assert written(POLICIES[kind](), "numpy", tmp_path).microseconds is not None
 
 
 ALONE = """
@@ -167,8 +180,8 @@ def test_c_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
 
 @needs_c
 @needs_fortran
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["everything", "masked", "lstm", "field"])
+@pytest.mark.repeats(0, slow=4)
+@pytest.mark.parametrize("kind", first(PLANNED, "everything", "masked", "lstm", "field"))
 def test_fortran_acts_as_the_policy(kind: str, tmp_path: Path) -> None:
     made = written(POLICIES[kind](), "fortran", tmp_path)
     assert made.difference is not None
@@ -232,12 +245,17 @@ def test_every_activation_is_the_same_in_every_language(activation: str, tmp_pat
 
 @needs_c
 @needs_fmpy
-@pytest.mark.slow
+@pytest.mark.repeats(0, slow=6)
 @pytest.mark.parametrize(
     ("kind", "version"),
     [
-        *((kind, "2.0") for kind in ("everything", "masked", "squashed_gru", "sac")),
-        *((kind, "3.0") for kind in ("everything", "squashed_gru")),
+        *((kind, version) for kind in ("everything", "squashed_gru") for version in ("2.0", "3.0")),
+        *(
+            (kind, version)
+            for kind in PLANNED
+            if kind not in ("everything", "squashed_gru")
+            for version in ("2.0", "3.0")
+        ),
     ],
 )
 def test_an_fmu_acts_as_the_policy(kind: str, version: str, tmp_path: Path) -> None:
@@ -326,18 +344,19 @@ def test_an_fmu_of_fmi3_can_be_compiled_from_its_own_sources(tmp_path: Path) -> 
     assert found["action"].tolist()[1:] == [found["action"][-1]] * 3, "with inputs that stay as they are"
 
 
-@pytest.mark.slow
+@pytest.mark.repeats(0, slow=12)
 @pytest.mark.parametrize("format_name", ["torchscript", "torch_export"])
-@pytest.mark.parametrize("kind", ["everything", "masked", "squashed_gru", "picture", "attention", "sequence"])
+@pytest.mark.parametrize(
+    "kind", first(POLICIES, "everything", "masked", "squashed_gru", "picture", "attention", "sequence")
+)
 def test_a_module_of_pytorch_acts_as_the_policy(kind: str, format_name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     made = written(POLICIES[kind](), format_name, tmp_path)
     assert json.loads(made.files[-1].read_text())["any_batch"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["filtered", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lstm", "sequence"))]
-)
+@pytest.mark.repeats(1, slow=2)
+@pytest.mark.parametrize("kind", first(POLICIES, "filtered", "lstm", "sequence"))
 def test_a_hub_folder_has_a_card_weights_and_configuration(kind: str, tmp_path: Path) -> None:
     from safetensors.numpy import load_file
 
@@ -407,17 +426,26 @@ def test_what_a_format_cannot_carry_is_refused_with_one_that_can(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_compiler_an_export_says_that_it_is_not_proved(
+def test_without_a_compiler_an_export_is_refused_or_says_that_it_is_not_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
-    found = export(subject(MASKED, spaces.MultiDiscrete([2, 3])), "c", tmp_path / "x")
+    what = subject(MASKED, spaces.MultiDiscrete([2, 3]))
+    for format_name in ("c", "fortran", "fmu"):
+        with pytest.raises(ConfigError, match=r"no such C compiler here, .* or add --unproved"):
+            export(what, format_name, tmp_path / f"x{FORMATS[format_name].ending}")
+    assert not list(tmp_path.iterdir())
+    found = export(what, "c", tmp_path / "x", may_be_unproved=True)
     assert found.difference is None
-    assert "no C compiler" in found.unproved
+    assert "no such C compiler" in found.unproved
     proof = json.loads((tmp_path / "x/x.c.proof.json").read_text())
     assert proof["proved"] is False
-    assert "no C compiler" in proof["not_proved_because"]
+    assert "no such C compiler" in proof["not_proved_because"]
     assert (tmp_path / "x/x.c").is_file()
+    export(what, "fmu", tmp_path / "x.fmu", may_be_unproved=True)
+    with zipfile.ZipFile(tmp_path / "x.fmu") as archive:
+        assert not [name for name in archive.namelist() if name.startswith("binaries/")]
+        assert "sources/x.c" in archive.namelist()
 
 
 def test_the_action_before_is_squashed_once() -> None:
