@@ -110,7 +110,7 @@ def identifier(text: str) -> str:
 def export(
     subject: Subject, format_name: str, place: Path, fmi_version: str = "2.0", may_be_unproved: bool = False
 ) -> Exported:
-    """Write a policy in a format; what cannot be proved here, or is further from the policy than rounding, is refused."""
+    """Write a policy in a format; what cannot be proved here, or differs by more than rounding, is refused."""
     form = FORMATS[format_name]
     policy = subject.policy
     asked = questions(policy, obs_fields(policy.obs_spec))
