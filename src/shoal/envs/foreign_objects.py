@@ -8,6 +8,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import gymnasium as gym
+
 _SEVERAL_AGENTS = (
     "shoal trains several agents of PettingZoo's environments; name a pettingzoo.ParallelEnv around it (docs/agents.md)"
 )
@@ -31,6 +33,8 @@ def _several_agents(env: Any) -> str | None:
 
 def _functional(env: Any) -> str | None:
     """Environments whose state is an argument, as JAX wants them, and those of dm_env."""
+    if isinstance(env, gym.Env):
+        return None  # shimmy's hands on every attribute of what it wraps
     maker = ""
     if _has(env, "initial", "transition", "observation", "terminal"):
         maker, whose = "gymnasium.envs.functional_jax_env.FunctionalJaxEnv(env)", "Gymnasium's FuncEnv"

@@ -103,7 +103,7 @@ class Spoken(gym.Env[Any, Any]):
     """Spaces that a test chooses."""
 
     def __init__(self, config: Any) -> None:
-        self.observation_space, self.action_space = LIVE[config["spaces"]]
+        self.observation_space, self.action_space = {**LIVE, **IMAGES_TO_NUMBERS}[config["spaces"]]
         self.observation_space.seed(3)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -119,6 +119,7 @@ LIVE = {
     "matrix": (gym.spaces.Box(-2, 2, (2, 3), np.float32), gym.spaces.Box(-1, 4, (2,), np.float32)),
     "image": (gym.spaces.Box(0, 255, (64, 72, 3), np.uint8), gym.spaces.Discrete(4)),
 }
+IMAGES_TO_NUMBERS = {"image_to_numbers": (LIVE["image"][0], gym.spaces.Box(-1, 4, (2,), np.float32))}
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -145,6 +146,31 @@ def test_other_spaces_and_images(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert len(np.unique(theirs)) > 1
     assert loaded.is_stochastic
+
+
+@pytest.mark.repeats(0)
+@pytest.mark.parametrize("algorithm", ["A2C", "DQN", "SAC"])
+def test_networks_for_images_of_every_algorithm(algorithm: str, tmp_path: Path) -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    torch = pytest.importorskip("torch")
+    name = "image" if algorithm != "SAC" else "image_to_numbers"
+    settings = {} if algorithm == "A2C" else {"buffer_size": 10}
+    widths = {"features_extractor_kwargs": {"features_dim": 24}}
+    env = Spoken({"spaces": name})
+    model = getattr(sb3, algorithm)("CnnPolicy", env, device="cpu", seed=2, policy_kwargs=widths, **settings)
+    acting = model.policy if algorithm == "A2C" else model.q_net if algorithm == "DQN" else model.actor
+    with torch.no_grad():
+        for each in acting.parameters():
+            each.mul_(1.5)  # so that actions differ
+    model.save(tmp_path / "model.zip")
+    policy = read_sb3(tmp_path / "model.zip")
+    run, _ = import_policy(policy, Spoken, {}, [("config.env_config", {"spaces": name})], results_dir=str(tmp_path))
+    rng = np.random.default_rng(4)
+    seen = rng.integers(0, 256, (1000, 8, 9, 3)).repeat(8, 1).repeat(8, 2).astype(np.uint8)
+    theirs, _ = model.predict(np.moveaxis(seen, 3, 1), deterministic=True)
+    ours = np.array(shoal.Policy.load(run).compute_actions(list(seen), explore=False)).reshape(theirs.shape)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert len(np.unique(theirs)) > 1
 
 
 def changed(tmp_path: Path, **files: bytes | None) -> Path:

@@ -239,3 +239,25 @@ def test_old_gym_that_is_not_installed(tmp_path, monkeypatch, line: str) -> None
             env_maker(source, UserCode.at(tmp_path))
     with pytest.raises(EnvError, match=hint):
         env_maker(lambda config: __import__("gym")).make(EnvContext())
+
+
+def test_a_gymnasium_env_that_hands_on_the_attributes_of_another_is_one() -> None:
+    """As shimmy's around dm_env does."""
+
+    class Spec:
+        def observation_spec(self):
+            return None
+
+        def action_spec(self):
+            return None
+
+    class Handing(gymnasium.Env):
+        observation_space, action_space = BOX, spaces.Discrete(2)
+
+        def __getattr__(self, name):
+            return getattr(Spec(), name)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(3, np.float32), {}
+
+    assert isinstance(env_maker(lambda config: Handing()).make(EnvContext()).unwrapped, Handing)
