@@ -1,11 +1,11 @@
-"""Steps per second of `shoal.make_vec` beside Gymnasium's AsyncVectorEnv and Stable-Baselines3's SubprocVecEnv.
+"""Steps per second of `shoal.make_vec` beside AsyncVectorEnv, and of `shoal.sb3.RayVecEnv` beside SubprocVecEnv.
 
     python benchmarks/vec.py [--quick]
 
 The same environments with the same random actions: CartPole, which is quick, and a simulator that waits 2 ms a step.
-`processes` is make_vec with each environment in a process of its own, `workers` with actors of Ray; `async` and
-`subproc` are the others' ways to a process each, and `here` is make_vec in one process. Repeats are interleaved; ratios
-are those of medians.
+`processes` has each environment in a process of its own, `workers` has actors of Ray, and `here` is make_vec in one
+process; `sb3 processes` and `sb3 workers` are the same as a VecEnv of Stable-Baselines3. `async` and `subproc` are the
+others' ways to a process each. Repeats are interleaved; ratios are those of medians.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from record import Bar, Record, show_bars, spread
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 import shoal
+from shoal.sb3 import RayVecEnv
 
 NUM_ENVS = 8
 NUM_WORKERS = 2
@@ -59,9 +60,10 @@ def made(case: str, task: str) -> Any:
         return AsyncVectorEnv([single] * NUM_ENVS, autoreset_mode=AutoresetMode.SAME_STEP)
     if case == "subproc":
         return SubprocVecEnv([single] * NUM_ENVS, start_method="fork")
-    if case == "workers":
-        return shoal.make_vec(ours, NUM_ENVS, NUM_WORKERS)
-    return shoal.make_vec(ours, NUM_ENVS, env_isolation="process" if case == "processes" else "none")
+    make = RayVecEnv if case.startswith("sb3") else shoal.make_vec
+    if case.endswith("workers"):
+        return make(ours, num_envs=NUM_ENVS, num_workers=NUM_WORKERS)
+    return make(ours, num_envs=NUM_ENVS, env_isolation="process" if case.endswith("processes") else "none")
 
 
 def rate(env: Any, steps: int) -> float:
@@ -82,7 +84,7 @@ def main() -> None:
     record = Record("vec", ["shoal"], settings)
     results: dict[str, Any] = {}
     for task in ("cartpole", "waiter"):
-        cases = ("here", "processes", "workers", "async", "subproc")
+        cases = ("here", "processes", "workers", "async", "sb3 processes", "sb3 workers", "subproc")
         envs = {case: made(case, task) for case in cases}
         rates: dict[str, list[float]] = {case: [] for case in cases}
         try:
@@ -98,13 +100,13 @@ def main() -> None:
         results[task] = {case: spread(values) for case, values in rates.items()}
     bars = []
     for task, found in results.items():
-        own = found["processes"]["median"]
-        for other in ("async", "subproc"):
-            bars.append(Bar(f"{task}: processes / {other}", own / found[other]["median"], 1.0, True))
-        workers = found["workers"]["median"] / found["subproc"]["median"]
-        bars.append(Bar(f"{task}: workers / subproc", workers, 1.0 if task == "waiter" else 0.1, True))
+        for own, other in (("processes", "async"), ("sb3 processes", "subproc")):
+            bars.append(Bar(f"{task}: {own} / {other}", found[own]["median"] / found[other]["median"], 1.0, True))
+        workers = found["sb3 workers"]["median"] / found["subproc"]["median"]
+        bars.append(Bar(f"{task}: sb3 workers / subproc", workers, 1.0 if task == "waiter" else 0.1, True))
     show_bars(bars)
-    record.keep(results, bars)
+    if not quick:
+        record.keep(results, bars)
 
 
 if __name__ == "__main__":
