@@ -50,6 +50,7 @@ REFUSED = {
     "train no_such_id": "no_such_id",
     "train no_such_module:Env": "no module 'no_such_module'",
     "train no_such_file.py:Env": "no file 'no_such_file.py'",
+    "train no_such_model.fmu": "there is no file no_such_model.fmu",
     "train plain.py:Plian": "did you mean Plain?",
     "train plain.py:Plain": "Plain",
     "train broken.py:Env": "no licence",

@@ -303,6 +303,8 @@ def env_of(env: str | None, protocol: str | None, command: str) -> str | dict[st
             raise click.UsageError(f"--protocol is for a program: {command} ./PROGRAM --protocol {protocol}")
         return {"command": shlex.split(env), "protocol": protocol}
     if env is not None and env.endswith(".fmu"):
+        if not Path(env).is_file():  # told before the reward, which nobody would write for a file that is not there
+            raise ConfigError(f"env.fmu: there is no file {env} in {Path.cwd()}.")
         return {"fmu": env}
     if env is None or not env.endswith(".py"):
         return env

@@ -28,6 +28,7 @@ LARGE_WEIGHT = 1e3
 SMALL_BATCH, SMALL_MINIBATCH = 256, 16
 LR_GONE = 1e-3  # of the largest that it was
 DIVERGED = 20.0  # times the largest return
+BEYOND = 3.0  # times what rewards for ever add up to, where episodes are cut off long before the discount's end
 
 
 def not_finite(facts: RunFacts) -> Iterator[Finding]:
@@ -48,8 +49,10 @@ def refused(facts: RunFacts) -> Iterator[Finding]:
     share = count / (facts.iterations * max(_minibatches(facts), 1))
     if not count or share < REFUSED:
         return
+    share = min(share, 1.0)  # SAC steps several networks in one update
     text = f"{count:,.0f} updates, {share:.0%} of all, were left out because their gradient was not finite"
-    yield Finding("refused updates", "problem", text, f"smaller steps: --set config.lr={facts.config.lr / 10:.2g}")
+    remedy = f"smaller steps: --set config.lr={facts.config.lr / 10:.2g}; and look for huge values: `shoal check`"
+    yield Finding("refused updates", "problem", text, remedy)
 
 
 def large_weights(facts: RunFacts) -> Iterator[Finding]:
@@ -71,7 +74,9 @@ def values_diverge(facts: RunFacts) -> Iterator[Finding]:
     if not q or not len(returns) or are_rewards_scaled(facts.config):
         return
     largest = max(float(np.abs(returns).max()), 1.0)
-    if abs(q) <= DIVERGED * largest:
+    means = np.abs(facts.series("episode_reward_mean"))
+    for_ever = float(means.max()) / max(facts.last("episode_len_mean"), 1.0) * facts.discount_steps
+    if abs(q) <= max(DIVERGED * largest, BEYOND * for_ever):
         return
     text = f"the mean value is {number_text(q)}, and no return was larger than {number_text(largest)}: values diverge"
     slower = f"target_network_update_freq={4 * getattr(facts.config, 'target_network_update_freq', 500)}"

@@ -16,6 +16,7 @@ ENOUGH_STEPS = 200
 MANY_STEPS = 1000
 OFTEN_OUTSIDE = 0.6
 UNEQUAL = 1000.0  # times as large as another number of the observation
+APART = 10.0  # times: worth naming beside one that is large
 LARGE_OBS = 100.0
 OUTLIER = 1000.0  # times the usual reward
 SAME_LENGTHS = 5  # episodes
@@ -63,7 +64,9 @@ def observation_scale(facts: RunFacts, played: Played) -> Iterator[Finding]:
     if largest <= LARGE_OBS and largest <= UNEQUAL * smallest:
         return
     high, low = names[varying][sizes[varying].argmax()], names[varying][sizes[varying].argmin()]
-    text = f"{high} is about {number_text(float(largest))} and {low} about {number_text(float(smallest))}"
+    text = f"{high} is about {number_text(float(largest))}"
+    if largest > APART * smallest:
+        text += f" and {low} about {number_text(float(smallest))}"
     remedy = "scale observations: --set config.observation_filter=MeanStdFilter"
     yield Finding("observation scale", "warning", text, remedy)
 
@@ -140,6 +143,10 @@ def constant_masks(_: RunFacts, played: Played) -> Iterator[Finding]:
     if played.masks is None or played.num_steps < ENOUGH_STEPS:
         return
     rows = played.masks[played.valid]
+    if len(played.choices) == 1 and rows.sum(axis=1).max() == 1:
+        text = f"action_mask allowed one action alone in each of {played.num_steps:,} steps: there is nothing to choose"
+        yield Finding("constant mask", "problem", text, "see that a 1 in it allows an action, and a 0 forbids it")
+        return
     if (rows != rows[0]).any():
         return
     if rows[0].all():

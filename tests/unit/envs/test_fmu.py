@@ -110,6 +110,18 @@ def test_bad_input_is_a_sentence(folder: Path, other: dict[str, Any], ctx: dict[
         made(folder, EnvContext(ctx), **other)
 
 
+def test_an_fmu_without_inputs_is_a_sentence(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "heater.fmu") as whole, zipfile.ZipFile(folder / "free.fmu", "w") as archive:
+        for name in whole.namelist():
+            content = whole.read(name)
+            if name == "modelDescription.xml":
+                assert b'causality="input"' in content
+                content = content.replace(b'causality="input"', b'causality="local"')
+            archive.writestr(name, content)
+    with pytest.raises(ConfigError, match=r"free.fmu has no inputs that are numbers; name variables in env.inputs"):
+        made(folder, fmu="free.fmu")
+
+
 DRIFT = {
     "#include <stdlib.h>": "#include <math.h>\n#include <stdlib.h>\n#include <time.h>",
     "double values[COUNT];": "double values[COUNT], drift;",
