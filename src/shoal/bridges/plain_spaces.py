@@ -65,7 +65,7 @@ class PlainForm:
         """Observations `[B, ...]` as the library's networks read them."""
         inputs = self.encoder(parts)
         if not self.is_image:
-            flat = [np.asarray(part, np.float32).reshape(len(part), -1) for part in inputs]
+            flat = [np.asarray(part, np.float32).reshape(len(part), math.prod(part.shape[1:])) for part in inputs]
             return np.concatenate(flat, axis=1) if len(flat) > 1 else flat[0]
         image = inputs[0]
         if image.ndim == 3:
