@@ -27,6 +27,8 @@ PACKAGES = (
     "ray",
     "stable-baselines3",
     "sb3-contrib",
+    "sbx-rl",
+    "jax",
     "ale-py",
     "box2d",
     "mujoco",

@@ -1,6 +1,9 @@
-"""SAC on Pendulum-v1 beside Stable-Baselines3 and sbx: steps per CPU second, and what defaults reach in 8,000 steps.
+"""SAC on Pendulum-v1 beside Stable-Baselines3 and sbx.
 
-All make one update of 256 transitions for each step, with one environment, at 256x256 and at 64x64. CPU seconds are
+rates: steps per CPU second. learn: what the defaults of shoal and SB3 reach in 8,000 steps. Each keeps a file of its own,
+because the first needs the machine to itself and the second does not.
+
+In rates, all make one update of 256 transitions for each step, with one environment, at 256x256 and at 64x64. CPU seconds are
 those of all threads of a process, because sbx takes all cores that it finds. The rounds go through all libraries in
 turn, so that what else the machine does meets all of them.
 """
@@ -46,29 +49,36 @@ def learn(env: str, who: list[str], seeds: int, steps: int) -> dict[str, Any]:
     return found
 
 
-def bars_of(results: dict[str, Any]) -> list[Bar]:
-    """Every bar for which both sides were measured."""
-    bars, rates = [], results["rates"]
+def bars_of_rates(rates: dict[str, Any]) -> list[Bar]:
+    """Every bar of speed for which both sides were measured."""
+    bars = []
     for peer, width, limit in (("sb3", "256x256", 1.4), ("sbx", "256x256", 0.95), ("sb3", "64x64", 4.0)):
         mine, theirs = rates.get(f"shoal, {width}"), rates.get(f"{peer}, {width}")
         if mine and theirs:
             ratio = mine["per_cpu_s"]["median"] / theirs["per_cpu_s"]["median"]
             bars.append(Bar(f"steps per CPU second / {peer}, {width}", ratio, limit, at_least=True, unit="x"))
-    pendulum = results["learned"].get("Pendulum-v1", {}).get("shoal")
-    if pendulum:
-        reached = sum(run["return"] >= GOAL for run in pendulum)
-        name = f"seeds that reach {GOAL:g} on Pendulum-v1 in {STEPS:,} steps"
-        bars.append(Bar(name, reached, len(pendulum), at_least=True))
     return bars
 
 
-def show(results: dict[str, Any]) -> None:
-    """Print what was measured."""
+def bars_of_learning(learned: dict[str, Any]) -> list[Bar]:
+    """How many seeds reach the goal."""
+    pendulum = learned["Pendulum-v1"].get("shoal", [])
+    reached = sum(run["return"] >= GOAL for run in pendulum)
+    name = f"seeds that reach {GOAL:g} on Pendulum-v1 in {STEPS:,} steps"
+    return [Bar(name, reached, len(pendulum), at_least=True)] if pendulum else []
+
+
+def show_rates(rates: dict[str, Any]) -> None:
+    """Print one row for each library and width."""
     table = Table("library", "per CPU second", "per second", title="SAC, Pendulum-v1: steps, median")
-    for label, row in results["rates"].items():
+    for label, row in rates.items():
         table.add_row(label, *(f"{row[key]['median']:,.1f}" for key in ("per_cpu_s", "per_s")))
     console.print(table)
-    for env, found in results["learned"].items():
+
+
+def show_learned(learned: dict[str, Any]) -> None:
+    """Print the return of each seed."""
+    for env, found in learned.items():
         for library, runs in found.items():
             console.print(f"  {env}, {library}: " + ", ".join(f"{run['return']:,.0f}" for run in runs))
 
@@ -76,26 +86,33 @@ def show(results: dict[str, Any]) -> None:
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", choices=("rates", "learn"), default=["rates", "learn"])
     parser.add_argument("--quick", action="store_true", help="see that it runs; the figures are not kept")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--who", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--mujoco", type=int, metavar="STEPS", help="also HalfCheetah-v5 and Hopper-v5, 3 seeds each")
     options = parser.parse_args()
-    repeats, steps, seeds = (1, 200, 0) if options.quick else (options.repeats, 1000, options.seeds)
-    learners = [library for library in options.who if library != "sbx"]
-    record = Record("sac", options.who, {**WORK, "repeats": repeats, "goal": GOAL, "steps": STEPS})
-    results: dict[str, Any] = {"rates": measure_rates(options.who, repeats, steps), "learned": {}}
-    if seeds:
-        results["learned"]["Pendulum-v1"] = learn("Pendulum-v1", learners, seeds, STEPS)
-    if options.mujoco:
-        for env in ("HalfCheetah-v5", "Hopper-v5"):
-            results["learned"][env] = learn(env, learners, 3, options.mujoco)
-    bars = bars_of(results)
-    show(results)
-    show_bars(bars)
-    if not options.quick:
-        record.keep(results, bars)
+    repeats, steps = (1, 200) if options.quick else (options.repeats, 1000)
+    seeds, goal_steps = (1, 1200) if options.quick else (options.seeds, STEPS)
+    if "rates" in options.what:
+        record = Record("sac_rates", options.who, {**WORK, "repeats": repeats, "steps": steps})
+        rates = measure_rates(options.who, repeats, steps)
+        show_rates(rates)
+        show_bars(bars := bars_of_rates(rates))
+        if not options.quick:
+            record.keep(rates, bars)
+    if "learn" in options.what:
+        learners = [library for library in options.who if library != "sbx"]
+        record = Record("sac_learn", learners, {"seeds": seeds, "goal": GOAL, "steps": goal_steps})
+        learned = {"Pendulum-v1": learn("Pendulum-v1", learners, seeds, goal_steps)}
+        if options.mujoco:
+            for env in ("HalfCheetah-v5", "Hopper-v5"):
+                learned[env] = learn(env, learners, 3, options.mujoco)
+        show_learned(learned)
+        show_bars(bars := bars_of_learning(learned))
+        if not options.quick:
+            record.keep(learned, bars)
 
 
 if __name__ == "__main__":

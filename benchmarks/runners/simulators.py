@@ -76,12 +76,16 @@ class OfOwnPace(Sleeping):
 
 
 class SlowPendulum(gym.Wrapper[Any, Any, Any, Any]):
-    """A pendulum whose every step takes `sleep_s`, as if a solver computed it."""
+    """A pendulum whose every step takes `sleep_s`, as if a solver computed it; the first `quick_steps` take no time."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(gym.make("Pendulum-v1"))
         self.sleep_s = float(config.get("sleep_s", 0.0))
+        self.quick_steps = int(config.get("quick_steps", 0))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        time.sleep(self.sleep_s)
+        if self.quick_steps:
+            self.quick_steps -= 1
+        else:
+            time.sleep(self.sleep_s)
         return super().step(action)

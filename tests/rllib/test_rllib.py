@@ -20,6 +20,7 @@ from shoal.errors import ConfigError, EnvError, NotTrusted, WorkerError
 from shoal.runs.trainer import TRAINERS
 
 HERE = Path(__file__).parent
+TARGET = f"{HERE / 'target_env.py'}:Target"
 DIVERGING = f"{HERE / 'diverging_env.py'}:Diverging"
 SMALL = {"train_batch_size": 200, "model": {"fcnet_hiddens": [16]}}
 QUICK_PPO: dict[str, Any] = {**SMALL, "rllib_config": {"minibatch_size": 100, "num_epochs": 2}}
@@ -167,6 +168,43 @@ def test_imitation_learns_from_what_another_run_has_recorded(home: Path) -> None
         result = trainer.train()
         assert result["timesteps_total"] > 0
         assert trainer.evaluate(episodes=2)["episode_reward_mean"] > 0
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
+    """Steps of a policy that knows nothing, as `output` of a run of shoal's own writes them, and its mean return."""
+    folder = str(tmp_path_factory.mktemp("steps"))
+    with shoal.PPO(env=TARGET, config={"output": folder, "lr": 1e-12, "train_batch_size": 4000}) as trainer:
+        return folder, trainer.train()["episode_reward_mean"]
+
+
+LEARNING: dict[str, dict[str, Any]] = {
+    "rllib:BC": {},
+    "rllib:MARWIL": {},
+    "rllib:CQL": {"bc_iters": 0},
+    "rllib:IQL": {},
+}
+
+
+@pytest.mark.parametrize("run", LEARNING)
+def test_what_output_wrote_is_learned_from(recorded: tuple[str, float], home: Path, run: str) -> None:
+    folder, mean = recorded
+    own = {**LEARNING[run], "dataset_num_iters_per_learner": 20}
+    config = {"input": folder, "lr": 3e-3, "train_batch_size": 256, "model": {"fcnet_hiddens": [32]}}
+    with start(run, TARGET, **config, rllib_config=own) as trainer:
+        for _ in range(5):
+            result = trainer.train()
+        assert result["timesteps_total"] >= 5 * 20 * 256
+        learned = trainer.evaluate(episodes=40)["episode_reward_mean"]
+        assert learned > 0.5 * mean, "without the noise of what was recorded, and for some by its rewards"
+        path = trainer.save(home)
+        trainer.restore(path)
+        assert trainer.train()["timesteps_total"] > result["timesteps_total"]
+
+
+def test_recorded_steps_of_other_spaces_are_refused_before_the_start(recorded: tuple[str, float]) -> None:
+    with pytest.raises(ConfigError, match="has other observations"):
+        start("rllib:MARWIL", "CartPole-v1", input=recorded[0])
 
 
 def test_trials_of_a_sweep(home: Path) -> None:

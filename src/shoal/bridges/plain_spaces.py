@@ -65,7 +65,7 @@ class PlainForm:
         """Observations `[B, ...]` as the library's networks read them."""
         inputs = self.encoder(parts)
         if not self.is_image:
-            flat = [np.asarray(part, np.float32).reshape(len(part), -1) for part in inputs]
+            flat = [np.asarray(part, np.float32).reshape(len(part), math.prod(part.shape[1:])) for part in inputs]
             return np.concatenate(flat, axis=1) if len(flat) > 1 else flat[0]
         image = inputs[0]
         if image.ndim == 3:
@@ -74,6 +74,16 @@ class PlainForm:
             image = np.moveaxis(image, 1, -1)
         scale = np.float32(1 / 255) if image.dtype == np.uint8 else np.float32(1)
         return np.asarray(image, np.float32) * scale
+
+    def actions(self, rows: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """The library's actions of our rows `[B, A]`: choices `[B]` or `[B, C]`, then numbers, as far as there are any."""
+        parts: list[NDArray[Any]] = []
+        if self._discrete:
+            chosen = rows[:, self._discrete].astype(np.int64)
+            parts.append(chosen[:, 0] if len(self._discrete) == 1 else chosen)
+        if self._numbers:
+            parts.append(np.asarray(rows[:, self._numbers], np.float32))
+        return tuple(parts)
 
     def rows(self, actions: Any) -> NDArray[Any]:
         """Our rows `[B, A]` of a batch of the library's actions."""

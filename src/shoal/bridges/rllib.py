@@ -29,14 +29,16 @@ from threadpoolctl import ThreadpoolController
 
 from shoal.bridges.module_policy import ModulePolicy
 from shoal.bridges.plain_spaces import PlainForm
+from shoal.bridges.rllib_episodes import READ_AS_EPISODES, episode_dataset, read_input
 from shoal.bridges.runner_envs import DeskReport, RunnerDesk, RunnerPlan, make_runner_env
 from shoal.config.algorithms import RLLIB, rllib_algorithms
 from shoal.config.changing import unchecked
 from shoal.config.layout import layout_of
-from shoal.config.rllib import RLlibConfig, in_rllibs_words, network_in_rllibs_words
+from shoal.config.rllib import RecordedInRLlib, RLlibConfig, in_rllibs_words, network_in_rllibs_words
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.vocabulary import nearest
 from shoal.data.batch import Episode, Incident
+from shoal.data.experience import Experience
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.envs.making import maker_of, preprocessing_notes
@@ -156,6 +158,9 @@ class RLlibTrainer(Trainer):
         plan = self._look_at_env(asked)
         self._form = PlainForm(plan.obs_space, plan.action_space, asked)
         _check_actions(asked, self._form.action_space)
+        self._recorded: Experience | None = None
+        if isinstance(asked, RecordedInRLlib) and asked.input is not None:
+            self._recorded = read_input(asked, self._form, (plan.obs_space, plan.action_space))
         self._spaces = [space_tree(plan.obs_space), space_tree(plan.action_space)]
         check_environment(asked, self.env_maker, ModulePolicy(self._form))
         try:
@@ -205,6 +210,9 @@ class RLlibTrainer(Trainer):
         session.ray.get(self._desk.take.remote())  # it must be there before a runner looks for it
         with _causes_shown(f"RLlib's {config.rllib_name} cannot start", is_start=True):
             self._algo = self._closing.enter_context(_built(config, self._form, name))
+        if self._recorded is not None:
+            self._algo.offline_data.data = episode_dataset(self._recorded, self._form)
+            self._recorded = None  # which Ray has now
         step = self._algo.training_step
 
         def watched() -> Any:
@@ -342,7 +350,7 @@ class RLlibTrainer(Trainer):
 
     def _steps_of(self, found: Mapping[str, Any]) -> int:
         """RLlib's count of steps: those sampled, or where it learns from recorded episodes those learned from."""
-        if not self.config.learns_recorded:
+        if not isinstance(self.config, RecordedInRLlib):
             return int(found.get("env_runners", {}).get("num_env_steps_sampled_lifetime", self._steps_seen))
         learner = found.get("learners", {}).get("default_policy", {})
         return int(learner.get("num_module_steps_trained_lifetime", self._steps_seen))
@@ -438,7 +446,10 @@ def _configured(config: RLlibConfig, form: PlainForm, desk: str) -> tuple[Any, A
     )
     # A slow environment is no lost one: who has a deadline for it says so with env_step_timeout_s. A runner that fails
     # ends after this delay, by default a minute, and nobody hears of it before.
-    ours = {"sample_timeout_s": None, "delay_between_env_runner_restarts_s": 1.0, "log_level": "ERROR"}
+    ours: dict[str, Any] = {"sample_timeout_s": None, "delay_between_env_runner_restarts_s": 1.0, "log_level": "ERROR"}
+    if isinstance(config, RecordedInRLlib) and config.input is not None:
+        named = [config.input] if isinstance(config.input, str) else list(config.input)
+        ours |= {**READ_AS_EPISODES, "input_": named}  # which RLlib only names; `_start` brings what is in them
     settings = {**ours, **in_rllibs_words(config)}
     unknown = [name for name in settings if not hasattr(theirs, name)]
     if unknown:

@@ -79,7 +79,7 @@ class OffPolicyConfig(AlgorithmConfig):
     An iteration is shorter where stop.timesteps_total ends the run: it ends with the fragment that reaches it."""
     training_intensity: TrainingIntensity = 8.0
     """Transitions learned from per environment step; null: the default; auto: as many as fit while workers sample."""
-    max_overfit_ratio: Positive | None = 1.25
+    max_overfit_ratio: Positive | None = 2.0
     """With training_intensity: auto, how wrong values may be on transitions held out, over those learned from.
 
     Above it the learner waits for more experience; null: it makes as many updates as fit."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from shoal.config.fields import FreeMapping
 from shoal.config.layout import cpus_per_worker
+from shoal.config.offline import InputSource
 from shoal.config.settings import AlgorithmConfig
 
 PASSED_ON = {
@@ -143,11 +144,9 @@ class RLlibConfig(AlgorithmConfig):
     more_exploration = "its own keys in config.rllib_config"
 
     rllib_name: ClassVar[str] = ""
-    learns_recorded: ClassVar[bool] = False  # from recorded experience, not from environments
     actions: ClassVar[tuple[str, ...]] = ()  # kinds of action spaces that it takes; empty: all
     has_memory: ClassVar[bool] = False  # its policy carries a state from step to step, which our evaluation cannot
     lr_keys: ClassVar[tuple[str, ...]] = ()  # its learning rates, where RLlib refuses a common one
-    updates: ClassVar[int] = 1  # in an iteration on recorded episodes, unless `rllib_config` says otherwise
 
     rllib_config: FreeMapping = {}
     """RLlib's own keys, by its names, set last: {entropy_coeff: 0.01, min_time_s_per_iteration: 2}.
@@ -198,11 +197,6 @@ class RLlibConfig(AlgorithmConfig):
                 found.append(f"config.rllib_config.{key}: {FIXED[key]}; leave it out")
             elif key in OURS:
                 found.append(f"config.rllib_config.{key}: has a key of ours; write config.{OURS[key]}")
-        if self.learns_recorded and "input_" not in self.rllib_config:
-            found.append(
-                f"config.rllib_config: rllib:{self.rllib_name} learns from recorded episodes; set "
-                "rllib_config: {input_: [FOLDER]}"
-            )
         return found
 
     def _asks_for(self, key: str) -> bool:
@@ -215,6 +209,32 @@ class RLlibConfig(AlgorithmConfig):
     def _ability_conflicts(self) -> list[str]:
         """Memory is refused with the other keys of `model`, and RLlib has learners of its own."""
         return []
+
+
+class RecordedInRLlib(RLlibConfig):
+    """The keys of an algorithm of RLlib that learns from recorded steps; the environment only evaluates."""
+
+    updates: ClassVar[int] = 1  # in an iteration, unless `rllib_config` says otherwise
+
+    input: InputSource = None
+    """The recorded steps: "folder/*.parquet", a folder, a list of these, or minari:DATASET.
+
+    They are those of output of any run of shoal's own. Episodes that RLlib itself wrote are rllib_config: {input_: [FOLDER]}."""
+
+    def conflicts(self) -> list[str]:
+        """It needs steps to learn from, of one kind."""
+        found = super().conflicts()
+        if self.input is None and "input_" not in self.rllib_config:
+            found.append(
+                f"config.input: rllib:{self.rllib_name} learns from recorded steps; set input to what output of another "
+                'run has written, e.g. input: "folder/*.parquet"'
+            )
+        read = sorted(key for key in self.rllib_config if key.startswith("input_"))
+        if self.input is not None and read:
+            found.append(
+                f"config.rllib_config.{read[0]}: input names the recorded steps already; leave one of them out"
+            )
+        return found
 
 
 def in_rllibs_words(config: RLlibConfig) -> dict[str, Any]:
@@ -230,7 +250,7 @@ def in_rllibs_words(config: RLlibConfig) -> dict[str, Any]:
     said["num_learners"] = config.num_learners if config.num_learners > 1 else 0
     if "train_batch_size_per_learner" in said:
         said["train_batch_size_per_learner"] = max(1, config.train_batch_size // config.num_learners)
-    if config.learns_recorded:
+    if isinstance(config, RecordedInRLlib):
         said[UPDATES] = config.updates  # which RLlib wants to be told
     if config.lr_keys:
         said |= dict.fromkeys(config.lr_keys, said["lr"]) if "lr" in said else {}
@@ -304,34 +324,30 @@ class DreamerV3InRLlib(RLlibConfig):
     actions = ("Box", "Discrete")
 
 
-class BCInRLlib(RLlibConfig):
+class BCInRLlib(RecordedInRLlib):
     """RLlib's imitation of recorded episodes."""
 
     rllib_name = "BC"
-    learns_recorded = True
 
 
-class MARWILInRLlib(RLlibConfig):
+class MARWILInRLlib(RecordedInRLlib):
     """RLlib's imitation weighted by advantages (Wang et al. 2018)."""
 
     rllib_name = "MARWIL"
-    learns_recorded = True
 
 
-class CQLInRLlib(RLlibConfig):
+class CQLInRLlib(RecordedInRLlib):
     """RLlib's conservative Q-learning from recorded episodes (Kumar et al. 2020)."""
 
     rllib_name = "CQL"
     updates = 2  # by Ray 2.60's source, 1 would hand its learner a batch in place of an iterator
     lr_keys = ("actor_lr", "critic_lr", "alpha_lr")
-    learns_recorded = True
     actions = ("Box",)
 
 
-class IQLInRLlib(RLlibConfig):
+class IQLInRLlib(RecordedInRLlib):
     """RLlib's implicit Q-learning from recorded episodes (Kostrikov et al. 2021)."""
 
     rllib_name = "IQL"
     lr_keys = ("actor_lr", "critic_lr", "value_lr")
-    learns_recorded = True
     actions = ("Box",)

@@ -165,7 +165,10 @@ def test_other_keys_that_cannot_be_are_refused() -> None:
         "config.rllib_config.num_env_runners: has a key of ours; write config.num_workers"
     ]
     assert "present API stack" in problems("rllib:PPO", rllib_config={"enable_rl_module_and_learner": False})[0]
-    assert "rllib_config: {input_: [FOLDER]}" in problems("rllib:BC")[0]
+    assert 'input: "folder/*.parquet"' in problems("rllib:BC")[0]
+    both = {"input": "steps", "rllib_config": {"input_read_episodes": True}}
+    assert "leave one of them out" in problems("rllib:BC", **both)[0]
+    assert "not of rllib:PPO; leave it out" in problems("rllib:PPO", input="steps")[0]
     assert "unknown key" in problems("rllib:PPO", entropy=1)[0]
     assert "has a memory" in problems("rllib:DreamerV3", evaluation_interval=1)[0]
 
