@@ -1,6 +1,8 @@
-"""What a board costs: a thousand runs, twenty of them training, one page of the list and one of a run open.
+"""What looking at a thousand runs costs: `shoal runs`, and a board over them while twenty train.
 
-The share of a core is the processor time of the board's process over the time that passes, after its first look.
+`shoal runs` is timed from the start of its process to its end: once when nothing is known of the runs, and then
+`LISTINGS` times, as a person types it. The board has one page of the list and one of a run open; its share of a core is
+the processor time of its process over the time that passes, after its first look.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
-from record import Bar, Record, show_bars
+from record import Bar, Record, show_bars, spread
 
 from shoal.config.experiment import as_tree, experiment_from
 from shoal.runs.lease import Lease
 from shoal.runs.outcomes import Outcome, write_outcome
 
 SETTINGS = {"runs": 1000, "running": 20, "iterations": 50, "results_per_s": 1.0}
+LISTINGS = 9
 
 
 def line(iteration: int) -> str:
@@ -48,10 +51,24 @@ def make_runs(root: Path) -> list[Path]:
         (folder / "log.txt").write_text("2026-11-17 12:00:00,000 INFO a line\n" * 100)
         for at in range(1, 11):
             (folder / f"checkpoint_{at:06d}").mkdir()
-            (folder / f"checkpoint_{at:06d}" / "manifest.json").write_text("{}")
+            for name in ("arrays.safetensors", "experiment.json", "manifest.json", "state.json"):
+                (folder / f"checkpoint_{at:06d}" / name).write_text("{}")
+        for name in (".started", ".lease.lock", "chain.jsonl", "config.yaml", "progress.csv", "report.html", "events"):
+            (folder / name).write_text("-")
         write_outcome(folder, Outcome("stopped", "training_iteration 50 >= 50"))
         folders.append(folder)
     return folders
+
+
+def listing(root: Path) -> float:
+    """Seconds that `shoal runs` takes."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal", "runs", str(root)], check=True, capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - start
+    assert f"{SETTINGS['runs']} runs" in done.stdout.splitlines()[-1]
+    return seconds
 
 
 def follow(url: str) -> None:
@@ -72,6 +89,8 @@ def main() -> None:
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="board-")))
         running = make_runs(root)[: SETTINGS["running"]]
+        first_listing = listing(root)
+        listings = spread([listing(root) for _ in range(LISTINGS)])
         for folder in running:
             (folder / "outcome.json").unlink()
             stack.enter_context(Lease(folder))
@@ -98,11 +117,16 @@ def main() -> None:
         used = sum(process.cpu_times()[:2]) - before
         share = 100 * used / (time.monotonic() - began)
         held = process.memory_info().rss / 1e6
-    bars = [Bar("of a core, 1000 runs of which 20 train", share, 5.0, at_least=False, unit=" %")]
+    bars = [
+        Bar("of a core, 1000 runs of which 20 train", share, 5.0, at_least=False, unit=" %"),
+        Bar("shoal runs of 1000 runs", listings["median"], 1.0, at_least=False, unit=" s"),
+    ]
     show_bars(bars)
+    print(f"shoal runs: {listings}; when nothing is known of them: {first_listing:.2f} s")
     print(f"start and first look: {first_look:.1f} s of processor time; memory: {held:.0f} MB")
     if not options.quick:
-        record.keep({"core_percent": share, "first_look_cpu_s": first_look, "memory_mb": held}, bars)
+        board_results = {"core_percent": share, "first_look_cpu_s": first_look, "memory_mb": held}
+        record.keep({**board_results, "runs_s": listings, "runs_first_s": first_listing}, bars)
 
 
 if __name__ == "__main__":

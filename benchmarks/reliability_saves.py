@@ -21,7 +21,8 @@ from reliability_figures import Found, all_of, none_of
 
 from shoal.data.state import State
 from shoal.errors import CheckpointError
-from shoal.runs.checkpoints import LIMITS, MANIFEST, newest_good, read_checkpoint, write_checkpoint
+from shoal.runs.checkpoint_folders import LIMITS, MANIFEST
+from shoal.runs.checkpoints import newest_good, read_checkpoint, write_checkpoint
 
 MOST_OF_SB3 = 40
 MOST_MOMENT_S = 0.03  # of saves that take a few milliseconds

@@ -20,7 +20,8 @@ from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError
 from shoal.runs import row_segments, run_folder
 from shoal.runs.chain import Chain, read_chain
-from shoal.runs.checkpoints import checkpoints_of, newest_good, read_checkpoint, tidy
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import newest_good, read_checkpoint, tidy
 from shoal.runs.run_folder import RunFolder
 
 SHORT = 0

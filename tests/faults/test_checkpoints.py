@@ -19,7 +19,8 @@ import save_replay
 
 from shoal.data.state import State
 from shoal.errors import CheckpointError
-from shoal.runs.checkpoints import LIMITS, MANIFEST, newest_good, read_checkpoint, tidy, write_checkpoint
+from shoal.runs.checkpoint_folders import LIMITS, MANIFEST
+from shoal.runs.checkpoints import newest_good, read_checkpoint, tidy, write_checkpoint
 
 STATE = State(
     {"iteration": 3, "rng": {"state": 2**127 + 1, "inc": 2**128 - 1}, "name": "Zoë"},

@@ -19,7 +19,8 @@ from shoal.data.state import State
 from shoal.errors import CheckpointError, ConfigError, ShoalError
 from shoal.runs import checkpoints
 from shoal.runs.bounded_files import proof_of
-from shoal.runs.checkpoints import MANIFEST, Checkpoint, newest_good, read_checkpoint, write_checkpoint
+from shoal.runs.checkpoint_folders import MANIFEST
+from shoal.runs.checkpoints import Checkpoint, newest_good, read_checkpoint, write_checkpoint
 from shoal.runs.resuming import experiment_of
 
 SMALL = {"train_batch_size": 64, "sgd_minibatch_size": 32, "num_envs_per_worker": 2, "model": {"fcnet_hiddens": [8]}}

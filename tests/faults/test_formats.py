@@ -13,7 +13,8 @@ import shoal
 from shoal.errors import CheckpointError
 from shoal.runs import checkpoints, row_segments
 from shoal.runs.bounded_files import proof_of
-from shoal.runs.checkpoints import FORMAT, MANIFEST, read_checkpoint
+from shoal.runs.checkpoint_folders import MANIFEST
+from shoal.runs.checkpoints import FORMAT, read_checkpoint
 from shoal.runs.resuming import experiment_of
 
 HERE = Path(__file__).parent

@@ -25,7 +25,8 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 from shoal.errors import Interrupted
 from shoal.machine.control_groups import MOUNT
-from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.lost_processes import MARKS_FILE
 
 FAULT_ENV = Path(__file__).with_name("fault_env.py")

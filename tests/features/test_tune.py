@@ -16,7 +16,8 @@ import shoal
 from shoal.cli.main import main
 from shoal.errors import ConfigError, ShoalError
 from shoal.reports.records import Event, TrialRecord, read_results, read_trials
-from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.run import Run
 from shoal.tune.trial_resources import check_room
 

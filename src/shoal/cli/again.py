@@ -121,9 +121,10 @@ def bisect(path: str, results_dir: str | None, trust: bool) -> None:
     The stretch is trained again from the checkpoint before it, and a script in the run's folder shows it. The exit code
     is 1 if the run did not break.
     """
-    from shoal.reports.records import RESULTS_FILE, results_and_unreadable
+    from shoal.reports.records import results_and_unreadable
     from shoal.runs.bisecting import RULES, WatchedIteration
     from shoal.runs.bisecting import bisect as bisected
+    from shoal.runs.folders import RESULTS_FILE
 
     folder = _run_folder(path, results_dir)
 

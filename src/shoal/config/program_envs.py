@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, PlainValidator, ValidationError, WithJsonSchema
@@ -15,7 +14,6 @@ from shoal.config.problems import got, sentences
 from shoal.errors import ConfigError
 
 _LISTEN = re.compile(r"(?P<host>[\w.\-:\[\]]+):(?P<port>\d{1,5})")
-_INTERPRETERS = re.compile(r"(python|julia|octave|octave-cli|perl|ruby|node|bash|sh|mpirun|mpiexec|srun)[\d.]*")
 
 
 def command_words(value: Any) -> tuple[str, ...]:
@@ -153,13 +151,3 @@ def checked_program(value: Mapping[str, Any]) -> dict[str, Any]:
     except ConfigError as error:
         raise PydanticCustomError("env", "env", {"problems": error.problems}) from None
     return config.model_dump(mode="json", exclude_defaults=True)
-
-
-def program_name(env: Mapping[str, Any]) -> str:
-    """What a program is called in the names of runs: its file without folder and ending."""
-    if "fmu" in env:
-        return PurePath(env["fmu"]).stem
-    words = env.get("command") or ("program",)
-    names = [PurePath(word).name for word in words if not word.startswith("-")]
-    own = [name for name in names if not _INTERPRETERS.fullmatch(name) and not name.isdigit()]
-    return PurePath((own or names or ["program"])[0]).stem

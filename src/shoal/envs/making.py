@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from shoal.config.program_envs import program_name
+from shoal.config.program_names import program_name
 from shoal.config.settings import AlgorithmConfig
 from shoal.envs import atari
 from shoal.envs.agents import AgentsEnv, as_agents_env

@@ -12,7 +12,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.config.program_envs import ProgramConfig, program_config, program_name
+from shoal.config.program_envs import ProgramConfig, program_config
+from shoal.config.program_names import program_name
 from shoal.envs.context import EnvContext
 from shoal.envs.line_protocol import VERSION, action, flag, number, observation
 from shoal.envs.program_process import TOKEN, Caller, ProgramProcess, check_token

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from shoal.data.results import number_in
+from shoal.runs.folders import RESULTS_FILE
 
 if TYPE_CHECKING:
     from shoal.config.sweep import Mode
@@ -68,7 +69,7 @@ def read_curves(folder: Path, records: Sequence[TrialRecord], metric: str, axis:
     """The curves of all trials that have one, by their number; the more trials, the fewer points of each."""
     most = min(max(POINTS_IN_ALL // max(len(records), 1), FEWEST_POINTS), MOST_POINTS)
     found = {
-        record.index: read_curve(folder / record.folder / "result.json", metric, axis, most)
+        record.index: read_curve(folder / record.folder / RESULTS_FILE, metric, axis, most)
         for record in records
         if record.folder and record.status != "waiting"
     }

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.reports.records import RESULTS_FILE
 from shoal.reports.run_list import RunState, listed
 from shoal.runs.bounded_files import open_regular
-from shoal.runs.folders import EXPERIMENT_FILE
+from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE
 from shoal.runs.lease import holder
 from shoal.runs.outcomes import read_outcome
 

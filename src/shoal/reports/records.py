@@ -29,6 +29,7 @@ from shoal.data.results import is_number, numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.bounded_files import bounded_bytes, bounded_json
+from shoal.runs.folders import RESULTS_FILE
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
 from shoal.runs.outcomes import OUTCOME_FILE as OUTCOME_FILE
 from shoal.runs.trust import FILE_LIMIT, marked
@@ -43,7 +44,6 @@ BEGINNING_FILE = ".trial.json"
 DONE_FILE = ".done"
 FAILURE_FILE = ".failed"
 ERROR_FILE = "error.txt"
-RESULTS_FILE = "result.json"
 
 Status = Literal["waiting", "running", "paused", "finished", "stopped early", "failed", "interrupted"]
 

@@ -15,11 +15,19 @@ from shoal.config.vocabulary import FOREIGN_RESULTS, nearest
 from shoal.errors import ConfigError
 from shoal.reports.curves import Curve, Floats
 from shoal.reports.labels import same_key, short_names, value_text
-from shoal.reports.records import RESULTS_FILE
 from shoal.reports.result_columns import read_columns
 from shoal.reports.run_list import RETURN, Progress
-from shoal.runs.checkpoints import checkpoint_folder
-from shoal.runs.folders import DEFAULT_RESULTS, SWEEP_FILE, env_text, find_named, find_run, results_root, runs_of
+from shoal.runs.checkpoint_folders import checkpoint_folder
+from shoal.runs.folders import (
+    DEFAULT_RESULTS,
+    RESULTS_FILE,
+    SWEEP_FILE,
+    env_text,
+    find_named,
+    find_run,
+    results_root,
+    runs_of,
+)
 from shoal.runs.lineage import parent_of
 from shoal.runs.resuming import settings, stored_tree
 

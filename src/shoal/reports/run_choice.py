@@ -42,15 +42,24 @@ def matching(found: list[ListedRun], where: str | None) -> list[ListedRun]:
 def in_order(chosen: list[ListedRun], found: list[ListedRun], sort: str) -> list[ListedRun]:
     """The runs by a value, highest first, or lowest first with a minus; those without it last."""
     name, is_rising = (sort[1:], True) if sort.startswith("-") else (sort, False)
-    names = names_of(found)
-    if found and name not in names:
-        near = nearest(name, names)
+    if found and all(value_of(run, name) is None for run in found):
+        near = nearest(name, names_of(found))
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"--sort: no run has {name!r}{hint}")
-    having = [run for run in chosen if name in run.values]
-    without = [run for run in chosen if name not in run.values]
-    key = _text_key if any(isinstance(run.values[name], str) for run in having) else _number_key
-    return sorted(having, key=lambda run: key(run.values[name]), reverse=not is_rising) + without
+    values = [(run, value_of(run, name)) for run in chosen]
+    having = [(run, value) for run, value in values if value is not None]
+    without = [run for run, value in values if value is None]
+    key = _text_key if any(isinstance(value, str) for _, value in having) else _number_key
+    having.sort(key=lambda pair: key(pair[1]), reverse=not is_rising)
+    return [run for run, _ in having] + without
+
+
+def value_of(run: ListedRun, name: str) -> Any:
+    """What a run has of a name, as in its `values`; its experiment is read for a setting alone."""
+    for known in (run.shown, run.progress.last):
+        if name in known:
+            return known[name]
+    return run.settings.get(name)
 
 
 def _text_key(value: Any) -> Any:

@@ -1,33 +1,31 @@
 """The runs of a results folder, each with its state and its numbers, as far as its folder tells.
 
-What a run has reported is read once: a small file beside the experiments keeps it by the size and the time of change of
-the run's `result.json`, so a folder of a thousand runs is listed by looking at its files alone. The file may be
-deleted at any time; where it cannot be written, all is read every time.
+What a run is, has reported and has saved is read once and kept beside the experiments (`run_cache.py`), so a thousand
+runs are listed by the sizes and times of their files alone. Settings are read when somebody asks for them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from shoal.data.results import flat, number_in, numbers
 from shoal.errors import CheckpointError, ConfigError
-from shoal.reports.records import RESULTS_FILE
-from shoal.runs.atomic_files import replace_file
+from shoal.reports.run_cache import RunCache
 from shoal.runs.bounded_files import bounded_bytes, open_regular
-from shoal.runs.checkpoints import LIMITS, checkpoints_of
-from shoal.runs.folders import EXPERIMENT_FILE, SWEEP_FILE, env_text
+from shoal.runs.checkpoint_folders import CHECKPOINT_NAME, LIMITS, checkpoints_of
+from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, SWEEP_FILE, env_text
 from shoal.runs.lease import holder
-from shoal.runs.outcomes import read_outcome
+from shoal.runs.outcomes import OUTCOME_FILE, read_outcome
 from shoal.runs.stopping import stop_reason
 
-CACHE_FILE = ".shoal_runs.json"
-CACHE_FORMAT = 1
 RETURN = "episode_reward_mean"
 
 RunState = Literal["running", "finished", "interrupted", "failed", "killed", "new"]
@@ -60,11 +58,19 @@ class ListedRun:
     progress: Progress
     changed: float  # seconds since 1970
     size: int  # bytes
-    settings: Mapping[str, Any]  # of config, flat
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """Its config, flat; nothing if it cannot be read any more."""
+        try:
+            tree = _tree(self.path)
+            return flat({name: value for name, value in tree["config"].items() if name != "env"})
+        except UNREADABLE:
+            return {}
 
     @property
-    def values(self) -> dict[str, Any]:
-        """All by which runs are chosen and sorted: results of the last iteration, settings, and what the table has."""
+    def shown(self) -> dict[str, Any]:
+        """What the table has of it."""
         own = {
             "name": self.name,
             "state": self.state,
@@ -76,8 +82,12 @@ class ListedRun:
             "changed": self.changed,
             "size": self.size,
         }
-        known = {name: value for name, value in own.items() if value is not None}
-        return {**self.settings, **self.progress.last, **known}
+        return {name: value for name, value in own.items() if value is not None}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All by which runs are chosen and sorted: results of the last iteration, settings, and what the table has."""
+        return {**self.settings, **self.progress.last, **self.shown}
 
     def to_json(self) -> dict[str, Any]:
         """The run as a program reads it."""
@@ -107,7 +117,7 @@ def runs_below(folder: Path) -> RunsBelow:
     """The runs of a results folder or of one experiment; trials of sweeps are left out."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder; give one that holds runs, such as ~/shoal_results.")
-    cache = ProgressCache(folder)
+    cache = RunCache(folder)
     found = {path: listed(path, cache) for path in _run_folders(folder)}
     cache.keep()
     runs = sorted((run for run in found.values() if run is not None), key=lambda run: -run.changed)
@@ -126,76 +136,71 @@ def damaged_text(names: Sequence[str]) -> str:
     return f"{count} more {one} cannot be read, since files are damaged: {which}; shoal verify RUN says which"
 
 
-def listed(path: Path, cache: ProgressCache | None = None, progress: Progress | None = None) -> ListedRun | None:
+def listed(path: Path, cache: RunCache | None = None, progress: Progress | None = None) -> ListedRun | None:
     """One run, with `progress` if that is known; None if it cannot be read, or if it has just been removed."""
+    cache = cache or RunCache()
     try:
-        size, changed = size_and_change(path)
+        size, changed = size_and_change(path, cache)
         if progress is None:
-            progress = (cache or ProgressCache(None)).progress(path / RESULTS_FILE)
-        return described(path, progress, holder(path) is not None, size, changed)
+            progress = known_progress(path, cache)
+        return described(path, progress, holder(path) is not None, size, changed, cache)
     except UNREADABLE:
         return None
 
 
-def described(path: Path, progress: Progress, is_written: bool, size: int, changed: float) -> ListedRun:
+def described(
+    path: Path, progress: Progress, is_written: bool, size: int, changed: float, cache: RunCache
+) -> ListedRun:
     """One run, of which all is known but what its experiment and its outcome say; one of `UNREADABLE` if that fails."""
-    tree = json.loads(bounded_bytes(path / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE]))
-    config = dict(tree["config"])
-    state = "running" if is_written else _state(path, progress, dict(tree.get("stop") or {}))
-    return ListedRun(
-        path,
-        str(tree["name"]),
-        state,
-        state not in ("running", "finished") and bool(checkpoints_of(path)),
-        str(tree["run"]),
-        env_text(config.pop("env", "")),
-        progress,
-        changed,
-        size,
-        flat(config),
-    )
+    stamp = _stamp(path / EXPERIMENT_FILE)
+    about = cache.value(path, "about", stamp, lambda: _read_about(path), asdict, lambda kept: _About(**kept))
+    state = "running" if is_written else _state(path, progress, about.stop, cache)
+    is_resumable = state not in ("running", "finished") and bool(checkpoints_of(path))
+    return ListedRun(path, about.name, state, is_resumable, about.algorithm, about.env, progress, changed, size)
 
 
-class ProgressCache:
-    """What was read of results before, by the size and the time of change of each file."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._path = None if folder is None else folder / CACHE_FILE
-        self._before: dict[str, Any] = {}
-        self._now: dict[str, Any] = {}
-        if self._path is not None:
-            with suppress(OSError, ValueError, AttributeError, TypeError, KeyError):
-                kept = json.loads(self._path.read_bytes())
-                if kept.get("format") == CACHE_FORMAT:
-                    self._before = {name: _checked(entry) for name, entry in kept["runs"].items()}
-
-    def progress(self, file: Path) -> Progress:
-        """What a run's results say; nothing if there are none."""
-        try:
-            status = file.stat()
-        except FileNotFoundError:
-            return Progress()
-        stamp = [status.st_size, status.st_mtime_ns]
-        entry = self._before.get(str(file), {})
-        if entry.get("stamp") == stamp:
-            found = Progress(entry["last"], entry["best"])
-        else:
-            found = read_progress(file)
-        self._now[str(file)] = {"stamp": stamp, "last": found.last, "best": found.best}
-        return found
-
-    def keep(self) -> None:
-        """Write down what is known now, if anything changed."""
-        if self._path is not None and self._now != self._before:
-            with suppress(OSError):
-                replace_file(self._path, json.dumps({"format": CACHE_FORMAT, "runs": self._now}).encode())
+def known_progress(path: Path, cache: RunCache) -> Progress:
+    """What a run's results say; nothing if there are none."""
+    file = path / RESULTS_FILE
+    try:
+        stamp = _stamp(file)
+    except FileNotFoundError:
+        return Progress()
+    return cache.value(path, "progress", stamp, lambda: read_progress(file), asdict, _progress_again)
 
 
-def _checked(entry: Any) -> dict[str, Any]:
-    """An entry that has the form of ours; a TypeError if it is of somebody else's making."""
-    best = entry["best"]
-    last = {str(name): float(value) for name, value in entry["last"].items()}
-    return {"stamp": list(entry["stamp"]), "last": last, "best": None if best is None else float(best)}
+@dataclass(frozen=True)
+class _About:
+    """What the list shows of an experiment."""
+
+    name: str
+    algorithm: str
+    env: str
+    stop: dict[str, float]
+
+
+def _read_about(path: Path) -> _About:
+    tree = _tree(path)
+    env = env_text(dict(tree["config"]).get("env", ""))
+    return _About(str(tree["name"]), str(tree["run"]), env, numbers(dict(tree.get("stop") or {})))
+
+
+def _tree(path: Path) -> dict[str, Any]:
+    return dict(json.loads(bounded_bytes(path / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE])))
+
+
+def _progress_again(kept: Any) -> Progress:
+    """The progress of its JSON; a TypeError if it is of somebody else's making."""
+    last, best = kept["last"], kept["best"]
+    if not {type(value) for value in (*last.values(), best)} <= {int, float, type(None)}:
+        raise TypeError("not numbers")
+    return Progress(last, best)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """By what it is seen that a file has changed."""
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def read_progress(file: Path) -> Progress:
@@ -242,23 +247,83 @@ def folders_in(folder: Path) -> Iterable[Path]:
         return []
 
 
-def size_and_change(path: Path) -> tuple[int, float]:
-    """The bytes of all files below, and when the newest of them was changed."""
+def size_and_change(path: Path, cache: RunCache | None = None) -> tuple[int, float]:
+    """The bytes of all files below, and when the newest of them was changed.
+
+    A checkpoint is whole when it gets its name and never changes after, so those that are known are not looked into.
+    """
     size, changed = 0, path.stat().st_mtime
-    for folder, _, files in os.walk(path):
-        for name in files:
-            with suppress(OSError):
-                status = os.lstat(os.path.join(folder, name))
-                size += status.st_size
-                changed = max(changed, status.st_mtime)
+    saved: list[str] = []
+    saved_at: list[int] = []
+    for entry in _entries(path):
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:  # removed meanwhile
+            continue
+        if not stat.S_ISDIR(status.st_mode):
+            size += status.st_size
+            changed = max(changed, status.st_mtime)
+        elif CHECKPOINT_NAME.fullmatch(entry.name):
+            saved.append(entry.path)
+            saved_at.append(status.st_mtime_ns)
+            changed = max(changed, status.st_mtime)
+        else:
+            inner, newest = _size_below(entry.path)
+            size += inner
+            changed = max(changed, newest)
+    if saved:
+        stamp = [len(saved), sum(saved_at)]
+        size += (cache or RunCache()).value(path, "checkpoints", stamp, lambda: _sizes_below(saved), int, int)
     return size, changed
 
 
-def _state(path: Path, progress: Progress, stop: Mapping[str, float]) -> RunState:
+def _sizes_below(folders: Iterable[str]) -> int:
+    return sum(_size_below(folder)[0] for folder in folders)
+
+
+def _size_below(folder: str) -> tuple[int, float]:
+    """The bytes of all files below a folder, and when the newest of them was changed."""
+    size, changed = 0, 0.0
+    for entry in _entries(folder):
+        with suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                inner, newest = _size_below(entry.path)
+            else:
+                status = entry.stat(follow_symlinks=False)
+                inner, newest = status.st_size, status.st_mtime
+            size += inner
+            changed = max(changed, newest)
+    return size, changed
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing if it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _state(path: Path, progress: Progress, stop: Mapping[str, float], cache: RunCache) -> RunState:
     """How a run stands that nobody writes."""
-    outcome = read_outcome(path)
-    if outcome is not None:
-        return STATES[outcome.kind]
+    ended: RunState | None = None
+    with suppress(FileNotFoundError):
+        stamp = _stamp(path / OUTCOME_FILE)
+        ended = cache.value(path, "outcome", stamp, lambda: _ended(path), lambda state: state, _state_again)
+    if ended is not None:
+        return ended
     if stop_reason(progress.last, stop):  # of a version that wrote no outcome
         return "finished"
     return "killed" if progress.last else "new"
+
+
+def _ended(path: Path) -> RunState | None:
+    outcome = read_outcome(path)
+    return None if outcome is None else STATES[outcome.kind]
+
+
+def _state_again(kept: Any) -> RunState | None:
+    if kept is not None and kept not in STATES.values():
+        raise ValueError("not a state")
+    return kept  # type: ignore[no-any-return]

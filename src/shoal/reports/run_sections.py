@@ -354,7 +354,7 @@ def reproduction(runs: Sequence[ReportedRun]) -> list[str]:
 
 def versions(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """What wrote the runs, as far as their checkpoints tell, and what wrote this page."""
-    from shoal.runs.checkpoints import MANIFEST, checkpoints_of
+    from shoal.runs.checkpoint_folders import MANIFEST, checkpoints_of
 
     wrote = set()
     for run in runs:

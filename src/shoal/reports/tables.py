@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from shoal.reports.records import TrialRecord
+if TYPE_CHECKING:
+    from shoal.reports.records import TrialRecord
 
 STATUSES = ("running", "finished", "stopped early", "failed", "interrupted", "paused", "waiting")
 

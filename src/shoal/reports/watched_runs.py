@@ -16,19 +16,19 @@ from pathlib import Path
 from urllib.parse import quote
 
 from shoal.reports.followed_run import GrowingFile
-from shoal.reports.records import RESULTS_FILE
+from shoal.reports.run_cache import RunCache
 from shoal.reports.run_list import (
     UNREADABLE,
     ListedRun,
     Progress,
-    ProgressCache,
     described,
     folders_in,
     is_damaged,
+    known_progress,
     progress_after,
     size_and_change,
 )
-from shoal.runs.folders import EXPERIMENT_FILE, SWEEP_FILE
+from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, SWEEP_FILE
 from shoal.runs.lease import LEASE, LeaseWatch
 
 LOOK_S = 2.0  # between two looks
@@ -70,7 +70,7 @@ class WatchedRuns:
         self.folder = folder
         self._entries: dict[Path, _Entry] = {}
         self._leases = LeaseWatch()
-        self._cache = ProgressCache(folder)
+        self._cache = RunCache(folder)
         self._lock = threading.Lock()
         self._sight = Sight()
         self._due = 0.0
@@ -118,17 +118,17 @@ class WatchedRuns:
         if entry.stamp == stamp and entry.is_written == is_written:
             return
         if entry.stamp is None:
-            entry.progress = self._cache.progress(path / RESULTS_FILE)
+            entry.progress = known_progress(path, self._cache)
         elif entry.stamp[1:] != stamp[1:]:
             entry.results = entry.results or GrowingFile(path / RESULTS_FILE)
             lines, is_again = entry.results.new_lines()
             entry.progress = progress_after(Progress() if is_again else entry.progress, lines)
         now = time.monotonic()
         if now - entry.sized_at >= SIZE_S or not is_written:
-            entry.size, entry.changed = size_and_change(path)
+            entry.size, entry.changed = size_and_change(path, self._cache)
             entry.sized_at = now
         changed = max(entry.changed, stamp[0] / 1e9, stamp[1] / 1e9)
-        entry.run = described(path, entry.progress, is_written, entry.size, changed)
+        entry.run = described(path, entry.progress, is_written, entry.size, changed, self._cache)
         entry.stamp, entry.is_written = stamp, is_written
 
     def _folders(self, sweeps: list[Path]) -> Iterator[Path]:

@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +31,7 @@ from shoal.errors import CheckpointError, RowsLost, ShoalError
 from shoal.runs.array_files import Arrays, arrays_bytes, arrays_in
 from shoal.runs.atomic_files import remove_folder, remove_tree, sync_folder, write_file
 from shoal.runs.bounded_files import bounded_bytes, bounded_json, check_count, proof_of
+from shoal.runs.checkpoint_folders import LIMITS, MANIFEST, aside_of, checkpoint_folder, checkpoints_of
 from shoal.runs.row_segments import (
     ROWS_FOLDER,
     SavedRows,
@@ -49,15 +49,9 @@ logger = logging.getLogger("shoal.checkpoints")
 
 PLAIN_FORMAT, FORMAT = 1, 2
 """The format of what has no rows that checkpoints share, and of what has."""
-MANIFEST = "manifest.json"
-LIMITS = {"state.json": 1 << 30, "experiment.json": 1 << 24, "arrays.safetensors": 1 << 40}
-"""Every file of a checkpoint beside its manifest, with the most bytes it may have."""
 FOREIGN_FOLDER, FOREIGN_LIMIT = "rllib", 1 << 40
 """The folder for the files of somebody else's checkpoint, and the most bytes that one of them may have."""
 MANIFEST_LIMIT = 1 << 22
-
-_NAME = re.compile(r"checkpoint_(\d{6,})")
-_CLASSIC_FILE = re.compile(r"checkpoint-?\d+")
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ def write_checkpoint(
 
 def _put_in_place(temporary: Path, target: Path) -> None:
     """Rename the finished folder to its name, with an older checkpoint of that name kept aside until it is done."""
-    aside = _aside(target)
+    aside = aside_of(target)
     if target.exists():
         remove_tree(aside)
         os.rename(target, aside)
@@ -136,13 +130,9 @@ def _put_in_place(temporary: Path, target: Path) -> None:
     remove_tree(aside)
 
 
-def _aside(target: Path) -> Path:
-    return target.with_name(f".old-{target.name}")
-
-
 def _place(target: Path) -> Path:
     """Where a checkpoint's files are: kept aside, if its writer died between the two renames."""
-    return target if target.is_dir() or not _aside(target).is_dir() else _aside(target)
+    return target if target.is_dir() or not aside_of(target).is_dir() else aside_of(target)
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -159,22 +149,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             )
         return found
     raise CheckpointError(f"there is no checkpoint at {given}; give the folder of a run or a checkpoint_NNNNNN in one.")
-
-
-def checkpoint_folder(path: Path) -> Path | None:
-    """The checkpoint folder that `path` is, or is in; None if it is neither."""
-    inside = _NAME.fullmatch(path.parent.name) and (path.is_file() or _CLASSIC_FILE.fullmatch(path.name))
-    folder = path.parent if inside else path
-    named = _NAME.fullmatch(folder.name) is not None
-    is_one = (folder / MANIFEST).is_file() or (named and (folder.is_dir() or _aside(folder).is_dir()))
-    return folder if is_one else None
-
-
-def checkpoints_of(folder: Path) -> list[Path]:
-    """The checkpoint folders in a run folder, newest first by their number."""
-    names = {child.name.removeprefix(".old-") for child in folder.iterdir()} if folder.is_dir() else set()
-    numbered = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
-    return [folder / name for _, name in sorted(numbered, reverse=True)]
 
 
 def newest_good(run_folder: Path) -> Checkpoint | None:

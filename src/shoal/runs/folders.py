@@ -13,16 +13,19 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from shoal.config.program_envs import program_name
+from shoal.config.program_names import program_name
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.atomic_files import write_file
 from shoal.runs.bounded_files import bounded_bytes
-from shoal.runs.checkpoints import MANIFEST, checkpoint_folder, checkpoints_of
+from shoal.runs.checkpoint_folders import MANIFEST, checkpoint_folder, checkpoints_of
 
 logger = logging.getLogger("shoal.runs")
 
 EXPERIMENT_FILE = "experiment.json"
 """The experiment as the program reads it; `config.yaml` beside it is the same for people."""
+
+RESULTS_FILE = "result.json"
+"""What a run or a trial reported: one JSON object per line."""
 
 SWEEP_FILE = "sweep.json"
 """What makes a folder that of a sweep."""

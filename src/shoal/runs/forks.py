@@ -14,7 +14,8 @@ from shoal.config.changing import changed
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.chain import CHAIN_FILE
-from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.folders import make_run_folder, results_folder
 from shoal.runs.lineage import FORK_FILE, Lineage
 from shoal.runs.resuming import experiment_of, with_changes

@@ -19,7 +19,8 @@ from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.capacity import check_network
 from shoal.parallel.ray_workers import without_gpu
-from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, read_checkpoint, understood
+from shoal.runs.checkpoint_folders import checkpoint_folder
+from shoal.runs.checkpoints import Checkpoint, best_checkpoint, read_checkpoint, understood
 from shoal.runs.folders import DEFAULT_RESULTS, find_named, find_run
 from shoal.runs.resuming import experiment_of, stored_tree
 

@@ -13,6 +13,7 @@ from typing import Any
 from shoal.data.results import flat, numbers, plain_json
 from shoal.runs.appended_file import AppendedFile
 from shoal.runs.atomic_files import replace_file
+from shoal.runs.folders import RESULTS_FILE
 from shoal.runs.tensorboard import event_file_name, opening, scalars
 
 logger = logging.getLogger("shoal.reporters")
@@ -23,7 +24,7 @@ class Reporters:
 
     def __init__(self, folder: Path, iteration: int, timesteps: int) -> None:
         self._reporters = (
-            ResultJson(folder / "result.json", iteration),
+            ResultJson(folder / RESULTS_FILE, iteration),
             ProgressCsv(folder / "progress.csv", iteration),
             TensorBoardEvents(folder, timesteps),
         )

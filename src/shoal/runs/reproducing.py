@@ -9,7 +9,8 @@ from pathlib import Path
 
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.chain import machine_differences, read_chain
-from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.outcomes import Outcome
 from shoal.runs.retraining import PastRun, iteration_of, past_run, scratch_run, with_workers
 from shoal.runs.state_differences import differences

@@ -18,8 +18,9 @@ from shoal.config.problems import got
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.bounded_files import bounded_bytes, bounded_json
-from shoal.runs.checkpoints import LIMITS, checkpoints_of, newest_good, newest_summary
-from shoal.runs.folders import EXPERIMENT_FILE, runs_of
+from shoal.runs.checkpoint_folders import LIMITS, checkpoints_of
+from shoal.runs.checkpoints import newest_good, newest_summary
+from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, runs_of
 from shoal.runs.lease import holder
 from shoal.runs.stopping import stop_reason
 from shoal.runs.trust import MARK, code_to_run, is_own, marked
@@ -185,7 +186,7 @@ def unsaved_iterations(checkpoint: Path) -> int:
     """The finished iterations after a checkpoint that a run was killed with; they are trained again."""
     saved = re.fullmatch(r"checkpoint_(\d+)", checkpoint.name)
     with suppress(OSError, ValueError, TypeError, KeyError, IndexError):
-        with (checkpoint.parent / "result.json").open("rb") as file:
+        with (checkpoint.parent / RESULTS_FILE).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE_BYTES))
             last = [line for line in file.read().split(b"\n")[:-1] if line][-1]
         if saved is not None:
@@ -194,7 +195,7 @@ def unsaved_iterations(checkpoint: Path) -> int:
 
 
 def _has_results(folder: Path) -> bool:
-    results = folder / "result.json"
+    results = folder / RESULTS_FILE
     return results.exists() and results.stat().st_size > 0
 
 

@@ -13,7 +13,8 @@ from shoal.config.experiment import Experiment, with_settings
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.chain import CHAIN_FILE, ChainRecord, read_chain
-from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.lineage import read_lineage
 from shoal.runs.resuming import experiment_of, stored_tree
 from shoal.runs.run import Run

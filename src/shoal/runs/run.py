@@ -36,14 +36,8 @@ from shoal.machine.signals import exit_code
 from shoal.parallel.capacity import check_batch, check_network
 from shoal.runs.activity import Activity, progress, training
 from shoal.runs.chain import Chain, ChainLink
-from shoal.runs.checkpoints import (
-    Checkpoint,
-    checkpoint_folder,
-    checkpoints_of,
-    newest_summary,
-    read_checkpoint,
-    understood,
-)
+from shoal.runs.checkpoint_folders import checkpoint_folder, checkpoints_of
+from shoal.runs.checkpoints import Checkpoint, newest_summary, read_checkpoint, understood
 from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, results_folder
 from shoal.runs.hints import Hints
 from shoal.runs.incidents import forget_after

@@ -24,7 +24,8 @@ from shoal.machine.memory import available_memory
 from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.background_writer import BackgroundWriter
 from shoal.runs.chain import Chain, has_chain
-from shoal.runs.checkpoints import Checkpoint, checkpoints_of, newest_good, prune, rows_of, tidy, write_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import Checkpoint, newest_good, prune, rows_of, tidy, write_checkpoint
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import Lease
 from shoal.runs.lost_processes import forget_memory, note_memory

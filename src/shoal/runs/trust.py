@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from shoal.config.experiment import Experiment
-from shoal.config.program_envs import program_name
+from shoal.config.program_names import program_name
 from shoal.config.wrappers import source_and_args
 from shoal.envs.env_errors import notice_once
 from shoal.envs.envpool_ids import PREFIX

@@ -10,14 +10,8 @@ from shoal.data.findings import Finding
 from shoal.errors import CheckpointError
 from shoal.runs.bounded_files import bounded_bytes, bounded_json
 from shoal.runs.chain import PARTS, ChainRecord, has_chain, hashes_of, read_chain
-from shoal.runs.checkpoints import (
-    LIMITS,
-    best_checkpoint,
-    checkpoint_hash,
-    checkpoint_size,
-    checkpoints_of,
-    read_checkpoint,
-)
+from shoal.runs.checkpoint_folders import LIMITS, checkpoints_of
+from shoal.runs.checkpoints import best_checkpoint, checkpoint_hash, checkpoint_size, read_checkpoint
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.resuming import stored_tree
 from shoal.runs.user_files import CODE_FOLDER, kept_code

@@ -17,7 +17,8 @@ from shoal.data.batch import Parts
 from shoal.errors import CheckpointError, ConfigError
 from shoal.models.network import Array
 from shoal.models.policy import Policy
-from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_folder, checkpoint_hash, checkpoints_of
+from shoal.runs.checkpoint_folders import checkpoint_folder, checkpoints_of
+from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_hash
 from shoal.runs.folders import env_text, find_run
 from shoal.runs.loaded_policy import find_checkpoint, policy_of, score_of
 from shoal.runs.resuming import experiment_of, stored_tree

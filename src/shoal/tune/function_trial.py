@@ -19,8 +19,8 @@ from shoal.config.layout import Bundle
 from shoal.config.sweep import tree_with
 from shoal.data.results import numbers, plain_json
 from shoal.errors import ShoalError, Stopped
-from shoal.reports.records import RESULTS_FILE
 from shoal.runs.atomic_files import open_own
+from shoal.runs.folders import RESULTS_FILE
 from shoal.runs.stopping import stop_reason
 from shoal.tune.metric_checks import check_finite, check_metric
 from shoal.tune.report_function import reporting

@@ -19,7 +19,8 @@ import pytest
 
 import shoal
 from shoal.config.experiment import experiment_from
-from shoal.config.program_envs import checked_program, program_name
+from shoal.config.program_envs import checked_program
+from shoal.config.program_names import program_name
 from shoal.envs.context import EnvContext
 from shoal.envs.importing import UserCode
 from shoal.envs.making import env_maker

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from shoal.errors import ConfigError
-from shoal.reports import run_list
-from shoal.reports.run_list import CACHE_FILE, runs_below
+from shoal.reports import run_cache, run_list
+from shoal.reports.run_cache import CACHE_FILE
+from shoal.reports.run_list import runs_below
 from shoal.runs.lease import Lease
 from shoal.runs.outcomes import Outcome, forget_outcome, read_outcome, write_outcome
 
@@ -65,32 +67,75 @@ def test_numbers_and_settings(tmp_path: Path) -> None:
 
 
 def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for k in range(300):
-        made(tmp_path / f"name{k % 7}" / f"run{k}", k, k + 1)
-    assert len(runs_below(tmp_path).runs) == 300
+    for k in range(100):
+        folder = made(tmp_path / f"name{k % 7}" / f"run{k}", k, k + 1)
+        write_outcome(folder, Outcome("stopped", "so it was"))
+    assert len(runs_below(tmp_path).runs) == 100
     read = []
-    whole = run_list.read_progress
 
-    def watched(file: Path):
-        read.append(file)
-        return whole(file)
+    def watch(name: str) -> None:
+        whole = getattr(run_list, name)
 
-    monkeypatch.setattr(run_list, "read_progress", watched)
+        def watched(path: Path, *more: object):
+            read.append(path)
+            return whole(path, *more)
+
+        monkeypatch.setattr(run_list, name, watched)
+
+    for name in ("read_progress", "bounded_bytes", "read_outcome"):
+        watch(name)
     found = runs_below(tmp_path).runs
     assert not read
-    assert {run.progress.best for run in found} == {k + 1 for k in range(300)}
+    assert {(run.progress.best, run.state, run.env) for run in found} == {
+        (k + 1, "finished", "CartPole-v1") for k in range(100)
+    }
     with open(tmp_path / "name0" / "run0" / "result.json", "a") as file:
         file.write(json.dumps({"episode_reward_mean": 5000}) + "\n")
     assert max(run.progress.best for run in runs_below(tmp_path).runs) == 5000
     assert read == [tmp_path / "name0" / "run0" / "result.json"]
 
 
-@pytest.mark.parametrize("kept", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "runs": {"x": 3}}', "\0garbage"])
+@pytest.mark.parametrize("kept", ["", "[]", "{}", '{"format": 2}', '{"format": 2, "runs": {"x": 3}}', "\0garbage"])
 def test_a_damaged_cache_is_made_anew(tmp_path: Path, kept: str) -> None:
     made(tmp_path / "a", 10, 50)
     (tmp_path / CACHE_FILE).write_text(kept)
     assert runs_below(tmp_path).runs[0].progress.best == 50
     assert json.loads((tmp_path / CACHE_FILE).read_text())["runs"]
+
+
+@pytest.mark.parametrize("wrong", [3, "x", None, [], {}, {"last": {"a": "b"}, "best": 1}, {"name": 1}, "failed"])
+@pytest.mark.parametrize("what", ["progress", "about", "outcome", "checkpoints"])
+def test_what_somebody_else_put_into_the_cache_is_read_anew(tmp_path: Path, what: str, wrong: object) -> None:
+    run = made(tmp_path / "a", 10, 50)
+    (run / "checkpoint_000010").mkdir()
+    write_outcome(run, Outcome("stopped", "so it was"))
+    before = runs_below(tmp_path).runs[0]
+    cache = json.loads((tmp_path / CACHE_FILE).read_text())
+    if (what, wrong) in (("outcome", "failed"), ("outcome", None), ("checkpoints", 3)):
+        pytest.skip("it has the form of ours")
+    cache["runs"][str(run)][what][1] = wrong
+    (tmp_path / CACHE_FILE).write_text(json.dumps(cache))
+    assert runs_below(tmp_path).runs[0] == before
+
+
+def test_sizes_and_times(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", 10)
+    (run / "videos" / "deep").mkdir(parents=True)
+    (run / "videos" / "deep" / "one.mp4").write_bytes(b"x" * 1000)
+    for number in (10, 20):
+        (run / f"checkpoint_{number:06d}" / "replay").mkdir(parents=True)
+        (run / f"checkpoint_{number:06d}" / "replay" / "rows").write_bytes(b"x" * number)
+
+    def expected() -> int:
+        return sum(file.lstat().st_size for file in run.rglob("*") if not file.is_dir())
+
+    for _ in range(2):  # the second time, checkpoints are known
+        assert runs_below(tmp_path).runs[0].size == expected()
+    shutil.rmtree(run / "checkpoint_000010")
+    (run / "videos" / "deep" / "one.mp4").write_bytes(b"x" * 3000)
+    os.utime(run / "videos" / "deep" / "one.mp4", (4e9, 4e9))
+    (found,) = runs_below(tmp_path).runs
+    assert (found.size, found.changed) == (expected(), 4e9)
 
 
 def test_half_written_and_foreign_folders(tmp_path: Path) -> None:
@@ -115,7 +160,7 @@ def test_a_folder_that_cannot_be_written_is_listed_all_the_same(tmp_path: Path, 
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(run_list, "replace_file", refused)
+    monkeypatch.setattr(run_cache, "replace_file", refused)
     assert runs_below(tmp_path).runs[0].progress.best == 10
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from shoal.data.state import State
 from shoal.errors import CheckpointError
-from shoal.runs.checkpoints import checkpoints_of, newest_good, prune, read_checkpoint, write_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import newest_good, prune, read_checkpoint, write_checkpoint
 
 
 def write(folder: Path, iteration: int, **values: object) -> Path:

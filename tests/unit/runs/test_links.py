@@ -11,7 +11,8 @@ import pytest
 from shoal.config.experiment import experiment_from
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import open_own
-from shoal.runs.checkpoints import checkpoints_of, prune, tidy
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import prune, tidy
 from shoal.runs.lease import Lease
 from shoal.runs.logs import log_to
 from shoal.runs.run import Run

@@ -23,7 +23,8 @@ from shoal.config.experiment import Experiment, experiment_from, experiments_fro
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
-from shoal.runs.checkpoints import best_checkpoint, checkpoints_of, read_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import best_checkpoint, read_checkpoint
 from shoal.runs.lease import Lease, holder
 from shoal.runs.run import Run, run
 

@@ -20,7 +20,8 @@ from shoal.data.state import Ring, State
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ShoalError
 from shoal.runs import background_writer, row_segments, run_folder
-from shoal.runs.checkpoints import checkpoints_of, read_checkpoint
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.lease import holder
 from shoal.runs.resuming import unsaved_iterations
 from shoal.runs.run_folder import RunFolder
