@@ -99,7 +99,9 @@ class TrainCommand(Command):
     help="Start a new run with the weights, observation filter and reward scale of another; other settings may differ.",
 )
 @click.option("--seed", type=int, help="Seed of all random numbers.")
-@click.option("--seeds", type=click.IntRange(1), help="Number of runs, one after another, with seeds that follow --seed.")
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Number of runs, one after another, with seeds that follow --seed."
+)
 @click.option("--name", help="Name of the experiment, and the folder of its runs.")
 @click.option("--results-dir", metavar="FOLDER", help="Folder of all runs; ~ and $VAR are expanded.")
 @click.option(
