@@ -12,6 +12,9 @@ from click.testing import CliRunner, Result
 from shoal.cli.evaluate import table
 from shoal.cli.main import main
 from shoal.config.yaml_files import load_text
+from shoal.runs.checkpoints import read_checkpoint
+from shoal.runs.folders import runs_of
+from shoal.runs.resuming import stored_tree
 
 
 def shoal(*arguments: str) -> Result:
@@ -154,3 +157,54 @@ def test_ray_address_is_kept_for_the_workers(monkeypatch: pytest.MonkeyPatch, tm
     )
     assert result.exit_code == 0, result.output
     assert seen == ["host:6379"]
+
+
+SEEDS = ("train", "CartPole-v1", "--run", "PPO", "--set", "config.train_batch_size=64", "--quiet")
+
+
+def test_seeds_are_ordinary_runs_with_the_weights_of_their_own_commands(tmp_path: Path) -> None:
+    stop = ("--stop", "training_iteration=2")
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    result = shoal(*SEEDS, *stop, "--seed", "3", "--seeds", "2", "--results-dir", str(together))
+    assert result.exit_code == 0, result.output
+    assert "CartPole-v1, seed 4 (2 of 2 runs)" in result.output
+    runs = seeds_in(together)
+    assert sorted(runs) == [3, 4]
+    for seed in (3, 4):
+        assert shoal(*SEEDS, *stop, "--seed", str(seed), "--results-dir", str(alone)).exit_code == 0
+    for seed, folder in seeds_in(alone).items():
+        assert weights_in(runs[seed]) == weights_in(folder)
+    assert weights_in(runs[3]) != weights_in(runs[4])
+
+
+def test_the_same_command_trains_the_seeds_that_are_left(tmp_path: Path) -> None:
+    command = (*SEEDS, "--stop", "training_iteration=1", "--results-dir", str(tmp_path), "--seeds")
+    assert shoal(*command, "1").exit_code == 0
+    first = seeds_in(tmp_path)[0]
+    before = weights_in(first)
+    result = shoal(*command, "2")
+    assert result.exit_code == 0, result.output
+    assert "is finished" in result.output
+    runs = seeds_in(tmp_path)
+    assert sorted(runs) == [0, 1]
+    assert runs[0] == first
+    assert weights_in(first) == before
+
+
+def test_a_dry_run_tells_of_seeds_and_no_seeds_are_refused() -> None:
+    result = shoal("train", "CartPole-v1", "--seeds", "5", "--dry-run")
+    assert "# Each is trained with 5 seeds" in result.output
+    assert load_text(result.output, "output").tree
+    assert shoal("train", "CartPole-v1", "--seeds", "0").exit_code == 2
+
+
+def seeds_in(folder: Path) -> dict[int, Path]:
+    """The runs in a folder of results by their seeds, of which no two are the same."""
+    found = runs_of(folder / "CartPole-v1")
+    by_seed = {(stored_tree(run) or {})["config"]["seed"]: run for run in found}
+    assert len(by_seed) == len(found)
+    return by_seed
+
+
+def weights_in(run: Path) -> bytes:
+    return bytes(read_checkpoint(run).state.part("policy").arrays["params"].tobytes())

@@ -99,6 +99,9 @@ class TrainCommand(Command):
     help="Start a new run with the weights, observation filter and reward scale of another; other settings may differ.",
 )
 @click.option("--seed", type=int, help="Seed of all random numbers.")
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Number of runs, one after another, with seeds that follow --seed."
+)
 @click.option("--name", help="Name of the experiment, and the folder of its runs.")
 @click.option("--results-dir", metavar="FOLDER", help="Folder of all runs; ~ and $VAR are expanded.")
 @click.option(
@@ -134,6 +137,7 @@ def train(
     sets: tuple[str, ...],
     restore: str | None,
     seed: int | None,
+    seeds: int | None,
     name: str | None,
     results_dir: str | None,
     checkpoint_freq: int | None,
@@ -188,6 +192,8 @@ def train(
         resolved = [checked(experiment, user_code) for experiment in experiments]
     if dry_run:
         _show([experiment for experiment, _ in resolved])
+        if seeds is not None and seeds > 1:
+            click.echo(f"# Each is trained with {seeds} seeds: config.seed, and those that follow it.")
         return
     if num_cpus is not None:
         _limit_threads(experiments, num_cpus)
@@ -197,10 +203,25 @@ def train(
     from shoal.runs.run import Run
 
     deadline = deadline_of(walltime)
+    experiments = [each for experiment in experiments for each in with_seeds(experiment, seeds or 1)]
     for number, experiment in enumerate(experiments, 1):
+        if seeds is not None:
+            click.echo(f"{experiment.name}, seed {experiment.config.seed} ({number} of {len(experiments)} runs)")
         run = Run.open(experiment, new, user_code)
         run.keeps_code, run.deadline, run.more_follows = with_code, deadline, number < len(experiments)
         follow(run, quiet)
+
+
+def with_seeds(experiment: Experiment, count: int) -> list[Experiment]:
+    """The experiment with its own seed and those that follow it, `count` in all.
+
+    Each is an ordinary run in a folder of its own: it stops, continues, evaluates, verifies and reproduces by itself.
+    They train one after another, in as much time as by commands of their own.
+    """
+    from shoal.config.experiment import with_settings
+
+    first = experiment.config.seed
+    return [experiment, *(with_settings(experiment, {"seed": first + k}) for k in range(1, count))]
 
 
 def _show(experiments: Sequence[Experiment]) -> None:
