@@ -38,6 +38,7 @@ LONG_S = 15.0  # after which the user wants to know why nothing happens
 CHOSEN_PORTS = range(20000, 32768)  # below those that systems give to connections
 AGENTS_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 DAEMONS = ("gcs_server", "raylet")  # without which there is no Ray
+LOOKING_S = 1.0
 STOPPED_LOOKS = 3  # in a row that find a daemon stopped, after which it counts as lost
 SETTINGS = {
     # Ray runs workers at nice 15; ours are no less important than the learner that waits for them.
@@ -81,6 +82,8 @@ class PrivateRay:
         self._is_up = False
         self._family: set[Process] = set()  # what it has started, as far as it was seen
         self._daemons: dict[Process, str] = {}  # with their names
+        self._is_over = threading.Event()
+        self.loss = ""  # what has become of a daemon without which nothing goes on
         self._stopped: dict[Process, int] = {}  # how often in a row each was found stopped
         self._started: dict[str, subprocess.Popen[bytes]] = {}  # by names; of the raylet this is the keeper
         self.folder = PrivateFolder(os.environ, may_be_shared=True)
@@ -109,10 +112,16 @@ class PrivateRay:
         self._family = self._below({child for child in self._new_children() if self._is_named_by(child)})
         self._daemons = {process: name for process in self._family if (name := _name(process)) in DAEMONS}
         self._is_up = True
+        threading.Thread(target=self._watch, name="shoal-ray", daemon=True).start()
         return ray
 
-    def loss(self) -> str:
-        """What has become of a daemon without which nothing goes on; empty while all live. Asked once in a second."""
+    def _watch(self) -> None:
+        """Look at the daemons once in a second, until one is lost or all are to end; in a thread of its own."""
+        while not self.loss and not self._is_over.wait(LOOKING_S):
+            self.loss = self._lost_daemon()
+
+    def _lost_daemon(self) -> str:
+        """What has become of a daemon without which nothing goes on; empty while all live."""
         import psutil
 
         for process, name in self._daemons.items():
@@ -124,11 +133,13 @@ class PrivateRay:
             if state == psutil.STATUS_ZOMBIE:
                 return f"its process {name} (pid {process.pid}) has died"
             if self._stopped[process] >= STOPPED_LOOKS:
+                process.kill()  # who waits for its answer in Ray's own code hears of its end, and of nothing else
                 return f"its process {name} (pid {process.pid}) is stopped (SIGSTOP)"
         return ""
 
     def end(self) -> None:
         """End it with whatever its processes have started; the folder stays."""
+        self._is_over.set()
         self._family |= self._seen()  # who loses its parent in the shutdown cannot be found after it
         if "ray" in sys.modules:
             with contextlib.suppress(Exception):  # of a Ray that is half up

@@ -54,7 +54,7 @@ class Session:
 
     def check(self) -> None:
         """WorkerError where a private Ray is lost: it is on this machine alone, and nothing would ever answer."""
-        words = self._private.loss() if self._private is not None else ""
+        words = self._private.loss if self._private is not None else ""
         if words:
             raise WorkerError(f"the Ray of this run is lost: {words}; start the same command again to continue")
 

@@ -155,7 +155,8 @@ def test_a_fork_of_the_parent_that_holds_the_pipe_does_not_hold_the_keeper(tmp_p
     """As a simulator that forks the driver does: only the parent's own death counts."""
     parent = subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=-1, text=True)
     assert parent.stdout is not None
-    kept, holder = (psutil.Process(int(parent.stdout.readline())) for _ in range(2))
+    told = dict(parent.stdout.readline().split() for _ in range(2))
+    kept, holder = psutil.Process(int(told["kept"])), psutil.Process(int(told["holder"]))
     parent.kill()
     parent.wait(DEADLINE_S)
     try:
@@ -171,8 +172,8 @@ import os, subprocess, sys, time
 from shoal.machine.keeper import keeper_words
 folder = sys.argv[1] + "/folder"
 os.mkdir(folder)
-process = subprocess.Popen([*keeper_words(0, 0.0, folder), "sh", "-c", "echo $$; exec sleep 1000"], stdin=-1)
+process = subprocess.Popen([*keeper_words(0, 0.0, folder), "sh", "-c", "echo kept $$; exec sleep 1000"], stdin=-1)
 if os.fork() == 0:
-    print(os.getpid(), flush=True)
+    print("holder", os.getpid(), flush=True)
 time.sleep(1000)
 """
