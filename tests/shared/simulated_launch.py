@@ -37,6 +37,7 @@ from shoal.cluster.job_folder import note_event as really_note_event
 from shoal.cluster.launching import LaunchContext, LaunchOptions
 from shoal.cluster.ranks import Rank
 from shoal.errors import ClusterError, LaunchError
+from shoal.machine import keeper
 
 SLACK_S = 12.0  # for what takes its time beside the silence: a node that ends, a beat that was just missed
 ENDING_S = 45.0  # within which everything of a lost head has ended, where nothing is paused
@@ -251,7 +252,7 @@ class World:
 
     def _program(self, words: tuple[str, ...]) -> tuple[str, Any]:
         """What a process of this command line is and does."""
-        if "shoal.cluster.keeper" in words:
+        if keeper.START in words:
             kept = words[words.index("--") + 1 :]
             return ("ray", self._ray) if kept[0] == sys.executable else ("command", self._command)
         if words[0] == "/bin/sh":

@@ -32,7 +32,7 @@ from shoal.cluster.job_folder import (
     published,
     withdraw,
 )
-from shoal.cluster.keeper import end_descendants
+from shoal.machine.keeper import end_descendants
 from shoal.cluster.launcher_watch import launcher_gone
 from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import PortRange

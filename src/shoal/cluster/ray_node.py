@@ -17,6 +17,7 @@ from typing import Any
 from shoal.cluster.ports import PortRange, port_options
 from shoal.errors import ClusterError
 from shoal.machine.broadcasts import LEAVE
+from shoal.machine.keeper import keeper_words
 from shoal.machine.private_folder import PrivateFolder
 from shoal.machine.processes import below, children_of_all, is_stopped, process_name
 from shoal.machine.ray_variables import LOOPBACK, token_variables
@@ -132,12 +133,10 @@ class RayNode:
             env |= LOOPBACK
         readable, self._control = os.pipe()
         os.set_inheritable(readable, True)
-        keeper = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), str(GRACE_S), str(self.folder.path)]
+        keeper = keeper_words(readable, GRACE_S, str(self.folder.path), str(self._rescue or ""))
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *keeper,
-                str(self._rescue or ""),
-                "--",
                 *ray_command(self._plan, self.folder.ray),
                 env=env,
                 stdin=asyncio.subprocess.DEVNULL,

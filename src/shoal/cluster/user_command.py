@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
+
+from shoal.machine.keeper import keeper_words
 
 GRACE_S = 5.0  # for what the command leaves running, and for itself when the launcher is killed
 
@@ -22,9 +23,9 @@ class UserCommand:
         """Start it on this terminal, in this folder."""
         readable, control = os.pipe()
         os.set_inheritable(readable, True)
-        keeper = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), str(GRACE_S), "", "", "--"]
+        kept = [*keeper_words(readable, GRACE_S), *words]
         try:
-            process = await asyncio.create_subprocess_exec(*keeper, *words, env=dict(env), pass_fds=(readable,))
+            process = await asyncio.create_subprocess_exec(*kept, env=dict(env), pass_fds=(readable,))
         finally:
             os.close(readable)
         return cls(process, control)

@@ -6,10 +6,13 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from time import sleep
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PARENT_CHECK_S = 1.0
 
 
 def adopt_orphans() -> None:
@@ -20,6 +23,21 @@ def adopt_orphans() -> None:
 def end_with_parent(number: int = signal.SIGTERM) -> None:
     """Be sent a signal when the parent is killed; for a process that has just been forked."""
     _prctl(PR_SET_PDEATHSIG, number)
+
+
+def exit_as_orphan() -> None:
+    """End this process soon after its parent has ended, whatever it does at the moment.
+
+    For Ray's workers: where their raylet is killed, they may live on for minutes and work for nobody. The kernel's own
+    signal would do, but it comes when the *thread* ends that has started us.
+    """
+
+    def watch(parent: int) -> None:
+        while os.getppid() == parent:
+            sleep(PARENT_CHECK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, args=(os.getppid(),), name="shoal-orphan", daemon=True).start()
 
 
 def processes() -> Iterator[tuple[int, int, bool]]:

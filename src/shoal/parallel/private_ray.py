@@ -10,6 +10,7 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from shoal.errors import ClusterError, NodeNotUp, ShoalError
 from shoal.machine.broadcasts import deaf_from_birth, with_hearing_workers
+from shoal.machine.keeper import STANDARD_INPUT, keeper_words
 from shoal.machine.private_folder import PrivateFolder
 from shoal.machine.ray_variables import AUTH_MODE, LOOPBACK, TOKEN_PATH, token_variables
 from shoal.parallel.ray_logs import errors_in
@@ -36,6 +38,8 @@ LONG_S = 15.0  # after which the user wants to know why nothing happens
 CHOSEN_PORTS = range(20000, 32768)  # below those that systems give to connections
 AGENTS_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 DAEMONS = ("gcs_server", "raylet")  # without which there is no Ray
+LOOKING_S = 1.0
+STOPPED_LOOKS = 3  # in a row that find a daemon stopped, after which it counts as lost
 SETTINGS = {
     # Ray runs workers at nice 15; ours are no less important than the learner that waits for them.
     "RAY_worker_niceness": "0",
@@ -77,6 +81,11 @@ class PrivateRay:
         self._before = psutil.Process().children()
         self._is_up = False
         self._family: set[Process] = set()  # what it has started, as far as it was seen
+        self._daemons: dict[Process, str] = {}  # with their names
+        self._is_over = threading.Event()
+        self.loss = ""  # what has become of a daemon without which nothing goes on
+        self._stopped: dict[Process, int] = {}  # how often in a row each was found stopped
+        self._started: dict[str, subprocess.Popen[bytes]] = {}  # by names; of the raylet this is the keeper
         self.folder = PrivateFolder(os.environ, may_be_shared=True)
 
     @_keeping_signals
@@ -89,7 +98,7 @@ class PrivateRay:
         with _variables(SETTINGS):
             import ray
 
-            with _eased(ray):
+            with _eased(ray, self):
                 ray.init(
                     address="local",
                     num_cpus=num_cpus,
@@ -101,11 +110,36 @@ class PrivateRay:
                 )
         _end_at_once(ray)
         self._family = self._below({child for child in self._new_children() if self._is_named_by(child)})
+        self._daemons = {process: name for process in self._family if (name := _name(process)) in DAEMONS}
         self._is_up = True
+        threading.Thread(target=self._watch, name="shoal-ray", daemon=True).start()
         return ray
+
+    def _watch(self) -> None:
+        """Look at the daemons once in a second, until one is lost or all are to end; in a thread of its own."""
+        while not self.loss and not self._is_over.wait(LOOKING_S):
+            self.loss = self._lost_daemon()
+
+    def _lost_daemon(self) -> str:
+        """What has become of a daemon without which nothing goes on; empty while all live."""
+        import psutil
+
+        for process, name in self._daemons.items():
+            try:
+                state = process.status() if process.is_running() else psutil.STATUS_ZOMBIE
+            except psutil.Error:
+                state = psutil.STATUS_ZOMBIE
+            self._stopped[process] = self._stopped.get(process, 0) + 1 if state == psutil.STATUS_STOPPED else 0
+            if state == psutil.STATUS_ZOMBIE:
+                return f"its process {name} (pid {process.pid}) has died"
+            if self._stopped[process] >= STOPPED_LOOKS:
+                process.kill()  # who waits for its answer in Ray's own code hears of its end, and of nothing else
+                return f"its process {name} (pid {process.pid}) is stopped (SIGSTOP)"
+        return ""
 
     def end(self) -> None:
         """End it with whatever its processes have started; the folder stays."""
+        self._is_over.set()
         self._family |= self._seen()  # who loses its parent in the shutdown cannot be found after it
         if "ray" in sys.modules:
             with contextlib.suppress(Exception):  # of a Ray that is half up
@@ -137,6 +171,34 @@ class PrivateRay:
                 shutil.copytree(logs, kept, dirs_exist_ok=True)
                 return kept
         return None
+
+    def dead_daemon(self) -> str:
+        """The name of a daemon that has ended while it starts; empty if all are alive."""
+        ended = [name for name, process in self._started.items() if name in DAEMONS and process.poll() is not None]
+        return ended[0] if ended else ""
+
+    def kept(self, start_process: Callable[..., Any]) -> Callable[..., Any]:
+        """Ray's `start_ray_process`, which starts the raylet below a keeper.
+
+        Ray's own means end the raylet with us, but not its agents and workers, nor do they remove the folder. Ray
+        believes the keeper to be the raylet; "killed" by it, the keeper ends all that is below it.
+        """
+        signature = inspect.signature(start_process)
+
+        @wraps(start_process)
+        def started(*given: Any, **named: Any) -> Any:
+            told = signature.bind(*given, **named).arguments
+            is_kept = told["process_type"] == "raylet"
+            if is_kept:
+                words = [*keeper_words(STANDARD_INPUT, 0.0, str(self.folder.path)), *told["command"]]
+                told |= {"command": words, "pipe_stdin": True, "fate_share": False}
+            info = start_process(**told)
+            self._started[told["process_type"]] = info.process
+            if is_kept:
+                info.process.kill = lambda: _tell_to_end(info.process)
+            return info
+
+        return started
 
     def _seen(self) -> set[Process]:
         """Ray's daemons and all that is below them now.
@@ -206,6 +268,21 @@ def start_private_ray(num_cpus: int) -> tuple[Any, PrivateRay]:
         attempt += 1
 
 
+def _tell_to_end(keeper: subprocess.Popen[bytes]) -> None:
+    assert keeper.stdin is not None
+    with contextlib.suppress(OSError):
+        keeper.stdin.write(b"end\n")
+        keeper.stdin.flush()
+
+
+def _name(process: Process) -> str:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return str(process.name())
+    return ""
+
+
 def _words(process: Process) -> list[str]:
     import psutil
 
@@ -221,12 +298,12 @@ def _looks_as_we_do(process: Process) -> bool:
 
 
 @contextlib.contextmanager
-def _eased(ray: Any) -> Iterator[None]:
+def _eased(ray: Any, private: PrivateRay) -> Iterator[None]:
     """Let Ray start without hurry, and without what nobody here needs; for neither it has a setting.
 
     It gives its node 30 s to come up, of which the raylet spends up to 30 s waiting for the ports of two agents in
     Python. An agent whose port is given is not waited for. Its daemons are deaf to the terminal and schedulers, since a
-    run needs them until all is saved.
+    run needs them until all is saved, and what they start ends with us.
     """
     services, parameter = ray._private.services, ray._private.parameter
     ask, make, spawn = services.get_node, parameter.RayParams, services.start_ray_process
@@ -234,7 +311,7 @@ def _eased(ray: Any) -> Iterator[None]:
     start = with_hearing_workers(given_start)
 
     def get_node(address: str, node_id: str) -> Any:
-        _wait_for_node(ray, address, node_id)
+        _wait_for_node(ray, address, node_id, private)
         return ask(address, node_id)
 
     def make_parameters(**given: Any) -> Any:
@@ -249,7 +326,7 @@ def _eased(ray: Any) -> Iterator[None]:
         return start(*given, **named)
 
     services.get_node, parameter.RayParams, services.start_raylet = get_node, make_parameters, start_raylet
-    services.start_ray_process = deaf_from_birth(spawn)
+    services.start_ray_process = deaf_from_birth(private.kept(spawn))
     try:
         yield
     finally:
@@ -276,7 +353,7 @@ def _free_ports(count: int) -> list[int]:
     raise NodeNotUp(f"no {count} ports are free")
 
 
-def _wait_for_node(ray: Any, address: str, node_id: str) -> None:
+def _wait_for_node(ray: Any, address: str, node_id: str, private: PrivateRay) -> None:
     """Return when the node is part of its cluster; NodeNotUp if a daemon dies, or if it takes all too long."""
     began = monotonic()
     is_told = False
@@ -285,7 +362,7 @@ def _wait_for_node(ray: Any, address: str, node_id: str) -> None:
             nodes = ray._raylet.GcsClient(address=address).get_all_node_info()
             if node_id in {node.hex() for node in nodes}:
                 return
-        if dead := _dead_daemon():
+        if dead := private.dead_daemon():
             raise NodeNotUp(f"its process {dead} ends as soon as it is started")
         if monotonic() > began + REGISTERING_TIMEOUT_S:
             raise NodeNotUp(f"its node is not up after {REGISTERING_TIMEOUT_S:.0f} s")
@@ -293,17 +370,6 @@ def _wait_for_node(ray: Any, address: str, node_id: str) -> None:
             progress.info("still starting a private Ray; %s", _busy())
             is_told = True
         sleep(POLL_S)
-
-
-def _dead_daemon() -> str:
-    """The name of a daemon that has ended and is not buried yet; empty if all are alive."""
-    import psutil
-
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            if child.status() == psutil.STATUS_ZOMBIE and child.name() in DAEMONS:
-                return str(child.name())
-    return ""
 
 
 def _busy() -> str:

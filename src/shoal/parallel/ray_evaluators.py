@@ -14,6 +14,7 @@ from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
 from shoal.machine.broadcasts import leave_ending_to_starter
+from shoal.machine.processes import exit_as_orphan
 from shoal.models.build import PolicySpaces, build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import PendingResults
@@ -33,6 +34,7 @@ class RemoteEvaluator:
         from threadpoolctl import ThreadpoolController
 
         leave_ending_to_starter()
+        exit_as_orphan()
         self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_worker)))
         self._config, self._spaces, self._user_code, self._others = config, spaces, user_code, others
         self._policy: Policy | None = None

@@ -22,6 +22,7 @@ from shoal.envs.importing import UserCode
 from shoal.envs.spaces import Space
 from shoal.errors import ShoalError, WorkerError
 from shoal.machine.broadcasts import leave_ending_to_starter
+from shoal.machine.processes import exit_as_orphan
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
@@ -88,6 +89,7 @@ class RemoteLearner:
         from threadpoolctl import ThreadpoolController
 
         leave_ending_to_starter()
+        exit_as_orphan()
         self._threads = ThreadpoolController().limit(limits=max(1, int(config.num_cpus_per_learner)))
         self._config, self._spaces, self._user_code, self._make = config, spaces, user_code, make
         host: Callable[[], str] = ray.util.get_node_ip_address

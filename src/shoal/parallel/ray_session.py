@@ -15,7 +15,7 @@ from typing import Any
 from shoal.config.changing import unchecked
 from shoal.config.layout import layout_of
 from shoal.config.settings import AlgorithmConfig
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, WorkerError
 from shoal.machine.cores import cores
 from shoal.machine.ray_variables import TOKEN_MODE
 from shoal.parallel.capacity import check_cluster, check_machine, check_network, check_nodes, workers_on
@@ -51,6 +51,12 @@ class Session:
         with contextlib.suppress(Exception):  # what Ray knows of its nodes is not promised
             return set(self.ray._private.state.state.get_draining_nodes())
         return set()
+
+    def check(self) -> None:
+        """WorkerError where a private Ray is lost: it is on this machine alone, and nothing would ever answer."""
+        words = self._private.loss if self._private is not None else ""
+        if words:
+            raise WorkerError(f"the Ray of this run is lost: {words}; start the same command again to continue")
 
     def last_output(self, pid: int) -> str:
         """What a process of this machine wrote to its error stream at last, in one line."""

@@ -20,6 +20,7 @@ from shoal.envs.making import EnvMaker
 from shoal.envs.process_messages import packed
 from shoal.errors import EnvError, ShoalError, WorkerError
 from shoal.machine.broadcasts import leave_ending_to_starter
+from shoal.machine.processes import exit_as_orphan
 from shoal.models.build import build_policy
 from shoal.models.policy import Policy
 from shoal.parallel.host import MOST_DEATHS_IN_A_ROW, HostAnswer, HostPlan, HostRequest, Loss, SamplerHost
@@ -32,6 +33,7 @@ from shoal.sampling.worker import Worker, check_count
 CLOSING_TIMEOUT_S = 5.0
 MOVING_TIMEOUT_S = 60.0  # for workers of a host that leaves to start somewhere else
 SLOW_START_S = 30.0  # after which a worker that has not started is told of
+LOOKING_S = 1.0  # between two looks at whether Ray lives, while nothing answers
 LOOK_AGAIN_S = 0.2  # for a node with room, where there is none
 MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
 # As many samplers as cores would take a third of the learner's time, which is what an iteration waits for.
@@ -75,10 +77,11 @@ class PendingFragments:
 
 
 class HostActor(SamplerHost):
-    """A host as Ray's workers have it: deaf to what a scheduler tells a whole job."""
+    """A host as Ray's workers have it: deaf to what a scheduler tells a whole job, and gone with its raylet."""
 
     def __init__(self, plan: HostPlan) -> None:
         leave_ending_to_starter()
+        exit_as_orphan()
         super().__init__(plan)
 
 
@@ -410,9 +413,19 @@ class RayWorkers:
 
     def _first_of(self, references: Mapping[Any, Any], timeout_s: float | None = None) -> list[Any]:
         """Which of these are there; waits for the first of them, for so long at most."""
-        ready, _ = self._ray.wait(list(references), num_returns=1, timeout=timeout_s)
+        ready = self._awaited(list(references), timeout_s)
         more, _ = self._ray.wait(list(references), num_returns=len(references), timeout=0)
         return list(dict.fromkeys([*ready, *more]))
+
+    def _awaited(self, references: list[Any], timeout_s: float | None = None) -> list[Any]:
+        """The first of these, where it comes in time; WorkerError where none can come any more."""
+        until = None if timeout_s is None else monotonic() + timeout_s
+        while True:
+            left = LOOKING_S if until is None else min(LOOKING_S, max(0.0, until - monotonic()))
+            ready, _ = self._ray.wait(references, num_returns=1, timeout=left)
+            if ready or (until is not None and monotonic() >= until):
+                return list(ready)
+            self.session.check()
 
     def _received(self, host: HostSlot, told: Any, batches: Any) -> list[RemoteFragment]:
         """The fragments that a host answers with; none where it is lost, and its workers start elsewhere."""
@@ -491,6 +504,7 @@ class RayWorkers:
             starting = {host.starting: host for host in self._hosts if host.starting is not None}
             is_alone = len(starting) == len(self._hosts)
             if not self._hosts:
+                self.session.check()
                 sleep(LOOK_AGAIN_S)
                 continue
             ready = self._first_of(starting, SLOW_START_S if is_alone else 0) if starting else []
@@ -613,6 +627,7 @@ class RayWorkers:
         """A host's answer; WorkerError if it is gone."""
         exceptions = self._ray.exceptions
         try:
+            self._awaited([reference])
             answer: HostAnswer = self._ray.get(reference)
             return answer
         except exceptions.RayTaskError as error:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from shoal.machine.broadcasts import ENDINGS, WARNINGS
+from shoal.machine.keeper import keeper_words
 
 DEADLINE_S = 100.0
 DAEMON = """
@@ -41,17 +42,9 @@ class Kept:
         (self.kept / "r" / "session_2026" / "logs" / "raylet.out").write_text("said\n")
         readable, self.control = os.pipe()
         os.set_inheritable(readable, True)
-        words = [
-            sys.executable,
-            "-m",
-            "shoal.cluster.keeper",
-            str(readable),
-            "0.2",
-            str(self.kept),
-            str(folder / "saved"),
-        ]
+        words = keeper_words(readable, 0.2, str(self.kept), str(folder / "saved"))
         command = [sys.executable, "-c", DAEMON, str(self.pid_file), str(seconds), str(code)]
-        self.process = subprocess.Popen([*words, "--", *command], pass_fds=(readable,))
+        self.process = subprocess.Popen([*words, *command], pass_fds=(readable,))
         os.close(readable)
 
     def daemon(self) -> psutil.Process:
@@ -104,7 +97,7 @@ def test_what_the_command_leaves_ends_with_it_and_its_code_is_the_keepers(tmp_pa
 def test_signals_go_to_the_command_alone(tmp_path: Path) -> None:
     readable, control = os.pipe()
     os.set_inheritable(readable, True)
-    words = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), "1", "", "", "--"]
+    words = keeper_words(readable, 1)
     script = 'trap "echo heard; exit 7" USR1; echo ready; while :; do sleep 0.05; done'
     process = subprocess.Popen([*words, "bash", "-c", script], pass_fds=(readable,), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -130,7 +123,7 @@ def test_a_ray_is_deaf_to_what_a_scheduler_tells_everybody(tmp_path: Path) -> No
     """Its daemons have handlers of their own, which must not be called; who started it ends it."""
     readable, control = os.pipe()
     os.set_inheritable(readable, True)
-    words = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), "1", str(tmp_path), "", "--"]
+    words = keeper_words(readable, 1, str(tmp_path))
     command = [sys.executable, "-c", DEAF]
     process = subprocess.Popen([*words, *command], pass_fds=(readable,), stdin=-1, stdout=-1, text=True)
     assert process.stdin is not None
@@ -152,7 +145,35 @@ def test_a_ray_is_deaf_to_what_a_scheduler_tells_everybody(tmp_path: Path) -> No
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     readable, _ = os.pipe()
     os.set_inheritable(readable, True)
-    words = [sys.executable, "-m", "shoal.cluster.keeper", str(readable), "1", "", "", "--", str(tmp_path / "nothing")]
+    words = [*keeper_words(readable, 1), str(tmp_path / "nothing")]
     done = subprocess.run(words, pass_fds=(readable,), capture_output=True, text=True, check=False)
     assert done.returncode == 127
     assert done.stderr.endswith("nothing: No such file or directory\n")
+
+
+def test_a_fork_of_the_parent_that_holds_the_pipe_does_not_hold_the_keeper(tmp_path: Path) -> None:
+    """As a simulator that forks the driver does: only the parent's own death counts."""
+    parent = subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdout=-1, text=True)
+    assert parent.stdout is not None
+    told = dict(parent.stdout.readline().split() for _ in range(2))
+    kept, holder = psutil.Process(int(told["kept"])), psutil.Process(int(told["holder"]))
+    parent.kill()
+    parent.wait(DEADLINE_S)
+    try:
+        assert psutil.wait_procs([kept], timeout=DEADLINE_S)[0]
+        assert waited_for(lambda: not (tmp_path / "folder").exists())
+    finally:
+        holder.kill()
+        parent.stdout.close()
+
+
+HOLDING = """
+import os, subprocess, sys, time
+from shoal.machine.keeper import keeper_words
+folder = sys.argv[1] + "/folder"
+os.mkdir(folder)
+process = subprocess.Popen([*keeper_words(0, 0.0, folder), "sh", "-c", "echo kept $$; exec sleep 1000"], stdin=-1)
+if os.fork() == 0:
+    print("holder", os.getpid(), flush=True)
+time.sleep(1000)
+"""

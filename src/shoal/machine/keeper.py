@@ -1,10 +1,10 @@
 """A small process between us and what we started, which ends all of it, whatever kills us.
 
-`python -m shoal.cluster.keeper CONTROL GRACE FOLDER RESCUE -- COMMAND...` runs the command. It adopts every process
-that the command leaves behind (Linux's subreaper), so that nothing has to be found by name. It ends them all when the
-command ends, when `end` comes through the pipe CONTROL, or when that pipe closes because its parent is gone; then
-nobody else cleans up, and it also saves the logs in FOLDER to RESCUE and removes FOLDER. Its code is the command's.
-A command with a FOLDER is a Ray: it is deaf to the signals that schedulers send to a whole job, and is ended by force.
+`keeper_words` begins its command line, and the command follows, which it runs. It adopts every process that the command
+leaves behind (Linux's subreaper), so that nothing has to be found by name. It ends them all when the command ends, when
+`end` comes through the pipe `control`, or when its parent is gone; then nobody else cleans up, and it also saves the
+logs in `folder` to `rescue` and removes `folder`. Its code is the command's. A command with a `folder` is a Ray: it is
+deaf to the signals that schedulers send to a whole job, and is ended by force.
 """
 
 from __future__ import annotations
@@ -26,6 +26,15 @@ from shoal.machine.processes import adopt_orphans, below, children_of_all, end_w
 
 POLL_S = 0.02
 LAST_GRACE_S = 2.0
+REMOVING_S = 2.0  # for a folder in which processes that just end have still written
+STANDARD_INPUT = 0
+# A file of the user's in the working folder must not stand for one of Python's modules: that folder is looked at last.
+START = "import sys; sys.path.sort(key=bool, reverse=True); from shoal.machine.keeper import main; main()"
+
+
+def keeper_words(control: int, grace_s: float, folder: str = "", rescue: str = "") -> list[str]:
+    """What stands before a command that is to be kept; `control` is a descriptor that the keeper inherits."""
+    return [sys.executable, "-c", START, str(control), str(grace_s), folder, rescue, "--"]
 
 
 def end_descendants(grace_s: float, spared: int = 0) -> None:
@@ -47,6 +56,7 @@ def end_descendants(grace_s: float, spared: int = 0) -> None:
 
 def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[str]) -> int:
     """Run the command, and end all of it; returns its exit code."""
+    parent = os.getppid()
     adopt_orphans()
     is_ray = bool(folder)
     # Whoever sends these to a whole group means our parent, who tells us; under nohup one is ignored, and stays so.
@@ -57,8 +67,10 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    end_with_parent(signal.SIGCHLD)  # to look around: a fork of the parent's may hold the pipe open after its death
+    given = subprocess.DEVNULL if control == STANDARD_INPUT else None
     try:
-        child = subprocess.Popen(command, preexec_fn=functools.partial(_at_birth, heard, is_ray))
+        child = subprocess.Popen(command, stdin=given, preexec_fn=functools.partial(_at_birth, heard, is_ray))
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
@@ -71,8 +83,11 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
             if key.fd == woken:
                 os.read(woken, 4096)
                 _bury_orphans(child.pid)
-                continue
-            word = os.read(control, 4096)
+                if os.getppid() == parent:
+                    continue
+                word = b""
+            else:
+                word = os.read(control, 4096)
             told += word
             if not word or b"end\n" in told:
                 if is_ray:
@@ -111,7 +126,10 @@ def _clean_up(folder: str, rescue: str) -> None:
     if rescue:
         with contextlib.suppress(OSError):
             copy_logs(Path(folder), Path(rescue))
-    shutil.rmtree(folder, ignore_errors=True)
+    until = monotonic() + REMOVING_S
+    while os.path.exists(folder) and monotonic() < until:
+        shutil.rmtree(folder, ignore_errors=True)
+        sleep(POLL_S)
 
 
 def copy_logs(folder: Path, target: Path) -> None:
@@ -141,7 +159,3 @@ def main() -> None:
     control, grace, folder, rescue, dashes, *command = sys.argv[1:]
     assert dashes == "--"
     sys.exit(keep(int(control), float(grace), folder, rescue, command))
-
-
-if __name__ == "__main__":
-    main()
