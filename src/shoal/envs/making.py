@@ -186,7 +186,9 @@ def _vectorized(maker: EnvMaker, how: str) -> EnvMaker:
             )
         if maker.create.settings:
             named = ", ".join(maker.create.settings)
-            raise ConfigError(f"config.vectorization: env {maker.name} sets {named}, which EnvPool's has not; leave it out")
+            raise ConfigError(
+                f"config.vectorization: env {maker.name} sets {named}, which EnvPool's has not; leave it out"
+            )
         return replace(maker, create=pool_of(maker.create.spec, maker.name))
     return maker
 
