@@ -1,7 +1,7 @@
 """PPO on CartPole-v1 whose environments step as one: steps per CPU second, and the time until it is solved.
 
-Rates: 1024 environments, batches of 65,536 steps, large minibatches and one or two epochs, with Gymnasium's vector class
-and with a pool of EnvPool in one thread; beside them 64 environments in Python with the same large minibatches. The
+Rates: 1024 environments, batches of 65,536 steps, large minibatches and one or two epochs, with Gymnasium's vector
+class and with a pool of EnvPool in one thread; beside them 64 environments in Python with the same large minibatches. The
 settings take turns; CPU seconds are those of all threads of a process. Solved (mean return of the last 100 episodes of
 475): `shoal train CartPole-v1` as it is, and with 128 native environments, from process start to its end.
 """
@@ -95,7 +95,7 @@ def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="see that it runs; the figures are not kept")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     rounds, iterations, seeds = (1, 3, 1) if options.quick else (options.rounds, 15, options.seeds)

@@ -189,7 +189,7 @@ def _vectorized(maker: EnvMaker, how: str) -> EnvMaker:
             raise ConfigError(
                 f"config.vectorization: env {maker.name} sets {named}, which EnvPool's has not; leave it out"
             )
-        return replace(maker, create=pool_of(maker.create.spec, maker.name))
+        return replace(maker, create=pool_of(maker.create.spec))
     return maker
 
 

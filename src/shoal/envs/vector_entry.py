@@ -1,4 +1,4 @@
-"""Gymnasium ids whose environments can step as one: by a vector class of their own, or by EnvPool's of the same name."""
+"""Gymnasium ids whose environments can step as one: by a vector class of their own, or by EnvPool's of that name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def vector_entry(spec: EnvSpec, name: str, settings: dict[str, Any]) -> VectorEn
     return VectorEntry(spec, name, settings)
 
 
-def pool_of(spec: EnvSpec, name: str) -> EnvPoolMaker:
+def pool_of(spec: EnvSpec) -> EnvPoolMaker:
     """EnvPool's environment of an id's name, which for Atari's is the one without ALE/."""
     if find_spec("envpool") is None:
         raise ConfigError("config.vectorization: envpool needs EnvPool; type pip install 'shoal-rl[envpool]'")
