@@ -9,6 +9,7 @@ loss for each sample. Distributions and networks pull that back to the parameter
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
@@ -33,6 +34,8 @@ from shoal.models.network import Array
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
 from shoal.parallel.workers import Workers, check_usable
+
+CACHED_ROWS = 512  # of a piece of a minibatch: about 1 MB of activations and their gradients in two nets of 64x64
 
 
 class PPOLearner:
@@ -119,12 +122,32 @@ class PPOLearner:
         ordered = steps.ordered(epoch, self.group, with_dist_inputs=now.kl_coeff > 0)
         for part, count in epoch:
             size = np.float32(1 / count)
-            outputs, values, tape = network.forward(inputs_in(part))
-            d_outputs, d_values, terms = self._loss_gradient(outputs, values, ordered.part(part), now, size)
-            norm = self.optimizer.step(network.vjp(tape, d_outputs, d_values), now.lr)
+            gradient: Array | None = None
+            terms: list[Terms | CompiledTerms] = []
+            for piece in self._pieces(part):
+                outputs, values, tape = network.forward(inputs_in(piece))
+                d_outputs, d_values, own_terms = self._loss_gradient(outputs, values, ordered.part(piece), now, size)
+                own = network.vjp(tape, d_outputs, d_values)
+                if gradient is None:
+                    gradient = own if piece == part else own.copy()  # the network writes the next one over it
+                else:
+                    gradient += own
+                terms.append(own_terms)
+            assert gradient is not None
+            norm = self.optimizer.step(gradient, now.lr)
             if totals is not None and norm is not None:
                 totals.add(terms, size, norm / self.group.size)
             self.after_minibatch()
+
+    def _pieces(self, part: slice) -> list[slice]:
+        """A minibatch in pieces that stay in the cache from their forward pass to the backward one.
+
+        For NumPy it is one piece: its calls cost more than the cache saves.
+        """
+        if self._compiled is None or part.stop - part.start <= CACHED_ROWS:
+            return [part]
+        begins = range(part.start, part.stop, CACHED_ROWS)
+        return [slice(begin, min(begin + CACHED_ROWS, part.stop)) for begin in begins]
 
     def _loss_gradient(
         self, outputs: Array, values: Array, steps: BatchSteps, now: Coefficients, size: np.float32
@@ -292,10 +315,12 @@ class EpochStatistics:
         self.count = 0
         self._sums = np.zeros(len(self.NAMES))
 
-    def add(self, terms: Terms | CompiledTerms, size: np.float32, norm: float) -> None:
-        """Count one minibatch."""
+    def add(self, terms: Sequence[Terms | CompiledTerms], size: np.float32, norm: float) -> None:
+        """Count one minibatch, whose terms are there in pieces."""
         self.count += 1
-        self._sums += np.array((*terms.sums(size), norm), np.float64)
+        for piece in terms:
+            self._sums[:-1] += np.array(piece.sums(size), np.float64)
+        self._sums[-1] += norm
 
     def means(self, group: Group) -> dict[str, float]:
         """The mean of each statistic over the minibatches of all learners."""

@@ -130,14 +130,14 @@ class _Measuring:
 
     def costs(self, config: AlgorithmConfig, user_code: UserCode) -> Costs:
         """The costs of a configuration, with a line that says that they are being measured."""
-        from shoal.envs.making import env_maker
+        from shoal.envs.making import maker_of
         from shoal.errors import ConfigError
         from shoal.runs.folders import env_text
         from shoal.runs.profiling import measured_costs
 
         if config.learns_offline:
             raise ConfigError("run: there is no sampling to measure where recorded steps are learned from")
-        maker = env_maker(config.env, user_code, config.wrappers)
+        maker = maker_of(config, user_code)
         if self._tells:
             click.echo(f"Measuring {env_text(config.env)} for about {self._budget.seconds:g} s", err=True)
         costs = measured_costs(config, maker, self._budget, self._timeout_s)

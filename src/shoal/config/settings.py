@@ -156,6 +156,11 @@ class AlgorithmConfig(Algorithm):
     """Number of environments that each worker steps as one vector; auto: 8, or those of a native vector environment.
 
     With env_ranks, auto is 1. Classic RLlib: 1; a vector needs one forward pass per step."""
+    vectorization: Literal["auto", "python", "native", "envpool"] = "auto"
+    """How a worker's environments step: python: one after another; native: as one, by the vector class of the id.
+
+    envpool: as one pool in C++ of EnvPool's environment with that id. auto: python, or an environment that is a batch
+    as it is; the start says so where native is there for 32 environments or more. Batches resume with new episodes."""
     num_cpus_per_worker: NonNegative = 1
     """Number of cores for each worker; a fraction lets workers share a core.
 
@@ -396,6 +401,7 @@ class AlgorithmConfig(Algorithm):
         found += self._layout_conflicts()
         found += self._curriculum_conflicts()
         found += self._isolation_conflicts()
+        found += self._vector_conflicts()
         found += self.multiagent.conflicts()
         found += self._policy_conflicts()
         found += self._output_conflicts()
@@ -535,6 +541,27 @@ class AlgorithmConfig(Algorithm):
                 "config.straggler_quorum: batch_mode: complete_episodes waits for every episode; leave one of them out"
             )
         return found
+
+    def _vector_conflicts(self) -> list[str]:
+        """What cannot be done to single environments of a batch."""
+        if self.vectorization not in ("native", "envpool"):
+            return []
+        asked = {
+            "wrappers": bool(self.wrappers),
+            "horizon": self.horizon is not None,
+            "env_resets_per_s": self.env_resets_per_s is not None,
+            "batch_mode": self.batch_mode == "complete_episodes",
+            "randomize": self.randomize != RandomizeConfig(),
+            "env_isolation": self.isolates_envs,
+            "env_task_fn": self.env_task_fn is not None,
+            "curriculum": bool(self.curriculum.stages),
+        }
+        return [
+            f"config.vectorization: {self.vectorization} steps environments as one, and {key} is for single ones; "
+            "set python, or leave one of them out"
+            for key, is_set in asked.items()
+            if is_set
+        ]
 
     def _output_conflicts(self) -> list[str]:
         """What keeps steps from being written down as whole episodes."""

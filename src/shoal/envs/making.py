@@ -40,6 +40,7 @@ from shoal.envs.pettingzoo_ids import PREFIX as PETTINGZOO
 from shoal.envs.pettingzoo_ids import pettingzoo_maker
 from shoal.envs.programs import ProgramMaker
 from shoal.envs.registry import registered
+from shoal.envs.vector_entry import pool_of, vector_entry
 from shoal.envs.wrapping import Wrapping, wrappings
 from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing
 
@@ -47,6 +48,7 @@ Env: TypeAlias = "gymnasium.Env[Any, Any]"
 AnyEnv: TypeAlias = "gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]"
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+WORTH_A_VECTOR = 32  # environments; of fewer, a vector class steps about as many per second as single ones
 _PARTS = ("reset", "step", "observation_space", "action_space")
 
 
@@ -165,7 +167,49 @@ def maker_of(config: AlgorithmConfig, user_code: UserCode = INSTALLED) -> EnvMak
     """What makes the environments of a configuration; one that learns from recorded steps may have none."""
     if config.env is None and config.learns_offline:
         return EnvMaker("recorded", "", _no_environment, user_code)
-    return env_maker(config.env, user_code, config.wrappers, config.preprocessor_pref)
+    maker = env_maker(config.env, user_code, config.wrappers, config.preprocessor_pref)
+    return _vectorized(maker, config.vectorization)
+
+
+def _vectorized(maker: EnvMaker, how: str) -> EnvMaker:
+    """The maker whose environments step as `vectorization` says; what only a made one can tell, its worker checks."""
+    is_pool = isinstance(maker.create, EnvPoolMaker)
+    if is_pool and how in ("python", "native"):
+        raise ConfigError(f"config.vectorization: env {maker.source} is a pool of EnvPool's; leave it out (got {how})")
+    if how == "native" and isinstance(maker.create, _Spec):
+        return replace(maker, create=vector_entry(maker.create.spec, maker.name, maker.create.settings))
+    if how == "envpool" and not is_pool:
+        if not isinstance(maker.create, _Spec):
+            raise ConfigError(
+                f"config.vectorization: EnvPool has environments of its own, and env {maker.name} is none of them; "
+                "leave it out"
+            )
+        if maker.create.settings:
+            named = ", ".join(maker.create.settings)
+            raise ConfigError(
+                f"config.vectorization: env {maker.name} sets {named}, which EnvPool's has not; leave it out"
+            )
+        return replace(maker, create=pool_of(maker.create.spec))
+    return maker
+
+
+def vectorization_notes(maker: EnvMaker, config: AlgorithmConfig) -> tuple[str, ...]:
+    """What `vectorization: auto` took, where there was a choice.
+
+    It takes the one that resumes exactly and does not depend on the number of workers, and names the one that is fast.
+    """
+    if config.vectorization != "auto" or config.num_envs_per_worker == "auto":
+        return ()
+    count = config.envs_per_worker
+    if isinstance(maker.create, EnvPoolMaker):
+        return (f"vectorization: auto is envpool, a pool of {count} environments",)
+    has_choice = isinstance(maker.create, _Spec) and maker.create.spec.vector_entry_point is not None
+    if not has_choice or count < WORTH_A_VECTOR:
+        return ()
+    return (
+        f"vectorization: auto is python, which steps {count} environments one after another and resumes them exactly; "
+        "native steps them as one, many times as fast, and resumes with new episodes",
+    )
 
 
 def _no_environment(ctx: EnvContext) -> Any:  # noqa: ARG001

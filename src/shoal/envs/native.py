@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
@@ -194,7 +195,11 @@ class NativeVector:
         return EnvError(f"{place} of its episode: {sentence}")
 
     def _batched(self, actions: NDArray[Any]) -> Any:
-        decoded = self._action_spec.decode(actions)
         space = self._action_spec.space
+        if isinstance(space, spaces.Discrete):  # without an object for each of what may be thousands
+            return actions[:, 0].astype(space.dtype) + space.start
+        decoded = self._action_spec.decode(actions)
+        if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+            return np.asarray(decoded, space.dtype).reshape(self.num_envs, *space.shape)
         room: Any = create_empty_array(space, self.num_envs)
         return concatenate(space, decoded, room)

@@ -21,7 +21,7 @@ from shoal.data.number_text import number_text
 from shoal.data.results import numbers
 from shoal.envs.env_errors import error_text, notice_once
 from shoal.envs.importing import INSTALLED, UserCode
-from shoal.envs.making import maker_of, preprocessing_notes
+from shoal.envs.making import maker_of, preprocessing_notes, vectorization_notes
 from shoal.errors import (
     CheckpointError,
     ConfigError,
@@ -597,7 +597,8 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
     experiment, notes = _with_stop(experiment)
     preset = preset_note(experiment)
     told = () if preset is None else (preset,)
-    return experiment, (*told, *preprocessing_notes(maker, config.env_config), *notes)
+    told += preprocessing_notes(maker, config.env_config) + vectorization_notes(maker, config)
+    return experiment, (*told, *notes)
 
 
 def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:

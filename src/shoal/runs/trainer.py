@@ -24,7 +24,7 @@ from shoal.data.metrics import EpisodeWindow
 from shoal.data.returns import scheduled
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
-from shoal.envs.making import maker_of, preprocessing_notes
+from shoal.envs.making import maker_of, preprocessing_notes, vectorization_notes
 from shoal.envs.recording import RecordingOptions
 from shoal.envs.space_trees import space_tree
 from shoal.envs.vector import describe
@@ -88,7 +88,8 @@ class Trainer(metaclass=TrainerType):
         asked = self._understood(given, config, env, preset, unknown)
         self.user_code = UserCode.at(*search_path).with_working_folder()
         self.env_maker = maker_of(asked, self.user_code)
-        for note in preprocessing_notes(self.env_maker, asked.env_config):
+        notes = (*preprocessing_notes(self.env_maker, asked.env_config), *vectorization_notes(self.env_maker, asked))
+        for note in notes:
             log.info("%s", note)
         self.config = with_worker_count(asked, self.env_maker)
         check_pictures(self.config, self.env_maker)

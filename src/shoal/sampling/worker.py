@@ -285,10 +285,19 @@ class Worker:
             return self._agent_rows(first)
         if isinstance(first, VectorEnv):
             return self._native_vector(first, hooks)
+        if self.config.vectorization == "native":
+            raise ConfigError(
+                f"config.vectorization: native needs a batch of environments, and env {self._maker.name} is a single "
+                "one; leave it out, or let it return a gymnasium.vector.VectorEnv"
+            )
         return self._python_vector(first, hooks)
 
     def _native_vector(self, env: VectorEnv[Any, Any, Any], hooks: list[str]) -> NativeVector:
         config = self.config
+        if config.vectorization == "python":
+            raise ConfigError(
+                f"config.vectorization: env {self._maker.name} is a batch that steps itself; leave it out (got python)"
+            )
         if config.horizon is not None:
             raise ConfigError("config.horizon: a native vector environment limits its own episodes; set it there")
         if hooks:
