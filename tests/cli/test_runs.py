@@ -66,6 +66,8 @@ def test_conditions_and_order(results: Path) -> None:
     [
         (["--where", "episode_reward_meen > 3"], "unknown name episode_reward_meen; did you mean episode_reward_mean"),
         (["--where", "lr >"], "is no formula"),
+        (["--where", "lr + 1"], "is no condition; compare something"),
+        (["--where", "lr > 'much'"], "holds text against a number"),
         (["--where", "__import__('os').system('true')"], "may use the functions"),
         (["--sort", "stepz"], "--sort: no run has 'stepz'; did you mean steps"),
     ],

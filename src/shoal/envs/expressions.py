@@ -42,7 +42,8 @@ _LONGEST = 1000
 class Expression:
     """A formula that was read once; a ValueError says what is wrong with one that cannot be.
 
-    With `takes_text` it may compare names with quoted text too: `env == "CartPole-v1"`.
+    With `takes_text` it may compare names with quoted text too: `env == "CartPole-v1"`. Where text and numbers meet in
+    another way, it raises a TypeError when it is computed.
     """
 
     def __init__(self, text: str, names: Mapping[str, Any] | set[str], takes_text: bool = False) -> None:
@@ -56,11 +57,22 @@ class Expression:
         except (SyntaxError, RecursionError):
             raise ValueError(f"{text!r} is no formula") from None
         self._check(self._tree, set(known))
+        self._raised = (TypeError,) if takes_text else ()
+
+    @property
+    def is_condition(self) -> bool:
+        """Whether its value is true or false."""
+        tree = self._tree
+        return isinstance(tree, ast.Compare | ast.BoolOp) or (
+            isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
+        )
 
     def __call__(self, values: Mapping[str, float]) -> float:
         """The formula's value; NaN where it has none, as the root of a negative number."""
         try:
             return float(self._value(self._tree, {_plain(name): value for name, value in values.items()}))
+        except self._raised:
+            raise
         except (ZeroDivisionError, ValueError, OverflowError, TypeError):
             return math.nan
 

@@ -12,8 +12,9 @@ Every message is one line of JSON. The program speaks first; shoal asks, the pro
 
 `SPACE` is `{"type": "Box", "shape": [2], "low": -1, "high": 1}`, `{"type": "Discrete", "n": 3}`, MultiDiscrete with
 `nvec`, MultiBinary with `n`, Dict or Tuple with `spaces`; the experiment's file may give it instead. `token` is there
-on sockets alone. An answer may have `info`, an object, and is `{"error": "..."}` where the program cannot go on. NaN
-and Infinity may stand for numbers, as C prints them or as Python does.
+on sockets alone. A Box of several dimensions is nested arrays, or one array of all its numbers in C's order. An answer
+may have `info`, an object, and is `{"error": "..."}` where the program cannot go on. NaN and Infinity may stand for
+numbers, as C prints them or as Python does.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from shoal.envs.spaces import Space
 from shoal.errors import EnvError
@@ -80,7 +82,15 @@ def _value(space: Space, value: Any) -> Any:
         return tuple(_value(child, part) for child, part in zip(space.spaces, value, strict=True))
     if isinstance(space, spaces.Discrete):
         return np.int64(value)
-    return np.asarray(value, dtype=space.dtype).reshape(space.shape or ())
+    return _array(space, value)
+
+
+def _array(space: Space, value: Any) -> NDArray[Any]:
+    """Numbers in the space's shape, or one after the other in C's order."""
+    found, shape = np.asarray(value, dtype=space.dtype), space.shape or ()
+    if found.shape != shape and found.ndim > 1:
+        raise ValueError(f"the shape is {found.shape}")
+    return found.reshape(shape)
 
 
 def action(space: Space, value: Any) -> Any:
@@ -101,8 +111,8 @@ def number(message: Mapping[str, Any], name: str) -> float:
 
 
 def flag(message: Mapping[str, Any], name: str) -> bool:
-    """A flag of an answer: true, false, 1 or 0; what is not there is false."""
-    value = message.get(name, False)
+    """A flag of an answer: true, false, 1 or 0; a misspelt one must not pass for false."""
+    value = message.get(name)
     if value not in (True, False):
         raise EnvError(f"the program's answer needs true or false as {name}: {shown(json.dumps(message))}")
     return bool(value)

@@ -17,7 +17,7 @@ from shoal.config.program_names import program_name
 from shoal.envs.context import EnvContext
 from shoal.envs.line_protocol import VERSION, action, flag, number, observation
 from shoal.envs.program_process import TOKEN, Caller, ProgramProcess, check_token
-from shoal.envs.space_trees import space_from
+from shoal.envs.space_trees import check_numbers, space_from
 from shoal.envs.spaces import Space
 from shoal.errors import ConfigError, EnvError, EnvStartError
 
@@ -182,6 +182,7 @@ def _completed(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _completed_box(tree: Mapping[str, Any]) -> dict[str, Any]:
     low, high = (np.asarray(tree.get(name, usual), float) for name, usual in (("low", -np.inf), ("high", np.inf)))
     shape = tree.get("shape") or np.broadcast_shapes(low.shape, high.shape) or (1,)
+    check_numbers(shape)
     bounds = {"low": _bounds(low, shape), "high": _bounds(high, shape)}
     return {"type": "Box", "shape": list(shape), "dtype": tree.get("dtype", "float32"), **bounds}
 

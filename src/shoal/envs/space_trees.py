@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,7 @@ def space_from(tree: dict[str, Any]) -> Space:
         return spaces.Tuple([space_from(child) for child in tree["spaces"]])
     if kind == "Box":
         dtype, shape = np.dtype(tree["dtype"]), tuple(tree["shape"])
-        if math.prod(shape) > MOST_NUMBERS:
-            raise ValueError(f"a Box of {list(shape)} has more than {MOST_NUMBERS} numbers")
+        check_numbers(shape)
         low, high = (_array(tree[name], shape, dtype) for name in ("low", "high"))
         return spaces.Box(low, high, shape, dtype.type)
     if kind == "Discrete":
@@ -68,6 +68,12 @@ def space_from(tree: dict[str, Any]) -> Space:
     if kind == "Sequence":
         return spaces.Sequence(space_from(tree["space"]), stack=tree["stack"])
     return spaces.MultiBinary(tree["n"])
+
+
+def check_numbers(shape: Sequence[int]) -> None:
+    """A ValueError where a Box of this shape would be too large."""
+    if math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(f"a Box of {list(shape)} has more than {MOST_NUMBERS} numbers")
 
 
 def _numbers(array: NDArray[Any]) -> list[Any]:

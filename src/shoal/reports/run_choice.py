@@ -19,11 +19,16 @@ class Condition:
             self._expression = Expression(text, set(names), takes_text=True)
         except ValueError as error:
             raise ConfigError(f"--where: {_shortened(str(error), text, names)}") from None
+        if not self._expression.is_condition:
+            raise ConfigError(f"--where: {text!r} is no condition; compare something: best > 400")
         self._nothing = dict.fromkeys(names, float("nan"))
 
     def holds_for(self, run: ListedRun) -> bool:
         """Whether a run meets it."""
-        return self._expression({**self._nothing, **run.values}) == 1
+        try:
+            return self._expression({**self._nothing, **run.values}) == 1
+        except TypeError:
+            raise ConfigError(f"--where: {self._expression.text!r} holds text against a number") from None
 
 
 def names_of(found: Iterable[ListedRun]) -> list[str]:

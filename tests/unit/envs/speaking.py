@@ -38,6 +38,8 @@ if how != "spaceless":
     hello["action"] = {"type": "Discrete", "n": 3}
 if how == "token":
     hello["token"] = "guess"
+if how == "huge":
+    hello["observation"]["shape"] = [100_000, 100_000]
 if how == "space":
     hello["action"] = {"type": "Discreet", "n": 3}
 send("Reading mesh ..." if how == "banner" else hello)
@@ -66,13 +68,15 @@ for line in reading:
                 "noise": "Iteration 3 residual 1e-5",
                 "error": {"error": "diverged at t = 3"},
                 "shape": {"obs": [1, 2, 3], "reward": 0},
+                "column": {"obs": [[0], [0]], "reward": 0},
                 "reward": {"obs": [0, 0], "reward": "much"},
                 "flag": {"obs": [0, 0], "reward": 0, "terminated": "no"},
                 "nothing": {},
-                "nan": '{"obs":[nan,-inf],"reward":1}',
+                "misspelt": {"obs": [0, 0], "reward": 0, "terminated": False, "truncatd": True},
+                "nan": '{"obs":[nan,-inf],"reward":1,"terminated":false,"truncated":false}',
             }
-            send(answers.get(how, {"obs": [0, 0], "reward": 1}))
+            send(answers.get(how, {"obs": [0, 0], "reward": 1, "terminated": False, "truncated": False}))
             continue
-        send({"obs": [0.1, step / 100], "reward": message["step"], "terminated": step == 50})
+        send({"obs": [0.1, step / 100], "reward": message["step"], "terminated": step == 50, "truncated": 0})
     else:
         break

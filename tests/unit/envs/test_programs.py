@@ -76,8 +76,10 @@ def test_braces_are_filled_in() -> None:
         ("noise", "not a message: 'Iteration 3 residual 1e-5'"),
         ("error", "reports: 'diverged at t = 3'"),
         ("shape", "does not fit Box"),
+        ("column", "does not fit Box"),
         ("reward", "needs a number as reward"),
         ("flag", "true or false as terminated"),
+        ("misspelt", "true or false as truncated"),
         ("nothing", "has no obs"),
         ("dies", "was ended by SIGFPE; it printed last: solver: floating point exception"),
     ],
@@ -142,6 +144,7 @@ def _session(pid: int) -> int | None:
         ("version", "the version of the protocol"),
         ("spaceless", "does not send its observation space"),
         ("space", "its type must be one of Box"),
+        ("huge", r"more than 33554432 numbers"),
         ("silent", "did not answer hello within"),
     ],
 )
