@@ -1,11 +1,11 @@
 """SAC on Pendulum-v1 beside Stable-Baselines3 and sbx.
 
-rates: steps per CPU second. learn: what the defaults of shoal and SB3 reach in 8,000 steps. Each keeps a file of its own,
-because the first needs the machine to itself and the second does not.
+rates: steps per CPU second. learn: what the defaults of shoal and SB3 reach in 8,000 steps. Each keeps a file of its
+own, because the first needs the machine to itself and the second does not.
 
-In rates, all make one update of 256 transitions for each step, with one environment, at 256x256 and at 64x64. CPU seconds are
-those of all threads of a process, because sbx takes all cores that it finds. The rounds go through all libraries in
-turn, so that what else the machine does meets all of them.
+In rates, all make one update of 256 transitions for each step, with one environment, at 256x256 and at 64x64. CPU
+seconds are those of all threads of a process, because sbx takes all cores that it finds. The rounds go through all
+libraries in turn, so that what else the machine does meets all of them.
 """
 
 from __future__ import annotations

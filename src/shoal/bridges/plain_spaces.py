@@ -76,7 +76,7 @@ class PlainForm:
         return np.asarray(image, np.float32) * scale
 
     def actions(self, rows: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        """The library's actions of our rows `[B, A]`: choices `[B]` or `[B, C]`, then numbers, as far as there are any."""
+        """The library's actions of our rows `[B, A]`: choices `[B]` or `[B, C]`, then numbers, where there are any."""
         parts: list[NDArray[Any]] = []
         if self._discrete:
             chosen = rows[:, self._discrete].astype(np.int64)

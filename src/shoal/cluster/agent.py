@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 from shoal.cluster.control_connection import Message, Peer, call
 from shoal.cluster.exit_codes import HEAD_FAILED
 from shoal.cluster.job_folder import Notice
-from shoal.machine.keeper import copy_logs, end_descendants
 from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import port_range
 from shoal.cluster.ray_node import GRACE_S, NodePlan, RayNode
 from shoal.errors import ClusterError
 from shoal.machine.host_names import short_name
+from shoal.machine.keeper import copy_logs, end_descendants
 from shoal.machine.processes import adopt_orphans
 from shoal.version import __version__
 

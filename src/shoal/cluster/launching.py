@@ -32,7 +32,6 @@ from shoal.cluster.job_folder import (
     published,
     withdraw,
 )
-from shoal.machine.keeper import end_descendants
 from shoal.cluster.launcher_watch import launcher_gone
 from shoal.cluster.os_variables import variables_for_ray
 from shoal.cluster.ports import PortRange
@@ -44,6 +43,7 @@ from shoal.cluster.walltimes import job_deadline
 from shoal.errors import ClusterError, ConfigError
 from shoal.machine.deadlines import VARIABLE
 from shoal.machine.host_names import is_own_name, short_name
+from shoal.machine.keeper import end_descendants
 from shoal.machine.processes import adopt_orphans
 from shoal.machine.ray_variables import LOOPBACK, token_variables
 from shoal.machine.signals import ECHO_S, RESUME_ME

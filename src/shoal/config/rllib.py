@@ -219,15 +219,16 @@ class RecordedInRLlib(RLlibConfig):
     input: InputSource = None
     """The recorded steps: "folder/*.parquet", a folder, a list of these, or minari:DATASET.
 
-    They are those of output of any run of shoal's own. Episodes that RLlib itself wrote are rllib_config: {input_: [FOLDER]}."""
+    They are those of output of any run of shoal's own. Episodes that RLlib itself wrote are named by
+    rllib_config: {input_: [FOLDER]}."""
 
     def conflicts(self) -> list[str]:
         """It needs steps to learn from, of one kind."""
         found = super().conflicts()
         if self.input is None and "input_" not in self.rllib_config:
             found.append(
-                f"config.input: rllib:{self.rllib_name} learns from recorded steps; set input to what output of another "
-                'run has written, e.g. input: "folder/*.parquet"'
+                f"config.input: rllib:{self.rllib_name} learns from recorded steps; set input to what output of "
+                'another run has written, e.g. input: "folder/*.parquet"'
             )
         read = sorted(key for key in self.rllib_config if key.startswith("input_"))
         if self.input is not None and read:

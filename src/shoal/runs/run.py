@@ -596,7 +596,7 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
     check_loggers(experiment.loggers)
     experiment, notes = _with_stop(experiment)
     preset = preset_note(experiment)
-    told = () if preset is None else (preset,)
+    told = [] if preset is None else [preset]
     told += preprocessing_notes(maker, config.env_config) + vectorization_notes(maker, config)
     return experiment, (*told, *notes)
 

@@ -63,5 +63,5 @@ def test_what_cannot_be_is_one_sentence(env: Any, config: dict[str, Any], senten
 
 
 def test_a_vector_class_refuses_what_it_does_not_take() -> None:
-    with pytest.raises(ConfigError, match="env_config.speed"):
+    with pytest.raises(ConfigError, match=r"env_config\.speed"):
         shoal.PPO("CartPole-v1", {**SHORT, "vectorization": "native", "env_config": {"speed": 2}})
