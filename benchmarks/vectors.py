@@ -2,8 +2,8 @@
 
 Rates: 1024 environments, batches of 65,536 steps, large minibatches and one or two epochs, with Gymnasium's vector
 class and with a pool of EnvPool in one thread; beside them 64 environments in Python with the same large minibatches.
-The settings take turns; CPU seconds are those of all threads of a process. Solved (mean return of the last 100 episodes of
-475): `shoal train CartPole-v1` as it is, and with 128 native environments, from process start to its end.
+The settings take turns; CPU seconds are those of all threads of a process. Solved (mean return of the last 100
+episodes of 475): `shoal train CartPole-v1` as it is, and with 128 native environments, from process start to its end.
 """
 
 from __future__ import annotations
