@@ -178,10 +178,7 @@ def train(
     }
     overrides = _overrides(flags, sets)
     num_cpus = None if num_cpus is None else max(num_cpus, 1)  # 0 as in `simple_trainer.py --num-cpus 0`: this process
-    experiments = [_with_workers(experiment, num_cpus) for experiment in experiments_of(file, overrides, trust)]
-    experiments = [_with_trial(experiment) for experiment in experiments]
-    for experiment in experiments:
-        _check_resources(experiment, num_cpus, ray_address)
+    experiments = _that_fit(experiments_of(file, overrides, trust), num_cpus, ray_address)
     from shoal.envs.importing import INSTALLED, UserCode
 
     user_code = UserCode.at(file.parent) if file is not None else INSTALLED
@@ -191,9 +188,7 @@ def train(
         # What is wrong with the last experiment is told before the first one trains.
         resolved = [checked(experiment, user_code) for experiment in experiments]
     if dry_run:
-        _show([experiment for experiment, _ in resolved])
-        if seeds is not None and seeds > 1:
-            click.echo(f"# Each is trained with {seeds} seeds: config.seed, and those that follow it.")
+        _show([experiment for experiment, _ in resolved], seeds or 1)
         return
     if num_cpus is not None:
         _limit_threads(experiments, num_cpus)
@@ -224,7 +219,15 @@ def with_seeds(experiment: Experiment, count: int) -> list[Experiment]:
     return [experiment, *(with_settings(experiment, {"seed": first + k}) for k in range(1, count))]
 
 
-def _show(experiments: Sequence[Experiment]) -> None:
+def _that_fit(experiments: Sequence[Experiment], num_cpus: int | None, ray_address: str | None) -> list[Experiment]:
+    """The experiments as they will be trained; refuse what the cores to use have no room for."""
+    found = [_with_trial(_with_workers(experiment, num_cpus)) for experiment in experiments]
+    for experiment in found:
+        _check_resources(experiment, num_cpus, ray_address)
+    return found
+
+
+def _show(experiments: Sequence[Experiment], seeds: int) -> None:
     """Print what a dry run would train."""
     from shoal.config.experiment import experiment_yaml, experiments_yaml
     from shoal.runs.preset_notes import preset_note
@@ -234,6 +237,8 @@ def _show(experiments: Sequence[Experiment]) -> None:
             click.echo(note, err=True)
     texts = experiments_yaml(experiments) if len(experiments) > FEW else map(experiment_yaml, experiments)
     click.echo("\n".join(text.rstrip() for text in texts))
+    if seeds > 1:
+        click.echo(f"# Each is trained with {seeds} seeds: config.seed, and those that follow it.")
 
 
 def _environment(argument: str | None, option: str | None) -> str | None:

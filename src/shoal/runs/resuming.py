@@ -144,6 +144,9 @@ def experiment_of(tree: Mapping[str, Any], trust: bool = False) -> tuple[Experim
     # Whoever wrote none of this key saw Atari games as they are.
     if isinstance(said.get("config"), Mapping):
         said["config"] = {"preprocessor_pref": None, **said["config"]}
+        # Its default was another once, which would be refused where it has no effect.
+        if said["config"].get("training_intensity") != "auto":
+            said["config"].pop("max_overfit_ratio", None)
     return changed(experiment_from(said), preset=tree.get("preset")), user_code
 
 
