@@ -266,7 +266,11 @@ def in_browser(folder: Path, text: str) -> str:
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     flags += " --disable-component-update --disable-sync --window-size=1000,3000 --virtual-time-budget=5000 --dump-dom"
     command = ["chromium", *flags.split(), f"--user-data-dir={folder / 'user'}", f"file://{file}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout
+    for _ in range(3):  # where the machine is busy, the page may be dumped before its first figure is drawn
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout
+        if 'class="line"' in shown:
+            break
+    return shown
 
 
 def test_several_runs_by_name(tmp_path: Path) -> None:
