@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,6 +21,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# No test asserts a time, nor does Hypothesis for one: on a busy machine an example may take half a second.
+with suppress(ImportError):  # some environments of their own have no Hypothesis
+    from hypothesis import settings
+
+    settings.register_profile("shoal", deadline=None)
+    settings.load_profile("shoal")
 
 # The secret by which shoal knows its user's own runs is not the tester's, whatever home a test gives its processes.
 if "SHOAL_TEST_STATE" not in os.environ:

@@ -32,17 +32,20 @@ class RayVecEnv(VecEnv):
     `num_envs` are shared alike by `num_workers` actors of Ray, one each unless it says more; without workers they are
     in this process, or in processes of their own (`env_isolation="process"`), and no Ray is started. The other
     arguments are those of `make_vec`. A step that failed ends its episode as a time limit does, and the info of that
-    row has `incident`. Infos of finished episodes have `episode`, as those of a Monitor.
+    row has `incident`. Infos of finished episodes have `episode`, as those of a Monitor, and the numbers of the last
+    info; `infos=True` brings all infos along.
     """
 
-    def __init__(self, env: Any, num_workers: int = 0, num_envs: int | None = None, **config: Any) -> None:
-        self.vector = make_vec(env, num_envs or max(num_workers, 1), num_workers, **config)
+    def __init__(
+        self, env: Any, num_workers: int = 0, num_envs: int | None = None, *, infos: bool = False, **config: Any
+    ) -> None:
+        self.vector = make_vec(env, num_envs or max(num_workers, 1), num_workers, infos=infos, **config)
         super().__init__(self.vector.num_envs, self.vector.single_observation_space, self.vector.single_action_space)
 
     def reset(self) -> Any:
         """See `VecEnv`; the seeds of all environments follow from that of the first."""
-        given = [options for options in self._options if options]
-        obs, infos = self.vector.reset(seed=self._seeds[0], options=given[0] if given else None)
+        given = {row: options for row, options in enumerate(self._options) if options}
+        obs, infos = self.vector.reset_with(self._seeds[0], given)
         self.reset_infos = _infos_of(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
@@ -58,12 +61,20 @@ class RayVecEnv(VecEnv):
         done = terminated | truncated
         infos = _infos_of(told, self.num_envs)
         for row in np.flatnonzero(done).tolist():
-            info = infos[row]
-            info["terminal_observation"] = info.pop("final_obs")
-            info.update(info.pop("final_info"))
-        for row, info in enumerate(infos):
-            info["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            begun = infos[row]
+            infos[row] = {"terminal_observation": begun.pop("final_obs"), **begun.pop("final_info")}
+            if "incident" in begun:
+                infos[row]["incident"] = begun.pop("incident")
+            self.reset_infos[row] = begun
+        for info, is_cut in zip(infos, (truncated & ~terminated).tolist(), strict=True):
+            info["TimeLimit.truncated"] = is_cut
         return obs, rewards.astype(np.float32), done, infos
+
+    def get_images(self) -> list[Any]:
+        """See `VecEnv`; there are pictures with `env_config={"render_mode": "rgb_array"}`."""
+        if self.render_mode != "rgb_array":
+            return [None] * self.num_envs
+        return self._called(lambda env: env.render(), None)
 
     def close(self) -> None:
         """See `VecEnv`."""
@@ -71,9 +82,12 @@ class RayVecEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """See `VecEnv`."""
-        if attr_name == "render_mode":  # which `VecEnv` asks for before anything else
-            return [None for _ in self._get_indices(indices)]
-        return self._called(lambda env: attribute_of(env, attr_name), indices)
+        if attr_name == "render_mode":  # which `VecEnv` asks for, and an environment need not have
+            return self._called(lambda env: getattr(env, "render_mode", None), indices)
+        found = self._called(partial(_found, name=attr_name), indices)
+        if not all(is_there for is_there, _ in found):
+            raise AttributeError(f"the environment has no attribute {attr_name!r}")
+        return [value for _, value in found]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """See `VecEnv`; an environment that is restarted after a failure does not have it any more."""
@@ -90,6 +104,14 @@ class RayVecEnv(VecEnv):
     def _called(self, fn: Any, indices: Any) -> list[Any]:
         rows: Iterable[int] = self._get_indices(indices)
         return list(self.vector.call_each(dict.fromkeys(rows, fn)).values())
+
+
+def _found(env: Any, name: str) -> tuple[bool, Any]:
+    """Whether an environment has an attribute, and its value: an exception would have another type in a process."""
+    try:
+        return True, attribute_of(env, name)
+    except AttributeError:
+        return False, None
 
 
 def _is_wrapped(env: Any, wrapper_class: type[Any]) -> bool:

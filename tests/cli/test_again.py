@@ -121,7 +121,7 @@ def test_results_that_cannot_be_read_are_not_a_run_that_did_not_break(trained: A
     assert "1 line of result.json cannot be read and is left out\nIt did not break" in some.output
     (copy / "result.json").unlink()
     (copy / "result.json").mkdir()
-    assert "result.json cannot be read: Is a directory" in CliRunner().invoke(main, ["bisect", str(copy)]).output
+    assert "result.json cannot be read (not a regular file)" in CliRunner().invoke(main, ["bisect", str(copy)]).output
 
 
 def test_checkpoints_and_verify(trained: Any, tmp_path: Path) -> None:

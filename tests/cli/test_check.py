@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
+import gymnasium
 import pytest
 from click.testing import CliRunner, Result
 
 from shoal.cli.main import main
+from shoal.envs.examination import Examination, factory
+from shoal.envs.importing import UserCode
+from shoal.envs.making import env_maker
 
 SICK = str(Path(__file__).parents[1] / "unit/envs/sick_envs.py")
 
@@ -34,6 +43,81 @@ def test_a_problem_ends_with_1_and_programs_can_read_it() -> None:
     [problem] = [row for row in rows if row["verdict"] == "problem"]
     assert problem["check"] == "random actions"
     assert "the solver diverged" in problem["text"]
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "simulators"
+SPEAKING = Path(__file__).parents[1] / "unit" / "envs" / "speaking.py"
+
+
+def checks_of(*arguments: str) -> dict[str, str]:
+    """The worst verdict of every check of what can be trained."""
+    result = check(*arguments, "--episodes", "2", "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.output)
+    order = ["ok", "note", "warning"]
+    found: dict[str, str] = {}
+    for row in rows:
+        found[row["check"]] = max(found.get(row["check"], "ok"), row["verdict"], key=order.index)
+    return found
+
+
+def test_a_program_is_checked_as_an_environment_is() -> None:
+    found = checks_of(f"{sys.executable} {EXAMPLES / 'python' / 'thermostat.py'}", "--protocol", "lines")
+    for name in ("seeding", "two at once", "close", "workers", "leaks"):
+        assert found[name] == "ok", found
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [("shape", "does not fit"), ("dies", "was ended by SIGFPE"), ("nothing", "has no obs")]
+)
+def test_what_is_wrong_with_a_program_is_told(how: str, words: str) -> None:
+    result = check(f"{sys.executable} {SPEAKING} {how}", "--protocol", "lines", "--episodes", "1")
+    assert result.exit_code == 1
+    assert words in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_case_is_checked_as_an_environment_is(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "case", tmp_path, dirs_exist_ok=True)
+    [command] = re.findall(r"cc -O2 .*", (tmp_path / "burgers.c").read_text())
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    found = checks_of(f"{tmp_path}/burgers_env.py:Burgers")
+    for name in ("random actions", "seeding", "two at once", "close", "workers", "leaks"):
+        assert found[name] == "ok", found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_an_fmu_is_checked_and_trained_at_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fmpy", reason="FMPy is not installed")
+    build = EXAMPLES / "fmu" / "build_fmu.py"
+    UserCode.at(build.parent).load_file(str(build)).build("2.0", tmp_path / "heater.fmu")
+    monkeypatch.chdir(tmp_path)
+    asked = ["--set", "env.reward=-abs(T - 20)", "--set", "env.step_size=1", "--set", "env.stop_time=40"]
+    found = checks_of("heater.fmu", *asked)
+    assert found["seeding"] == "note"  # it always starts alike
+    for name in ("random actions", "two at once", "close", "workers", "leaks"):
+        assert found[name] == "ok", found
+    stop = ["--stop", "training_iteration=1", "--set", "train_batch_size=200", "--results-dir", "results"]
+    trained = CliRunner().invoke(main, ["train", "heater.fmu", *asked, *stop], prog_name="shoal")
+    assert trained.exit_code == 0, trained.output
+    assert len(list(tmp_path.glob("results/*/*/result.json"))) == 1
+
+
+def test_a_factory_that_no_other_process_can_have_is_a_problem() -> None:
+    lock = threading.Lock()
+
+    def make(_: object) -> object:
+        with lock:
+            return gymnasium.make("CartPole-v1")
+
+    exam = Examination(env_maker(make), {}, episodes=1)
+    [finding] = factory(exam)
+    assert finding.verdict == "problem"
+    assert "another process could not make it" in finding.text
+    assert finding.remedy
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,16 @@ def test_doctor_ends_with_1_and_a_remedy_if_something_would_break(desk: Any) -> 
     assert "  token: unset RAY_AUTH_MODE\n" in done.stdout
 
 
+def test_doctor_tells_of_a_home_that_is_not_there(desk: Any) -> None:
+    done = desk.shoal("doctor", HOME="/proc/sys/fs/away", SHOAL_JOBS_DIR="", **CLEAN)
+    assert "Traceback" not in done.stderr
+    assert "warn  home" in done.stdout
+    assert "/proc/sys/fs/away is not there" in done.stdout
+    assert "  home: export HOME=/FOLDER" in done.stdout
+    assert "  jobs folder: export SHOAL_JOBS_DIR=/FOLDER" in done.stdout
+    assert done.returncode == 1
+
+
 def test_doctor_as_json_has_every_fact(desk: Any) -> None:
     done = desk.shoal("doctor", "--json", RAY_AUTH_MODE="disabled", RAY_AUTH_TOKEN="canary")
     told = json.loads(done.stdout)
@@ -111,6 +121,7 @@ def test_aws_tells_all_that_is_missing_at_once_and_makes_nothing(desk: Any) -> N
         (("--ports", "1-2", "--", "true"), "--ports: must be a range"),
         (("--hosts", "a", "--hostfile", "b", "--", "true"), "use --hosts or --hostfile, not both"),
         (("--hostfile", "nowhere", "--", "true"), "--hostfile: nowhere cannot be read"),
+        (("--hostfile", "/dev/zero", "--", "true"), "/dev/zero has more than 16 MB; that is no list of hosts"),
         (("--variable", "1X", "--", "true"), "--variable: must be NAME or NAME=VALUE"),
         (("--variable", "NOT_SET_ANYWHERE", "--", "true"), "--variable: NOT_SET_ANYWHERE is not set here"),
         (("--scheduler", "slrum", "--", "true"), "there is no scheduler 'slrum'; use slurm, lsf"),

@@ -59,6 +59,52 @@ def test_further_seeds_are_trained_until_it_is_decided(tmp_path: Path) -> None:
     assert len(list((tmp_path / "none").iterdir())) == len(list((tmp_path / "some").iterdir())) == 7
 
 
+def test_a_budget_that_is_spent_ends_it_undecided(tmp_path: Path) -> None:
+    for name, lr in (("none", 1e-9), ("some", 1e-3)):
+        tree = {"env": "CartPole-v1", "name": name, "results_dir": str(tmp_path), "stop": {"timesteps_total": 4096}}
+        for _ in shoal.run({**tree, "report": False, "config": {"lr": lr}}):
+            pass
+    words = ["none", "some", "--results-dir", tmp_path, "--metric", "learner/cur_lr", "--until-sure"]
+    done = typed(*words, "--budget", "0.3s")
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert "The time of --budget is spent; with more, the same command continues." in lines
+    pairs = len(list((tmp_path / "some").iterdir()))
+    assert 1 <= pairs < 7
+    assert lines[-1].startswith(f"Not decided: some won {pairs} of {pairs} pair")
+    assert len(list((tmp_path / "none").iterdir())) == pairs
+    assert typed(*words, "--max-seeds", 1).output.count("The number of --max-seeds is reached; with more") == 1
+
+
+@pytest.mark.parametrize(("words", "counts"), [([], [1, 4]), (["--budget", "1h"], [1, 2, 3, 4])])
+def test_seeds_that_are_needed_in_any_case_train_together(tmp_path: Path, words: list[str], counts: list[int]) -> None:
+    """With a budget, which may end it after any of them, they follow one after another."""
+    small = {"num_envs_per_worker": 2, "train_batch_size": 32, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
+    for name, lr in (("none", 1e-9), ("some", 1e-3)):
+        tree = {"env": "CartPole-v1", "name": name, "results_dir": str(tmp_path), "stop": {"training_iteration": 1}}
+        for _ in shoal.run({**tree, "report": False, "config": {**small, "lr": lr}}):
+            pass
+    asked = ["none", "some", "--results-dir", tmp_path, "--metric", "learner/cur_lr", "--until-sure", "--max-seeds", 4]
+    done = typed(*asked, *words)
+    assert done.exit_code == 0, done.output
+    told = [line for line in done.output.splitlines() if " pairs: " in line]
+    assert [int(line.split()[0]) for line in told] == counts
+    assert told[-1].startswith("4 pairs: 0 to 4")
+    alone = {"env": "CartPole-v1", "name": "alone", "results_dir": str(tmp_path), "stop": {"training_iteration": 1}}
+    for _ in shoal.run({**alone, "report": False, "config": {**small, "lr": 1e-3, "seed": 3}}):
+        pass
+    assert last_link(tmp_path / "alone", 3) == last_link(tmp_path / "some", 3)
+
+
+def last_link(experiment: Path, seed: int) -> str:
+    """The last link of the chain of the experiment's run with this seed."""
+    for chain in experiment.glob("*/chain.jsonl"):
+        head, *lines = (json.loads(line) for line in chain.read_text().splitlines())
+        if head["seed"] == seed:
+            return str(lines[-1]["link"])
+    raise AssertionError(f"no run of seed {seed} in {experiment}")
+
+
 def test_a_strangers_code_is_not_run(tmp_path: Path) -> None:
     for name, lr in (("a", 0.1), ("b", 0.2)):
         fake_run(tmp_path, name, env="strange_module:Env", config={"lr": lr})

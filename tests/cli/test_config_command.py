@@ -55,7 +55,7 @@ def test_config_show_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("key", ["lr", "config.lr"])
 def test_config_show_one_key(key: str) -> None:
     done = shoal("config", "show", key)
-    assert done.stdout.startswith("lr  number > 0  0.0007  Learning rate")
+    assert done.stdout.startswith("lr  number > 0, <= 1000  0.0007  Learning rate")
     assert len(done.stdout.splitlines()) == 1
 
 
@@ -73,7 +73,7 @@ def test_config_show_is_grouped_and_fits_80_columns() -> None:
         assert f"config: {run.upper()} itself" in titles
         keys = {line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")}
         assert {row.key for row in config_rows(run.upper())} <= keys
-        at = lines.index(f"  lr = {lr}  (number > 0)")
+        at = lines.index(f"  lr = {lr}  (number > 0, <= 1000)")
         assert "config: Learning" in lines[:at]
         assert lines[at + 1].startswith("      Learning rate")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from shoal import run
 from shoal.cli.main import main
 
 SMALL = ["--set", "train_batch_size=128", "--set", "num_envs_per_worker=4", "--set", "num_sgd_iter=1", "--quiet"]
@@ -62,6 +64,52 @@ def test_without_a_compiler_nothing_is_written_unless_asked_for(
     written = shoal(*words, "--unproved")
     assert written.exit_code == 0, written.output
     assert written.output.splitlines()[-1] == ("NOT PROVED: CC is 'no-such-cc', and there is no such C compiler here")
+
+
+def test_a_hub_folder_takes_the_runs_newest_video_or_says_that_there_is_none(results: Path, here: Path) -> None:
+    words = ["export", "pole", "--format", "hub", "--results-dir", str(results)]
+    result = shoal(*words)
+    assert result.exit_code == 0, result.output
+    [run] = (results / "pole").glob("PPO_*")
+    assert f"no video for the card; shoal report {run} --video films one" in result.output
+    for place, when in (("videos/iteration_000001.mp4", 1), ("replay.mp4", 2)):
+        (run / place).parent.mkdir(exist_ok=True)
+        (run / place).write_bytes(place.encode())
+        os.utime(run / place, (when, when))
+        result = shoal(*words)
+        assert "no video" not in result.output
+        assert (here / "pole_hub/replay.mp4").read_bytes() == place.encode()
+    (run / "replay.mp4").unlink()
+    (run / "videos/iteration_000001.mp4").unlink()
+
+
+def test_each_policy_of_several_is_exported_by_its_name(tmp_path: Path, here: Path) -> None:
+    pytest.importorskip("pettingzoo")
+    from agent_envs import Match
+
+    tree = {
+        "name": "match",
+        "run": "PPO",
+        "env": Match,
+        "results_dir": str(tmp_path / "results"),
+        "stop": {"training_iteration": 1},
+        "config": {
+            "train_batch_size": 128,
+            "num_sgd_iter": 1,
+            "env_config": {"differs": True},
+            "multiagent": {"policies": ["speaker", "listener"]},
+        },
+    }
+    list(run(tree))
+    refused = shoal("export", "match", "--format", "numpy", "--results-dir", tree["results_dir"])
+    assert refused.exit_code == 2, refused.output
+    assert "has several policies; add --policy-id speaker or --policy-id listener" in refused.output
+    for name in ("speaker", "listener"):
+        words = ["--format", "numpy", "--policy-id", name, "-o", f"{name}.py", "--results-dir", tree["results_dir"]]
+        done = shoal("export", "match", *words)
+        assert done.exit_code == 0, done.output
+        assert "proved: 1000 observations" in done.output
+    assert (here / "speaker.py").read_text() != (here / "listener.py").read_text()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import shoal
+from shoal.config.logger_names import LOGGERS
 
 YAML = "fast: {env: CartPole-v1, stop: {training_iteration: 2}}\n"
 SWEEP = "sweep: {env: CartPole-v1, stop: {training_iteration: 2}, config: {lr: {grid_search: [1e-3, 1e-4]}}}\n"
@@ -71,6 +72,21 @@ def test_training_on_vectors_imports_neither_torch_nor_ray(
     assert not {"torch", "ray"} & used
     for command in ("evaluate", "resume"):
         assert not {"torch", "ray"} & imported(desk, command, str(desk.runs()[0]))
+
+
+def test_a_logger_is_imported_if_it_is_named_and_no_other(desk: Any, small: list[str]) -> None:
+    path = desk.work / "installed"
+    for name in LOGGERS:  # the real ones need not be here; by `import_module`, of which Python's account does not tell
+        (path / name).mkdir(parents=True)
+        (path / name / "__init__.py").write_text("open(__file__ + '.imported', 'w').close()")
+    environment = {**desk.environment(), "PYTHONPATH": str(path)}
+    for more, names in (
+        ([], set()),
+        (["--set", "loggers=[trackio]", "--new"], {"trackio"}),
+    ):  # which fails: it is empty
+        command = [desk.command, "train", "CartPole-v1", "--stop", "training_iteration=1", *small, *more]
+        subprocess.run(command, cwd=desk.work, env=environment, capture_output=True, check=True, timeout=100)
+        assert {file.parent.name for file in path.rglob("*.imported")} == names
 
 
 def test_signals_are_heard_before_anything_is_imported() -> None:

@@ -10,7 +10,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from shoal.cli.main import main
 
 LINE = re.compile(r"iter +(\d+)  steps +(\d+)  return +(-|[\d.]+)  len +(-|[\d.]+)  [\d.]+k? steps/s(  eta .*)?")
 
@@ -181,3 +185,13 @@ def test_the_same_command_again_says_that_the_run_is_finished(trained: tuple[Any
     assert done.stdout.splitlines()[0] == f"~/{run.relative_to(desk.home)} is finished: training_iteration 3 >= 3."
     assert "--new" in done.stdout
     assert desk.runs() == [run]
+
+
+@pytest.mark.parametrize("name", ["make_context", "invoke"])
+def test_ctrl_c_has_one_exit_code_also_before_a_command_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(click.Group, name, interrupted)
+    done = CliRunner().invoke(main, ["version"])
+    assert (done.exit_code, done.output) == (130, "")

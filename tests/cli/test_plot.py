@@ -79,6 +79,7 @@ def test_in_the_terminal_without_matplotlib(root: Path, monkeypatch: pytest.Monk
         (["slow", "--metric", "reward_mean"], "--metric: no run has 'reward_mean'; did you mean episode_reward_mean?"),
         (["slow", "-o", "figure.jpg"], "-o figure.jpg: ends in no format of a figure; use .pdf, .png or .svg"),
         (["slow", "-o", "nowhere/f.pdf"], "there is no folder nowhere"),
+        (["slow", "--metric", "episode_reward"], "did you mean episode_reward_mean?"),
         (["slwo"], "did you mean slow?"),
         (["slow", "--metric", "Loss"], "no run has 'Loss'; did you mean learner/policy_loss or learner/vf_loss?"),
         (["slow", "--metric", ""], "no run has ''; there are env_failures_total, "),

@@ -136,7 +136,7 @@ def at_work(tmp_path_factory: pytest.TempPathFactory, trained: tuple[Any, Any, P
     return desk
 
 
-@pytest.mark.repeats(25, slow=15)
+@pytest.mark.repeats(18, slow=10)
 @pytest.mark.parametrize("command", REFUSED)
 def test_one_sentence_and_nothing_left(at_work: Any, command: str) -> None:
     done = at_work.shoal(*command.split())

@@ -13,7 +13,9 @@ from fake_runs import fake_run
 import shoal
 from shoal.cli.main import main
 from shoal.reports import video_section
+from shoal.runs import own_replay
 from shoal.runs import run as run_module
+from shoal.runs.own_replay import films_itself
 
 SMALL = {"num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
 
@@ -33,6 +35,8 @@ def trained(root: Path, **more: object) -> Path:
 def test_every_run_leaves_a_report_unless_it_is_off(tmp_path: Path) -> None:
     folder = trained(tmp_path / "on")
     text = (folder / "report.html").read_text()
+    assert "<td>finished</td>" in text
+    assert "<td>running</td>" not in text
     assert "Return in" not in text
     assert "after 192 steps" in text
     assert not (trained(tmp_path / "off", report=False) / "report.html").exists()
@@ -80,6 +84,21 @@ def test_a_replay_stands_in_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "too large to stand in this page" in text
     assert 'href="replay.mp4"' in text
     assert "data:video" not in text
+
+
+def test_a_run_films_its_own_replay_where_that_is_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not films_itself("CartPole-v1", 59)
+    assert not films_itself("no-such-env", 1e6)
+    assert not films_itself("mine:Rod", 1e6)
+    assert not films_itself(None, 1e6)
+    pytest.importorskip("av")
+    assert films_itself("CartPole-v1", 61)
+    monkeypatch.setattr(own_replay, "LEAST_TRAINING_S", 0.0)
+    assert 'src="data:video/mp4;base64,' in (trained(tmp_path / "a") / "report.html").read_text()
+    monkeypatch.setattr(own_replay, "LONGEST_S", 0.001)
+    late = trained(tmp_path / "b")
+    assert not (late / "replay.mp4").exists()
+    assert "None yet" in (late / "report.html").read_text()
 
 
 def test_a_run_that_films_its_evaluations_has_the_last_in_its_report(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import shutil
@@ -9,10 +11,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
+from fake_runs import DONE, fake_result, fake_run
+
+from shoal.runs.lease import LEASE, LOST_AFTER_S, this_process
+from shoal.runs.outcomes import write_outcome
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
@@ -156,3 +162,34 @@ def test_config_show_is_a_table(desk: Any, terminal: Terminal) -> None:
     assert "ended with 0" in shown
     assert re.search(r"^key +type +default +meaning", shown, re.MULTILINE)
     assert "model.fcnet_hiddens" in shown
+
+
+def test_a_run_of_another_host_is_watched_while_its_heartbeat_comes(desk: Any, terminal: Terminal) -> None:
+    folder = fake_run(desk.work / "results", outcome=None)
+    owner = replace(this_process(), host="n0042", boot="another", nonce="theirs")
+    (folder / LEASE).write_text(json.dumps(asdict(owner)))
+    before = sorted(path.name for path in folder.iterdir())
+    terminal.open(desk, 80, "watch", "first", "--results-dir", "results", "--interval", "0.1")
+    terminal.until(lambda text: "iteration 10" in text)
+    with open(folder / "result.json", "a") as file:
+        file.write(json.dumps(fake_result(11, 11.0)) + "\n")
+    os.utime(folder / LEASE)
+    shown = terminal.until(lambda text: "iteration 11" in text)
+    assert "ended with" not in shown
+    assert not terminal.shows_cursor()
+    long_ago = time.time() - 2 * LOST_AFTER_S
+    (folder / LEASE).unlink()  # as it gives the folder back at its end
+    write_outcome(folder, DONE)
+    shown = terminal.until(lambda text: "ended with" in text)
+    assert "Finished: training_iteration 10 >= 10" in shown
+    assert "ended with 0" in shown
+    assert terminal.shows_cursor()
+    assert sorted(path.name for path in folder.iterdir()) == sorted({*before, "outcome.json"} - {LEASE})
+    (folder / "outcome.json").unlink()
+    (folder / LEASE).write_text(json.dumps(asdict(owner)))
+    os.utime(folder / LEASE, (long_ago, long_ago))
+    terminal.tmux("kill-session")
+    terminal.open(desk, 80, "watch", "first", "--results-dir", "results")
+    shown = terminal.until(lambda text: "ended with" in text)
+    assert "Nobody trains it, and it left no word" in shown
+    assert "ended with 1" in shown

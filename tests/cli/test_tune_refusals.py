@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 }
 
 
-@pytest.mark.repeats(12, slow=8)
+@pytest.mark.repeats(8, slow=6)
 @pytest.mark.parametrize("case", REFUSED)
 def test_one_message_and_nothing_left(desk: Any, case: str) -> None:
     arguments, message = REFUSED[case]

@@ -80,6 +80,7 @@ def test_ranks_of_mpi_over_hosts(bed: Bed, need: Callable[..., None]) -> None:
     wait_until_clean(bed)
 
 
+@pytest.mark.slow
 def test_ranks_of_srun_and_another_user(slurm: Bed, here: Path) -> None:
     go = here / "go"
     words = launch(command=["sh", "-c", f"echo at {{address}} $RAY_ADDRESS; exec {' '.join(PROBE)} work {go} 3"])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
-from bed import PATH, Bed, Running, wait_until
+from bed import PATH, Bed, wait_until
 from launches import PROBE, READY_S, seen, wait_until_clean
+from trainings import LONG_S, chain, job_of, requeued, shown
 
-LONG_S = 600  # for what waits for Slurm, on a machine that has much else to do
 SAVING = "trap 'echo saving; exit 85' TERM USR1; echo on; while :; do sleep 0.1; done"
 
 
@@ -21,7 +20,7 @@ def test_a_job_is_submitted_followed_and_done(slurm: Bed, here: Path) -> None:
     script = slurm.login.run(["shoal", "submit", "--dry-run", *words], cwd=here).out
     submitted = slurm.login.run(["shoal", "submit", *words], cwd=here)
     assert _without_folder(script) in _without_folder(submitted.out), "what is shown is what is submitted"
-    job = _job(submitted)
+    job = job_of(submitted)
     following = slurm.login.popen(["shoal", "logs", job, "-f"], cwd=here)
     wait_until(lambda: seen(following.out), READY_S, "what the command prints is followed")
     assert [told["nodes"] for told in seen(following.out)] == [["n1", "n2", "n3"]]
@@ -42,28 +41,28 @@ def test_a_job_is_requeued_when_it_has_saved_and_cancelled(slurm: Bed, here: Pat
 
     def begin() -> str:
         log.unlink(missing_ok=True)
-        job = _job(slurm.login.run(["shoal", "submit", *words], cwd=here))
+        job = job_of(slurm.login.run(["shoal", "submit", *words], cwd=here))
         wait_until(lambda: log.exists() and "on\n" in log.read_text(), READY_S, "the command runs")
         return job
 
     job = begin()
     slurm.login.run(["scancel", "--batch", "--signal=USR1", job])  # as Slurm does before the walltime ends
     wait_until(
-        lambda: "PENDING" in _shown(slurm, job) and "Restarts=1" in _shown(slurm, job), LONG_S, "it is queued again"
+        lambda: "PENDING" in shown(slurm, job) and "Restarts=1" in shown(slurm, job), LONG_S, "it is queued again"
     )
     assert "saving" in log.read_text()
     slurm.login.run(["shoal", "cancel", job])
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), LONG_S, "it is cancelled while it waits")
+    wait_until(lambda: "JobState=CANCELLED" in shown(slurm, job), LONG_S, "it is cancelled while it waits")
 
     job = begin()
     slurm.login.run(["shoal", "cancel", job])
     wait_until(lambda: "saving" in log.read_text(), LONG_S, "the command is told to save")
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), LONG_S, "it is cancelled while it runs")
+    wait_until(lambda: "JobState=CANCELLED" in shown(slurm, job), LONG_S, "it is cancelled while it runs")
     wait_until_clean(slurm)
 
 
 @pytest.mark.slow
-def test_a_preamble_runs_in_a_login_shell_and_may_end_the_job(slurm: Bed, here: Path) -> None:
+def test_a_preamble_runs_in_a_login_shell_and_may_end_thejob_of(slurm: Bed, here: Path) -> None:
     profile = slurm.home / ".bash_profile"
     profile.write_text('module() { [ "$2" = rl ] && export LOADED=$2; }\n')
     log = here / "log"
@@ -75,8 +74,8 @@ def test_a_preamble_runs_in_a_login_shell_and_may_end_the_job(slurm: Bed, here: 
         wait_until(lambda: log.exists() and "has rl\n" in log.read_text(), READY_S, "the module is loaded")
         wait_until_clean(slurm)
         file.write_text(f"{keys}preamble:\n  - module load rl\n  - module load nothing\n")
-        job = _job(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
-        wait_until(lambda: "JobState=FAILED" in _shown(slurm, job), READY_S, "the job has failed")
+        job = job_of(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
+        wait_until(lambda: "JobState=FAILED" in shown(slurm, job), READY_S, "the job has failed")
         assert "Line 2 of the preamble failed with exit code 1: module load nothing\n" in log.read_text()
         assert log.read_text().count("Ray is up") == 1
     finally:
@@ -111,34 +110,26 @@ def test_simulated_a_container_on_every_node_needs_nothing_of_slurm(slurm: Bed, 
     keys = "walltime: 10m\nname: boxed\nnodes: 3\noutput: log\ncontainer: shoal.sif\n"
     path = f"preamble: ['export PATH={here}:{PATH}']\n"
     (here / "job.yml").write_text(f"{keys}{path}command: [{', '.join(PROBE)}, {here / 'go'}]\n")
-    job = _job(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
+    job = job_of(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
     log = here / "log"
     wait_until(lambda: log.exists() and seen(log.read_text()), READY_S, "the command runs")
     assert seen(log.read_text())[0]["nodes"] == ["n1", "n2", "n3"]
     assert sorted((here / "hosts").read_text().split()) == ["n1", "n2", "n3"]
     (here / "go").touch()
-    wait_until(lambda: "JobState=COMPLETED" in _shown(slurm, job), LONG_S, "the job ends with its command")
+    wait_until(lambda: "JobState=COMPLETED" in shown(slurm, job), LONG_S, "the job ends with its command")
     wait_until_clean(slurm)
 
     save = f"{keys}{path}command: [sh, -c, {json.dumps(SAVING)}]\n"
     (here / "job.yml").write_text(save)
     log.unlink()
-    job = _job(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
+    job = job_of(slurm.login.run(["shoal", "submit", "-f", "job.yml"], cwd=here))
     wait_until(lambda: log.exists() and "on\n" in log.read_text(), READY_S, "the command runs")
     slurm.login.run(["scancel", "--batch", "--signal=USR1", job])
-    wait_until(lambda: "Restarts=1" in _shown(slurm, job), LONG_S, "what has saved is queued again")
+    wait_until(lambda: "Restarts=1" in shown(slurm, job), LONG_S, "what has saved is queued again")
     assert "saving" in log.read_text()
     slurm.login.run(["scancel", job])
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), LONG_S, "it is cancelled while it waits")
+    wait_until(lambda: "JobState=CANCELLED" in shown(slurm, job), LONG_S, "it is cancelled while it waits")
     wait_until_clean(slurm)
-
-
-def _job(submitted: Running) -> str:
-    return re.findall(r"Submitted: job (\d+)", submitted.out)[0]
-
-
-def _shown(slurm: Bed, job: str) -> str:
-    return slurm.login.run(["scontrol", "show", "job", job]).out
 
 
 def _without_folder(script: str) -> str:
@@ -149,29 +140,8 @@ def _without_folder(script: str) -> str:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_run_that_is_requeued_three_times_is_the_run_that_never_stopped(slurm: Bed, here: Path) -> None:
-    train = ["shoal", "train", "CartPole-v1", "--seed", "5", "--quiet", "--set", "report=false"]
-    train += ["--set", "train_batch_size=128", "--set", "num_envs_per_worker=2"]
-    words = ["--nodes", "1", "--walltime", "10m", "--name", "parts", "--output", "log", "--"]
-    parted = [*train, "--results-dir", str(here / "parts"), "--stop", "training_iteration=30000", "--walltime", "20s"]
-    job = _job(slurm.login.run(["shoal", "submit", *words, *parted], cwd=here))
-    for restart in (1, 2, 3):
-        requeued = f"Restarts={restart} "
-        wait_until(lambda requeued=requeued: requeued in _shown(slurm, job), LONG_S, f"it is requeued, {requeued}")
-        # A requeued job waits two minutes by Slurm's own rule, from when the old one is cleaned up.
-        wait_until(lambda: _runs_at_once(slurm, job), LONG_S, "it runs again")
-    (run,) = (here / "parts" / "CartPole-v1").iterdir()
-    before = len(_chain(run))
-    wait_until(lambda: len(_chain(run)) > before, LONG_S, "it trains again")
-    slurm.login.run(["shoal", "cancel", job])
-    wait_until(lambda: "JobState=CANCELLED" in _shown(slurm, job), LONG_S, "it is cancelled")
-    wait_until_clean(slurm)
-    assert (here / "log").read_text().count("Stopped: ") == 4
-    chain = _chain(run)
-    whole = [*train, "--results-dir", str(here / "whole"), "--stop", f"training_iteration={len(chain) - 1}"]
-    slurm.login.run(whole, cwd=here, within_s=LONG_S)
-    (straight,) = (here / "whole" / "CartPole-v1").iterdir()
-    assert _chain(straight) == chain
-    slurm.login.run(["shoal", "verify", str(run)], cwd=here)
+    run, straight = requeued(slurm, here, 3)
+    assert chain(run) == chain(straight)
 
 
 @pytest.mark.long
@@ -185,17 +155,3 @@ def test_a_job_of_one_minute_without_a_signal_has_saved_before_slurm_ends_it(slu
     assert "saved     checkpoint_" in told, told
     assert "DUE TO TIME LIMIT" not in told
     wait_until_clean(slurm)
-
-
-def _runs_at_once(slurm: Bed, job: str) -> bool:
-    """Whether a job runs; if it is to wait, it is told to start now, once: another word would put it off again."""
-    shown = _shown(slurm, job)
-    begins = re.findall(r"StartTime=(\d[\dT:-]+)", shown)
-    if begins and time.mktime(time.strptime(begins[0], "%Y-%m-%dT%H:%M:%S")) > time.time() + 30:
-        slurm.login.popen(["scontrol", "update", f"JobId={job}", "StartTime=now"]).wait()
-    return "JobState=RUNNING" in shown
-
-
-def _chain(run: Path) -> list[str]:
-    """The links of a run; the head tells of the machine, and is the same too."""
-    return (run / "chain.jsonl").read_text().splitlines()

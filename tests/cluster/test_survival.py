@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -67,6 +67,37 @@ def test_a_launcher_that_is_killed_leaves_nothing(slurm: Bed, need: Callable[...
     finally:
         slurm.login.run(["scancel", "--user=root"])  # Slurm may keep the nodes of an srun that was killed
     assert saved.exists() or by == "mpiexec.hydra", "it could save; hydra kills its ranks itself"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("by", "helper"),
+    [
+        ("mpirun.openmpi", "orted"),
+        pytest.param("mpiexec.hydra", "hydra_pmi_proxy", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("where", ["n2", pytest.param("n1", marks=pytest.mark.long)])
+def test_a_helper_of_mpi_that_is_killed_leaves_nothing(
+    bed: Bed, need: Callable[..., None], here: Path, by: str, helper: str, where: str
+) -> None:
+    need(by)
+    hosts = ["-hosts", "n1,n2"] if by == "mpiexec.hydra" else ["--host", "n1,n2"]
+    work = f"touch {here / 'on'}; while [ ! -e {here / 'go'} ]; do sleep 0.1; done"
+    running = bed.login.popen([by, *hosts, "-n", "2", *launch(command=["sh", "-c", work])])
+    wait_until((here / "on").exists, 4 * READY_S, "the command runs")
+    helpers = [process for process in bed.nodes[where].processes() if _name(process) == helper]
+    assert helpers, [_words(process) for process in bed.nodes[where].processes()]
+    for process in helpers:
+        process.kill()
+    if where == "n2":  # Hydra does not mind, and the command may go on; Open MPI ends the job
+        (here / "go").touch()
+    helping = ("orted", "hydra_pmi_proxy", "sshd", "ssh")
+    ours = lambda: [words for each in bed.nodes.values() for words in _of_others(each, helping)]  # noqa: E731
+    wait_until(lambda: not ours(), READY_S, "nothing of ours is left")
+    assert not any(thing for things in bed.left().values() for thing in things if "/shl-" in thing)
+    if not running.ended:  # Hydra may wait for a proxy that is gone
+        running.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -221,6 +252,11 @@ def _left_by_us(bed: Bed) -> list[str]:
 
 def _rays(node: Node) -> list[psutil.Process]:
     return [process for process in node.processes() if _name(process) in ("raylet", "python", "shoal")]
+
+
+def _of_others(node: Node, names: Sequence[str]) -> list[list[str]]:
+    """The commands on a node, but for those of these names."""
+    return [words for each in node.processes() if _name(each) not in names and (words := _words(each))]
 
 
 def _name(process: psutil.Process) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
@@ -107,6 +108,45 @@ def test_foreach_worker_runs_where_the_worker_is(begin, num_workers) -> None:
     found = begin().foreach_worker(lambda worker: (worker.worker_index, os.getpid()))
     assert [index for index, _ in found] == ([1, 2] if num_workers else [0])
     assert all((pid == os.getpid()) == (num_workers == 0) for _, pid in found)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_workers_of_a_host_are_processes_below_one_actor_and_take_their_cores() -> None:
+    import ray
+
+    cores = ray.cluster_resources()["CPU"]
+    await_true(lambda: ray.available_resources()["CPU"] == cores)  # what tests before this one had is given back
+    workers = start(4, num_cpus_per_worker=0.5)
+    try:
+        assert len(set(workers.places().values())) == 1
+        pids = workers.foreach_worker(lambda worker: os.getpid())
+        assert len(set(pids)) == 4
+        actors = {next(pid for pid in ancestors(pid) if command_of(pid).startswith("ray::Host")) for pid in pids}
+        assert len(actors) == 1
+        await_true(lambda: ray.available_resources()["CPU"] == cores - 4 * 0.5)
+    finally:
+        workers.stop()
+    await_true(lambda: ray.available_resources()["CPU"] == cores)
+    await_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    """Ray's own numbers come a little later than what they tell of."""
+    deadline = monotonic() + 60
+    while not condition():
+        assert monotonic() < deadline
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The processes above this one, the nearest first."""
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        yield pid
+
+
+def command_of(pid: int) -> str:
+    """What a process calls itself."""
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def test_a_method_can_be_called_on_every_environment(begin) -> None:
@@ -224,7 +264,7 @@ def trained(num_workers: int, iterations: int = 3, name: str = "Walk", kind=PPOC
         workers.stop()
 
 
-@pytest.mark.repeats(2)
+@pytest.mark.repeats(1, slow=2)
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     ("name", "changes"),
@@ -233,6 +273,7 @@ def trained(num_workers: int, iterations: int = 3, name: str = "Walk", kind=PPOC
         ("Walk", {"batch_mode": "complete_episodes"}),
         ("WalkInBox", {"observation_filter": "MeanStdFilter"}),
         ("FailingNowAndThen", {}),
+        ("Walk", {"env_isolation": "process"}),
         ("Walk", {"kind": TRPOConfig, "observation_filter": "MeanStdFilter"}),
         ("WalkInBox", {"kind": TRPOConfig, "fisher_subsample": 2}),
     ],

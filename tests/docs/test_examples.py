@@ -57,6 +57,14 @@ def test_readmes_show_the_command_of_the_seed_beside_ours(name: str) -> None:
     assert all(len(pair) == 2 and "`" in pair[1] for pair in pairs)
 
 
+@pytest.mark.slow
+def test_a_loop_of_ones_own_learns_and_takes_workers(folder: Path) -> None:
+    pytest.importorskip("torch")
+    said = run([sys.executable, "own_loop.py", "30"], folder)
+    assert float(said.split(":")[1]) > 80
+    assert "mean return" in run([sys.executable, "own_loop.py", "2", "2"], folder)
+
+
 def test_custom_yml_trains_and_its_checkpoint_is_evaluated(folder: Path) -> None:
     notes = folder / "learning-ray"
     run([*SHOAL, "train", "-f", "custom.yml"], notes)
@@ -67,6 +75,16 @@ def test_custom_yml_trains_and_its_checkpoint_is_evaluated(folder: Path) -> None
     run([*SHOAL, "evaluate", str(run_folder / checkpoints[-1]), *names], notes)
     (evaluation,) = run_folder.glob("evaluation_*.json")
     assert json.loads(evaluation.read_text())["timesteps_this_iter"] == 200
+
+
+def test_the_airfoil_is_that_of_theory(folder: Path) -> None:
+    pytest.importorskip("cma")
+    run([*SHOAL, "train", "-f", "airfoil.yml"], folder)
+    (results,) = (folder.parent / "home" / "shoal_results" / "airfoil").glob("*/result.json")
+    last = json.loads(results.read_text().splitlines()[-1])
+    assert (last["training_iteration"], last["timesteps_total"]) == (80, 1280)
+    assert last["episode_reward_mean"] > -0.11
+    assert last["custom_metrics"]["lift_mean"] == pytest.approx(0.6, abs=0.01)
 
 
 def test_the_ratio_trains(folder: Path) -> None:

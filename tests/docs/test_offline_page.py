@@ -29,7 +29,8 @@ to finish training. Training can be accelerated by processing data with increase
 models, such as neural networks, can parallelize parts of the computation process to speed up training (this applies
 specifically to the gradient computation in neural networks). Ray Train is a library for distributed training on Ray.
 It offers key tools for different parts of the training workflow, from feature processing, to scalable training, to
-integrations with ML tracking tools, to export mechanisms for models. Preprocessors: process dataset objects into
+integrations with ML tracking tools, to export mechanisms for models. In a typical ML pipeline you will use
+the following key components of Ray Train: Preprocessors: process dataset objects into
 consumable features for trainers. Trainers: wrapper classes around third-party training frameworks. Models: each
 trainer can produce a model.
 """

@@ -124,7 +124,7 @@ def test_a_page_has_rows_and_no_command_that_is_not_run(page: str) -> None:
             compile(item, page, "exec")
 
 
-@pytest.mark.repeats(4)
+@pytest.mark.repeats(3, slow=4)
 @pytest.mark.parametrize("command", of("shoal train"))
 def test_training_lines_train(command: str, ray_variables: dict[str, str], desk: Path) -> None:
     if "ALE/" in command:

@@ -6,11 +6,14 @@ import ast
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from browser import Browser
 
 from shoal.cluster.exit_codes import HEAD_FAILED, NODE_LOST
 from shoal.config.algorithms import ALGORITHMS, BUILT_IN
@@ -58,6 +61,28 @@ def test_the_reference_has_every_key_command_and_name(site: Path) -> None:
     assert all(f"shoal {name}" in commands for name in COMMANDS)
     python = (site / "reference" / "python.html").read_text()
     assert all(name in python for name in shoal.__all__ if name[0].isupper() and "_" not in name)
+    of_parts = [f"shoal.tune.{name}" for name in ("run", "Analysis", "grid_search", "loguniform", "report")]
+    assert all(f"{name}<" in python for name in [*of_parts, "shoal.envs.CaseEnv", "shoal.envs.mpi_command"])
+    if find_spec("stable_baselines3") is not None:
+        assert "shoal.sb3.RayVecEnv<" in python
+
+
+SEARCH = "Array.from(document.querySelectorAll('#search-results li a')).map(link => link.getAttribute('href'))"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_the_search_works_without_a_network(site: Path) -> None:
+    with Browser() as browser:
+        browser.call("Network.enable")
+        browser.call(
+            "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
+        )
+        for word, page in (("walltime", "resume.html"), ("sgd_minibatch_size", "reference/settings.html")):
+            browser.open(site / "search.html", f"?q={word}")
+            assert browser.until(f"{SEARCH}.length > 0 && /found/.test(document.body.textContent) ? {SEARCH} : null")
+            found = browser.value(SEARCH)
+            assert any(link.startswith(page) for link in found), (word, found)
 
 
 @pytest.mark.parametrize(("file", "name"), PLACES, ids=lambda text: text)

@@ -1,15 +1,21 @@
-/* Stands before the C library's calls to the file system, and lets the n-th of them fail once it is armed.
+/* Stands before the C library's calls to the file system, and lets the n-th of them fail once it is armed, or all
+   that are made of one folder, as if its file system had gone away.
 
    cc -shared -fPIC -o failing_calls.so failing_calls.c -ldl; then start a program with LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 static int armed, seen, fails_at, fails_with;
 static pthread_t who;
@@ -30,6 +36,36 @@ static int is_due(const char *name)
     return 1;
 }
 
+static char away[4096];
+static int is_away, away_with;
+
+/* Let every call of every thread fail that is made of a folder, its absolute path, or of what is in it. */
+void go_away(const char *folder, int code) { strncpy(away, folder, sizeof away - 1); away_with = code; is_away = 1; }
+void come_back(void) { is_away = 0; }
+__attribute__((constructor)) static void begin(void)
+{
+    if (getenv("STALE_FOLDER")) go_away(getenv("STALE_FOLDER"), ESTALE); /* from the start on */
+}
+
+static int is_in(const char *path)
+{
+    size_t length = strlen(away);
+    return path && !strncmp(path, away, length) && (!path[length] || path[length] == '/');
+}
+static int path_is_away(const char *path) { return is_away && is_in(path); }
+static int file_is_away(int file)
+{
+    char name[40], path[4096];
+    if (!is_away) return 0;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(name, path, sizeof path - 1);
+    if (length < 0) return 0;
+    path[length] = 0;
+    return is_in(path);
+}
+#define AWAY_PATH(path) if (path_is_away(path)) { errno = away_with; return -1; }
+#define AWAY_FILE(file) if (file_is_away(file)) { errno = away_with; return -1; }
+
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define FAIL(name) if (is_due(#name) && fails_with) { errno = fails_with; return -1; }
 #define FAIL_NULL(name) if (is_due(#name) && fails_with) { errno = fails_with; return NULL; }
@@ -39,6 +75,7 @@ static int is_due(const char *name)
     { \
         va_list more; va_start(more, flags); mode_t mode = va_arg(more, mode_t); va_end(more); \
         int (*real)(head, int, ...) = (int (*)(head, int, ...))dlsym(RTLD_NEXT, #name); \
+        AWAY_PATH(path) \
         FAIL(name) \
         return real(given, flags, mode); \
     }
@@ -53,6 +90,7 @@ ssize_t write(int file, const void *bytes, size_t count)
 {
     static ssize_t (*real)(int, const void *, size_t);
     if (!real) real = dlsym(RTLD_NEXT, "write");
+    AWAY_FILE(file)
     if (is_due("write")) {
         if (fails_with) { errno = fails_with; return -1; }
         if (count > 1) count = 1;
@@ -64,6 +102,7 @@ ssize_t pwrite64(int file, const void *bytes, size_t count, off64_t at)
 {
     static ssize_t (*real)(int, const void *, size_t, off64_t);
     if (!real) real = dlsym(RTLD_NEXT, "pwrite64");
+    AWAY_FILE(file)
     if (is_due("pwrite")) {
         if (fails_with) { errno = fails_with; return -1; }
         if (count > 1) count = 1;
@@ -71,19 +110,21 @@ ssize_t pwrite64(int file, const void *bytes, size_t count, off64_t at)
     return real(file, bytes, count, at);
 }
 
-int fsync(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); FAIL(fsync) return real(file); }
+int fsync(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "fsync"); AWAY_FILE(file) FAIL(fsync) return real(file); }
 int close(int file) { int (*real)(int) = dlsym(RTLD_NEXT, "close"); int done = real(file); FAIL(close) return done; }
-int rename(const char *a, const char *b) { int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "rename"); FAIL(rename) return real(a, b); }
-int link(const char *a, const char *b) { int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "link"); FAIL(link) return real(a, b); }
-int linkat(int a, const char *b, int c, const char *d, int e) { int (*real)(int, const char *, int, const char *, int) = dlsym(RTLD_NEXT, "linkat"); FAIL(linkat) return real(a, b, c, d, e); }
-int mkdir(const char *a, mode_t b) { int (*real)(const char *, mode_t) = dlsym(RTLD_NEXT, "mkdir"); FAIL(mkdir) return real(a, b); }
-int unlink(const char *a) { int (*real)(const char *) = dlsym(RTLD_NEXT, "unlink"); FAIL(unlink) return real(a); }
-int unlinkat(int a, const char *b, int c) { int (*real)(int, const char *, int) = dlsym(RTLD_NEXT, "unlinkat"); FAIL(unlinkat) return real(a, b, c); }
-int rmdir(const char *a) { int (*real)(const char *) = dlsym(RTLD_NEXT, "rmdir"); FAIL(rmdir) return real(a); }
-int ftruncate64(int a, off64_t b) { int (*real)(int, off64_t) = dlsym(RTLD_NEXT, "ftruncate64"); FAIL(ftruncate) return real(a, b); }
-int stat64(const char *a, struct stat64 *b) { int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "stat64"); FAIL(stat) return real(a, b); }
-int lstat64(const char *a, struct stat64 *b) { int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "lstat64"); FAIL(lstat) return real(a, b); }
-int fstat64(int a, struct stat64 *b) { int (*real)(int, struct stat64 *) = dlsym(RTLD_NEXT, "fstat64"); FAIL(fstat) return real(a, b); }
-int fstatat64(int a, const char *b, struct stat64 *c, int d) { int (*real)(int, const char *, struct stat64 *, int) = dlsym(RTLD_NEXT, "fstatat64"); FAIL(fstatat) return real(a, b, c, d); }
-DIR *opendir(const char *a) { DIR *(*real)(const char *) = dlsym(RTLD_NEXT, "opendir"); FAIL_NULL(opendir) return real(a); }
+int rename(const char *a, const char *b) { int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "rename"); AWAY_PATH(a) FAIL(rename) return real(a, b); }
+int link(const char *a, const char *b) { int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "link"); AWAY_PATH(a) FAIL(link) return real(a, b); }
+int linkat(int a, const char *b, int c, const char *d, int e) { int (*real)(int, const char *, int, const char *, int) = dlsym(RTLD_NEXT, "linkat"); AWAY_PATH(b) AWAY_PATH(d) FAIL(linkat) return real(a, b, c, d, e); }
+int mkdir(const char *a, mode_t b) { int (*real)(const char *, mode_t) = dlsym(RTLD_NEXT, "mkdir"); AWAY_PATH(a) FAIL(mkdir) return real(a, b); }
+int unlink(const char *a) { int (*real)(const char *) = dlsym(RTLD_NEXT, "unlink"); AWAY_PATH(a) FAIL(unlink) return real(a); }
+int unlinkat(int a, const char *b, int c) { int (*real)(int, const char *, int) = dlsym(RTLD_NEXT, "unlinkat"); AWAY_PATH(b) AWAY_FILE(a) FAIL(unlinkat) return real(a, b, c); }
+int rmdir(const char *a) { int (*real)(const char *) = dlsym(RTLD_NEXT, "rmdir"); AWAY_PATH(a) FAIL(rmdir) return real(a); }
+int ftruncate64(int a, off64_t b) { int (*real)(int, off64_t) = dlsym(RTLD_NEXT, "ftruncate64"); AWAY_FILE(a) FAIL(ftruncate) return real(a, b); }
+int stat64(const char *a, struct stat64 *b) { int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "stat64"); AWAY_PATH(a) FAIL(stat) return real(a, b); }
+int lstat64(const char *a, struct stat64 *b) { int (*real)(const char *, struct stat64 *) = dlsym(RTLD_NEXT, "lstat64"); AWAY_PATH(a) FAIL(lstat) return real(a, b); }
+int fstat64(int a, struct stat64 *b) { int (*real)(int, struct stat64 *) = dlsym(RTLD_NEXT, "fstat64"); AWAY_FILE(a) FAIL(fstat) return real(a, b); }
+int fstatat64(int a, const char *b, struct stat64 *c, int d) { int (*real)(int, const char *, struct stat64 *, int) = dlsym(RTLD_NEXT, "fstatat64"); AWAY_PATH(b) AWAY_FILE(a) FAIL(fstatat) return real(a, b, c, d); }
+DIR *opendir(const char *a) { DIR *(*real)(const char *) = dlsym(RTLD_NEXT, "opendir"); if (path_is_away(a)) { errno = away_with; return NULL; } FAIL_NULL(opendir) return real(a); }
 DIR *fdopendir(int a) { DIR *(*real)(int) = dlsym(RTLD_NEXT, "fdopendir"); FAIL_NULL(fdopendir) return real(a); }
+int utimensat(int a, const char *b, const struct timespec c[2], int d) { int (*real)(int, const char *, const struct timespec *, int) = dlsym(RTLD_NEXT, "utimensat"); AWAY_PATH(b) return real(a, b, c, d); }
+int access(const char *a, int b) { int (*real)(const char *, int) = dlsym(RTLD_NEXT, "access"); AWAY_PATH(a) return real(a, b); }

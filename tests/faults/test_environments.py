@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.config.changing import unchecked
+from shoal.config.ppo import PPOConfig
 from shoal.data.batch import Episode, Incident, Sample
 from shoal.envs.importing import INSTALLED
 
@@ -191,7 +193,8 @@ def _noted(sample: Sample, seen: list[Incident]) -> Sample:
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_weights_that_explode_do_not_crash_training(env: str) -> None:
-    with shoal.PPO(env=env, config={"lr": 1e38, "train_batch_size": 256, "grad_clip": None}) as trainer:
+    sane = PPOConfig(env=env, train_batch_size=256, grad_clip=None)
+    with shoal.PPO(config=unchecked(sane, lr=1e38)) as trainer:
         results = [trainer.train() for _ in range(3)]
     assert all(r["timesteps_this_iter"] == 256 for r in results)
     assert results[-1]["learner"]["refused_minibatches"] > 0
@@ -229,3 +232,10 @@ def test_observations_outside_of_their_space_are_told_once(caplog: pytest.LogCap
 def test_rounding_is_not_outside_of_a_space(env: str) -> None:
     with shoal.PPO(env=env, config={"num_envs_per_worker": 2}) as trainer:
         assert trainer.workers.sample(300).notes == ()
+
+
+def test_what_is_not_five_things_is_told_as_that() -> None:
+    config = {"num_envs_per_worker": 1, "env_config": {"kinds": ["none"], "every": 10}}
+    with shoal.PPO(env="shoal.envs:FaultEnv", config=config) as trainer:
+        incident = trainer.workers.sample(60).incidents[0]
+    assert incident.cause.startswith("ValueError: step() must return obs, reward, terminated, truncated and info")

@@ -18,7 +18,8 @@ pytest.importorskip("ray")
 PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 
 CLUSTER = """
-    import sys, time
+    import faulthandler, sys, time
+    faulthandler.dump_traceback_later(220, exit=True)  # what hangs says where
     import ray
     from ray.cluster_utils import Cluster
     import shoal
@@ -84,6 +85,59 @@ LEAVING = """
     ray.shutdown()
     cluster.shutdown()
 """
+
+VECTOR = """
+    import logging, threading
+    import numpy as np
+
+    told = []
+    logging.getLogger("shoal").addFilter(lambda record: told.append(record.getMessage()) or True)
+
+    def place(env):
+        return ray.get_runtime_context().get_node_id()
+
+    def places():
+        return list(envs.call_each(dict.fromkeys(range(4), place)).values())
+
+    envs = shoal.make_vec(sys.argv[1], num_envs=4, num_workers=2, num_cpus_per_worker=0.7)
+    envs.reset(seed=1)
+    envs.step([0, 1, 2, 0])
+    first = places()
+    assert len(set(first)) == 2 and second.node_id in first, first
+    gone = [node == second.node_id for node in first]
+    cluster.remove_node(second, allow_graceful=False)
+
+    def step_until_lost():
+        while not steps or "incident" not in steps[-1][-1]:
+            steps.append(envs.step([1, 1, 1, 1]))
+
+    steps = []
+    stepping = threading.Thread(target=step_until_lost)
+    stepping.start()
+    deadline = time.monotonic() + 90
+    while not any("waits for a host" in text for text in told):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.1)
+    cluster.add_node(num_cpus=1)  # by the main thread: what Ray starts ends with the thread that has started it
+    stepping.join(90)
+    obs, rewards, terminated, truncated, infos = steps[-1]
+    assert truncated[gone].all() and not rewards[gone].any(), (truncated, rewards)
+    assert "was lost" in infos["incident"][gone.index(True)], infos
+    now = places()
+    assert len(set(now)) == 2 and second.node_id not in now, now
+    assert [node for node, lost in zip(now, gone) if not lost] == [node for node, lost in zip(first, gone) if not lost]
+    for _ in range(30):
+        obs, *_ = envs.step([0, 1, 2, 0])
+    assert obs.shape == (4, 3) and np.isfinite(obs).all()
+    envs.close()
+    ray.shutdown()
+    cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_vector_of_environments_lives_on_several_nodes_and_outlives_one() -> None:
+    _run(VECTOR)
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ class Panicky(gymnasium.Env[Any, Any]):
             raise self.error
 
 
-@pytest.mark.repeats(6, slow=5)
+@pytest.mark.repeats(4, slow=4)
 @pytest.mark.parametrize("where", ["step", "reset", "init", "close"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_goes_on_whatever_a_simulator_raises(kind: str, where: str, tmp_path: Path) -> None:

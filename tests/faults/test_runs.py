@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -42,8 +43,10 @@ TIMES = re.compile(r"time_.*|timers.*|timesteps_per_s")
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> WatchedDesk:
-    return WatchedDesk(tmp_path)
+def desk(tmp_path: Path) -> Iterator[WatchedDesk]:
+    desk = WatchedDesk(tmp_path)
+    yield desk
+    desk.kill_all()
 
 
 def await_iteration(child: subprocess.Popen[str], least: int) -> int:
@@ -354,6 +357,72 @@ def test_a_run_with_workers_leaves_no_process_and_no_folder(desk: WatchedDesk, s
     assert code == 143, printed + desk.complaints()
     assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
     assert desk.complaints() == ""
+    assert not glob.glob(f"{short_folder}/shl-*")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGSTOP, r"is stopped \(SIGSTOP\)"),
+        pytest.param(signal.SIGKILL, "has died", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_whose_raylet_is_stopped_or_killed_ends_saved(
+    desk: WatchedDesk, short_folder: str, number: signal.Signals, words: str
+) -> None:
+    child = desk.start(*RAY, TMPDIR=short_folder)
+    reached = await_iteration(child, 2)
+    (raylet,) = [process for process in desk.processes() if Path(process.exe()).name == "raylet"]
+    raylet.send_signal(number)
+    printed, code = desk.end(child)
+    assert code == 1, printed + desk.complaints()
+    told = rf"the Ray of this run is lost: its process raylet \(pid {raylet.pid}\) {words}; start the same command"
+    assert re.search(told, desk.complaints()), printed + desk.complaints()
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] >= reached
+    assert not glob.glob(f"{short_folder}/shl-*")
+
+
+@pytest.mark.slow
+def test_a_run_with_workers_that_is_killed_leaves_no_process_and_no_folder(
+    desk: WatchedDesk, short_folder: str
+) -> None:
+    child = desk.start(*RAY, TMPDIR=short_folder)
+    await_iteration(child, 2)
+    (folder,) = glob.glob(f"{short_folder}/shl-*")
+    _, code = desk.end(child, signal.SIGKILL)
+    assert code == 137
+    deadline = monotonic() + DEADLINE_S
+    while Path(folder).exists():
+        assert monotonic() < deadline, "nobody removes the folder with the token"
+
+
+HUNG = """
+import threading
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Hung(CartPoleEnv):
+    def __init__(self):
+        super().__init__()
+        looked, hangs = (Path(__file__).with_name(name) for name in ("looked", "hangs"))
+        if looked.exists():
+            hangs.touch()
+            threading.Event().wait()
+        looked.touch()
+"""
+
+
+@pytest.mark.slow
+def test_constructors_that_hang_in_workers_end_with_the_run(desk: WatchedDesk, short_folder: str) -> None:
+    (desk.home / "hung.py").write_text(HUNG)
+    (desk.home / "looked").touch()
+    child = desk.start("train", "hung.py:Hung", *ENDLESS[2:], "--num-workers", "2", TMPDIR=short_folder)
+    desk.wait_for(child, (desk.home / "hangs").exists)
+    printed, code = desk.end(child, signal.SIGTERM)
+    assert code == 143, printed + desk.complaints()
+    assert "Stopped: interrupted by SIGTERM" in printed
+    assert not re.search("stack trace|ray::|C\\+\\+|Fatal Python error", printed + desk.complaints())
     assert not glob.glob(f"{short_folder}/shl-*")
 
 

@@ -6,9 +6,10 @@ import json
 import os
 import pickle
 import shutil
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -111,6 +112,48 @@ def typed(*words: str | Path) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=True)
 
 
+READING = {
+    "runs": lambda run: typed("runs", run.parent),
+    "report": lambda run: typed("report", run),
+    "diagnose": lambda run: typed("diagnose", run, "--no-play"),
+    "plot": lambda run: typed("plot", run, "-o", run.parent / "curve.svg"),
+    "verify": lambda run: typed("verify", run),
+    "incidents": lambda run: typed("incidents", run),
+    "model": lambda run: typed("model", run),
+}
+FILES = ("result.json", "outcome.json", "config.yaml", "experiment.json", ".lease", ".started", "chain.jsonl",
+         "incidents.jsonl", "fork.json", "log.txt", "evaluation_1.json")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "deep", "endless"])
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_no_file_of_ours_hangs_no_command(name: str, kind: str, tmp_path: Path, origin: Checkpoint) -> None:
+    def too_late(*_: object) -> NoReturn:
+        raise AssertionError("it waits for ever")
+
+    run = run_of(origin.experiment_tree, tmp_path / "stranger" / "PPO_run_0a1b2_2026-11-19_00-00-00", origin)
+    (run / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(run / name)
+    elif kind == "folder":
+        (run / name).mkdir()
+    elif kind == "endless":
+        with open(run / name, "wb") as file:
+            file.truncate(1 << 36)  # of zeros, on no disk
+    else:
+        (run / name).write_text("[" * 100_000)
+    before = signal.signal(signal.SIGALRM, too_late)
+    try:
+        for command, call in READING.items():
+            signal.alarm(60)
+            result = call(run)
+            assert result.exit_code in (0, 1, 2), (command, result.output)
+            assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exc_info)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def served_of(run: Path) -> Any:
     """What `shoal serve` would serve, after it has acted; or why it does not."""
     from shoal.serving.served_policy import PolicySource, Question, ServedPolicy
@@ -130,7 +173,20 @@ COMMANDS: dict[str, Callable[[Path], Result]] = {
     "profile": lambda run: typed("profile", run, "--seconds", "0.5"),
     "train -f": lambda run: typed("train", "-f", run / "config.yaml", "--dry-run"),
     "check -f": lambda run: typed("check", "-f", run / "config.yaml"),
+    "play": lambda run: typed("play", run, "--episodes", "1"),
+    "reproduce": lambda run: typed("reproduce", run, "--iterations", "1"),
+    "fork": lambda run: typed("fork", run, "--at", "1", "--set", "config.lr=1e-4"),
+    "bisect": lambda run: typed("bisect", broken(run)),
 }
+
+
+def broken(run: Path) -> Path:
+    """The run, with results of a collapse."""
+    lines = [
+        {"training_iteration": place + 1, "episode_reward_mean": value} for place, value in enumerate([0, 9, 9, 0, 0])
+    ]
+    (run / "result.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -163,7 +219,7 @@ def test_no_command_runs_what_a_strangers_run_names(name: str, tmp_path: Path, o
 def test_no_further_seed_of_a_strangers_run_is_trained(name: str, tmp_path: Path, origin: Checkpoint) -> None:
     run, canary = forged(name, tmp_path, origin)
     with pytest.raises(NotTrusted, match="is not a run of yours, and would run"):
-        compare._train(read_run(run), seed=1, is_silent=True, trust=False)
+        compare._train(read_run(run), [1], is_silent=True, trust=False)
     assert not canary.exists()
 
 

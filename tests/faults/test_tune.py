@@ -31,6 +31,9 @@ try:
 except KeyboardInterrupt:
     sys.exit(130)
 """
+TOGETHER = ALGORITHM.replace("max_concurrent_trials=2", "seeds=2").replace(
+    "config = {", "import shoal.tune.seeds_trial\n\nshoal.tune.seeds_trial.ROUNDS = 1\nconfig = {", 1
+)
 FUNCTION = """
 import os
 import shoal
@@ -117,6 +120,30 @@ def test_a_sweep_goes_on_after_a_signal(desk: SweepDesk, number: signal.Signals,
 
     if number == signal.SIGTERM:
         assert desk.end(desk.start_program(ALGORITHM)) == ("", 0), "a sweep that has ended is only looked at"
+
+
+@pytest.mark.slow
+@pytest.mark.repeats(0, slow=2)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, 137), (signal.SIGINT, 130)])
+def test_seeds_that_train_together_go_on_after_a_signal(desk: SweepDesk, number: signal.Signals, code: int) -> None:
+    child = desk.start_program(TOGETHER)
+    await_line(child, "finished", "starts", "episode_reward_mean")
+    _, ended = desk.end(child, number)
+    assert ended == code
+    done = {int(file.parent.name): file.stat().st_mtime_ns for file in desk.sweep.glob("trials/*/.done")}
+    assert done
+    assert len(done) < 8
+
+    _, ended = desk.end(desk.start_program(TOGETHER))
+    assert ended == 0
+    records = desk.records()
+    assert [(record.index, record.seed) for record in records] == [(k, k % 2) for k in range(8)]
+    assert [record.settings["config.lr"] for record in records] == [1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5, 1e-6, 1e-6]
+    for record in records:
+        assert record.status == "finished"
+        assert told_by(desk, record) == list(range(1, ITERATIONS + 1))
+        if record.index in done:
+            assert (desk.sweep / record.folder / ".done").stat().st_mtime_ns == done[record.index]
 
 
 def told_by(desk: SweepDesk, record: TrialRecord) -> list[int]:

@@ -22,9 +22,16 @@ DQN = {
     "learning_starts": 48,
     "replay_buffer_config": {"capacity": 1000},
 }
+TRPO = {"num_envs_per_worker": 2, "train_batch_size": 96, "sgd_minibatch_size": 48}
+SAC = {**DQN, "train_batch_size": 32, "training_intensity": 4, "model": {"fcnet_hiddens": [16]}}
+EVERY = pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(shoal.PPO, PPO), (shoal.TRPO, TRPO), (shoal.DQN, DQN), (shoal.SAC, SAC)],
+    ids=["PPO", "TRPO", "DQN", "SAC"],
+)
 
 
-@pytest.mark.parametrize(("kind", "settings"), [(shoal.PPO, PPO), (shoal.DQN, DQN)], ids=["PPO", "DQN"])
+@EVERY
 @pytest.mark.parametrize("env", [Corridor, Cards])
 def test_a_resumed_training_is_the_same_training(kind, settings, env, tmp_path):
     made = []
@@ -41,7 +48,12 @@ def test_a_resumed_training_is_the_same_training(kind, settings, env, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [pytest.param(shoal.PPO, PPO, id="PPO"), pytest.param(shoal.DQN, DQN, marks=pytest.mark.slow, id="DQN")],
+    [
+        pytest.param(shoal.PPO, PPO, id="PPO"),
+        pytest.param(shoal.TRPO, TRPO, id="TRPO"),
+        pytest.param(shoal.DQN, DQN, id="DQN"),
+        pytest.param(shoal.SAC, SAC, id="SAC"),
+    ],
 )
 def test_the_number_of_workers_does_not_change_the_result(kind, settings, ray_session):
     results, weights = [], []
@@ -88,7 +100,10 @@ def test_what_several_agents_cannot_have_is_refused(settings, words):
 def test_other_algorithms_and_other_spaces_are_refused():
     with pytest.raises(ConfigError) as caught:
         shoal.ES(env=Corridor)
-    assert caught.value.problems == ["run: ES trains one agent; set run: PPO or run: DQN for several"]
+    assert caught.value.problems == ["run: ES trains one agent; for several set run: PPO, TRPO, DQN or SAC"]
+    policies = {"policies": {"a": {}, "b": {}}, "policy_mapping": {"*": "a"}}
+    with pytest.raises(ConfigError, match="the environment has one agent; leave b out"):
+        shoal.PPO(env="CartPole-v1", config={"multiagent": policies})
     with pytest.raises(ShoalError, match="speaker_0 and listener_0 have different observations"):
         shoal.PPO(env=Match, config={"env_config": {"differs": True}})
 
@@ -96,7 +111,13 @@ def test_other_algorithms_and_other_spaces_are_refused():
 @pytest.mark.repeats(1)
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(shoal.PPO, {"train_batch_size": 768, "sgd_minibatch_size": 128}), (shoal.DQN, {"timesteps_per_iteration": 768})],
+    [
+        (shoal.PPO, {"train_batch_size": 768, "sgd_minibatch_size": 128}),
+        (shoal.TRPO, {"train_batch_size": 768, "max_kl": 0.05}),
+        (shoal.DQN, {"timesteps_per_iteration": 768}),
+        (shoal.SAC, {**SAC, "timesteps_per_iteration": 768, "training_intensity": 16}),
+    ],
+    ids=["PPO", "TRPO", "DQN", "SAC"],
 )
 def test_agents_learn_to_walk_straight_on(kind, settings):
     with kind(env=Corridor, config={"seed": 1, "num_envs_per_worker": 8, "lr": 3e-3, **settings}) as trainer:
@@ -109,7 +130,7 @@ def test_agents_learn_to_walk_straight_on(kind, settings):
 TWO = {"multiagent": {"policies": {"speaker": {"lr": 3e-3}, "listener": {}}}}
 
 
-@pytest.mark.parametrize(("kind", "settings"), [(shoal.PPO, PPO), (shoal.DQN, DQN)], ids=["PPO", "DQN"])
+@EVERY
 def test_several_policies_resume_exactly(kind, settings, tmp_path):
     made = []
     own = {**settings, "env_config": {"differs": True}, "observation_filter": "MeanStdFilter", **TWO}
@@ -134,7 +155,12 @@ def test_several_policies_resume_exactly(kind, settings, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [pytest.param(shoal.PPO, PPO, marks=pytest.mark.slow, id="PPO"), pytest.param(shoal.DQN, DQN, id="DQN")],
+    [
+        pytest.param(shoal.PPO, PPO, id="PPO"),
+        pytest.param(shoal.TRPO, TRPO, id="TRPO"),
+        pytest.param(shoal.DQN, DQN, id="DQN"),
+        pytest.param(shoal.SAC, SAC, id="SAC"),
+    ],
 )
 def test_several_policies_are_the_same_with_workers(kind, settings, ray_session):
     weights = []
@@ -162,7 +188,7 @@ def test_each_policy_learns_its_own_part_and_reports_it():
         assert set(result["policy_reward_mean"]) == {"speaker", "listener"}
 
 
-@pytest.mark.parametrize(("kind", "settings"), [(shoal.PPO, PPO), (shoal.DQN, DQN)], ids=["PPO", "DQN"])
+@EVERY
 def test_policies_that_are_not_trained_stay_as_they_are(kind, settings):
     own = {"multiagent": {**TWO["multiagent"], "policies_to_train": ["listener"]}}
     with kind(env=Match, config={**settings, **own}) as trainer:

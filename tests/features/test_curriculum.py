@@ -74,7 +74,7 @@ def watched(trainer) -> list:
     return seen
 
 
-@pytest.mark.repeats(4)
+@pytest.mark.repeats(3, slow=3)
 @pytest.mark.parametrize("name", ["Ladder", "Failing"])
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:

@@ -61,7 +61,7 @@ def test_a_result_has_every_name(trainer_of) -> None:
     assert second["custom_metrics"].keys() == {"height_mean", "height_min", "height_max"}
 
 
-@pytest.mark.repeats(4)
+@pytest.mark.repeats(3, slow=3)
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("name", ["Walk", "FailingNowAndThen", "Masked", "Crowd"])
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:

@@ -86,7 +86,7 @@ def test_any_number_of_workers_and_learners_learns_the_same(memory, run, layouts
         np.testing.assert_allclose(other_weights, weights, rtol=0, atol=1e-4)
 
 
-@pytest.mark.repeats(3)
+@pytest.mark.repeats(2, slow=3)
 @pytest.mark.parametrize("run", ["PPO", "TRPO"])
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_resumed_run_goes_on_bit_for_bit(memory, run, tmp_path) -> None:

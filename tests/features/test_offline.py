@@ -15,12 +15,15 @@ from same_training import assert_restored_exactly, without_times_and_layout
 
 import shoal
 from shoal.cli.main import main
+from shoal.config.offline import NEEDLESS, SCALERS
+from shoal.envs.importing import UserCode
 from shoal.errors import ConfigError
 
 PROBES = Path(__file__).parents[1] / "shared" / "probe_env.py"
 NUM_ENVS = 4
 SAMPLING = {"num_envs_per_worker": NUM_ENVS, "train_batch_size": 128, "model": {"fcnet_hiddens": [8]}, "seed": 5}
 LEARNING = {"train_batch_size": 300, "sgd_minibatch_size": 64, "model": {"fcnet_hiddens": [8]}, "seed": 5}
+ONE_ITERATION: dict[str, Any] = {"stop": {"training_iteration": 1}}
 
 
 def record(folder: Path, env: str = "Walk", iterations: int = 3, **changes: Any) -> Path:
@@ -128,7 +131,11 @@ def test_every_algorithm_writes_what_it_samples(tmp_path: Path, algorithm: str) 
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0])
-@pytest.mark.parametrize("changes", [{}, {"preprocessors": ["MinMaxScaler"]}], ids=["plain", "scaled"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"preprocessors": ["MinMaxScaler"]}, {"preprocessors": [{"RobustScaler": {"quantile_range": [0.1, 0.8]}}]}],
+    ids=["plain", "scaled", "robust"],
+)
 def test_k_save_load_k_is_two_k(start_trainer: Any, walks: Path, tmp_path: Path, beta: float, changes: Any) -> None:
     config = {**LEARNING, "input": str(walks), "beta": beta, **changes}
     assert_restored_exactly(lambda: start_trainer("MARWIL", f"{PROBES}:Walk", config), tmp_path, 3)
@@ -149,8 +156,31 @@ def test_beta_0_is_behaviour_cloning(start_trainer: Any, walks: Path) -> None:
     assert np.abs(first - third).max() > 1e-3
 
 
+@pytest.mark.parametrize("beta", [0.0, 1.0], ids=["BC", "MARWIL"])
+def test_what_was_cloned_is_exported(walks: Path, tmp_path: Path, beta: float) -> None:
+    run = "MARWIL" if beta else "BC"
+    config = {**LEARNING, "input": str(walks), "preprocessors": ["RobustScaler"]}
+    for _ in shoal.run({"run": run, "results_dir": str(tmp_path), "name": "clone", "config": config, **ONE_ITERATION}):
+        pass
+    words = ["export", str(tmp_path / "clone"), "--format", "numpy", "-o", str(tmp_path / "clone.py")]
+    done = CliRunner().invoke(main, words, prog_name="shoal")
+    assert done.exit_code == 0, done.output
+    assert "proved: 1000 observations" in done.output
+    policy = shoal.Policy.load(tmp_path / "clone")
+    exported = UserCode.at(tmp_path).load_module("clone").Policy()
+    rng = np.random.default_rng(1)
+    for obs in rng.normal(0, 3, (200, 3)).astype(np.float32):
+        assert exported.act(obs) == policy.compute_single_action(obs, explore=False)
+
+
+def test_every_preprocessor_of_ray_data_is_taken_or_refused_with_its_reason() -> None:
+    preprocessors = pytest.importorskip("ray.data.preprocessors")
+    assert set(preprocessors.__all__) == {*SCALERS, *NEEDLESS}
+
+
 def test_without_an_environment_the_files_tell_the_spaces(walks: Path, tmp_path: Path) -> None:
-    config = {**LEARNING, "input": str(walks), "preprocessors": ["StandardScaler"]}
+    scaler = {"RobustScaler": {"quantile_range": [0.1, 0.9]}}
+    config = {**LEARNING, "input": str(walks), "preprocessors": [scaler]}
     tree = {"run": "BC", "name": "alone", "results_dir": str(tmp_path), "config": config}
     results = [result for count in (1, 2) for result in shoal.run({**tree, "stop": {"training_iteration": count}})]
     assert [result["training_iteration"] for result in results] == [1, 2]  # the second continues the first
@@ -256,13 +286,19 @@ def test_minari_names(tmp_path: Path, monkeypatch: Any) -> None:
     ("config", "words"),
     [
         ({"num_workers": "auto"}, "config.num_workers: auto measures how fast environments are sampled"),
-        ({"preprocessors": ["Tokenizer"]}, "Tokenizer cannot become a part of the policy"),
+        ({"preprocessors": ["Tokenizer"]}, "Tokenizer: observations are numbers here; leave it out, or use Standard"),
+        ({"preprocessors": ["Normalizer"]}, "divide by the norm in a wrapper around the environment"),
+        ({"preprocessors": ["RobustScalar"]}, r"has no preprocessor RobustScalar; did you mean RobustScaler\?"),
+        ({"preprocessors": [{"RobustScaler": {"quantile_range": [0.7, 0.3]}}]}, "two numbers from 0 to 1"),
+        ({"preprocessors": [{"MinMaxScaler": {"quantile_range": [0.3, 0.7]}}]}, "takes columns and nothing else"),
         ({"preprocessors": [{"StandardScaler": {"columns": ["reward"]}}]}, r"columns must be \[obs\]"),
         ({"preprocessors": ["StandardScaler", "MaxAbsScaler"]}, "leave all but one out"),
         ({"preprocessors": ["StandardScaler"], "observation_filter": "NoFilter"}, "config.observation_filter"),
         ({"output": "somewhere"}, "config.output: it has no effect, because nothing is sampled"),
         ({"evaluation_interval": 1}, "there is no environment to evaluate on; set env too"),
-        ({"model": {"use_lstm": True}}, "BC learns policies without memory"),
+        ({"model": {"use_lstm": True}}, "without memory; so do all that learn from recorded steps; leave it out"),
+        ({"num_learners": 2}, "the num_workers processes of Ray Train; leave it at 1, and set num_workers"),
+        ({"exploration_config": {"type": "EpsilonGreedy"}}, "config.exploration_config: it has no effect"),
         ({"input": 3}, 'config.input: must be "folder/'),
     ],
 )
@@ -322,10 +358,11 @@ class TestWithWorkers:
             pd.testing.assert_series_equal(many[name], alone[name])
 
     @pytest.mark.slow
-    def test_ray_train_learns_what_one_process_does(self, walks: Path, tmp_path: Path) -> None:
-        config = {**LEARNING, "input": str(walks), "preprocessors": ["StandardScaler"]}
+    @pytest.mark.parametrize("scaler", ["StandardScaler", {"RobustScaler": {"quantile_range": [0.1, 0.8]}}])
+    def test_ray_train_learns_what_one_process_does(self, walks: Path, tmp_path: Path, scaler: Any) -> None:
+        config = {**LEARNING, "input": str(walks), "preprocessors": [scaler]}
         results, params = [], []
-        for num_workers in (0, 2):
+        for num_workers in (0, 1, 2):
             own = {"num_workers": num_workers, "num_cpus_per_worker": 0.5}
             with shoal.MARWIL({**config, **own}, env=f"{PROBES}:Walk") as trainer:
                 trainer.train()
@@ -335,9 +372,10 @@ class TestWithWorkers:
                 results.append(without_times_and_layout(trainer.train()))
                 params.append(trainer.get_policy().network.params.copy())
                 assert results[-1]["timesteps_total"] == 2 * 320
-        np.testing.assert_allclose(*params, atol=2e-6)
-        for name, value in results[0]["learner"].items():
-            assert results[1]["learner"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+        for others, result in zip(params[1:], results[1:], strict=True):
+            np.testing.assert_allclose(others, params[0], atol=2e-6)
+            for name, value in results[0]["learner"].items():
+                assert result["learner"][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
 
     def test_more_processes_than_episodes(self, walks: Path) -> None:
         with pytest.raises(ConfigError, match=r"config\.num_workers: each needs an episode of its own"):

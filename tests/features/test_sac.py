@@ -49,7 +49,7 @@ def test_a_result_has_every_name(trainer_of) -> None:
     assert "critic_loss" not in first["learner"]
 
 
-@pytest.mark.repeats(3)
+@pytest.mark.repeats(2, slow=2)
 @pytest.mark.parametrize("changes", [{}, PRIORITIES], ids=["defaults", "priorities, filter, two steps"])
 @pytest.mark.parametrize("name", ["WalkInBox", "Walk", "FailingNowAndThen", "Masked"])
 def test_k_save_load_k_is_two_k(trainer_of, tmp_path, name, changes) -> None:

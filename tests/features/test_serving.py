@@ -103,7 +103,7 @@ def test_a_mask_rules_actions_out(served: Any) -> None:
         assert {*actions} <= {1, 3}
     obs["action_mask"] = [0, 0, 0, False]
     status, answer = client.ask("POST", "/v1/policies/doors/actions", {"observation": obs})
-    assert (status, answer) == (422, {"error": "action_mask allows no action: all its flags are 0"})
+    assert (status, answer) == (422, {"error": "observation.action_mask allows no action: all its flags are 0"})
 
 
 REFUSED: list[tuple[str, str, Any, int, str]] = [
@@ -156,7 +156,7 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/v1/policies/other/actions", {}, 404, "there are policy, doors"),
     ("POST", "/v1/policies/policy/sessions", None, 404, "policy has no memory"),
     ("GET", "/nowhere", None, 404, "GET /openapi.json lists them"),
-    ("GET", ACTIONS, None, 405, "does not take that method"),
+    ("GET", ACTIONS, None, 405, "does not take that method; it takes POST"),
     ("DELETE", "/healthz", None, 405, "does not take that method"),
 ]
 
@@ -331,6 +331,16 @@ def test_sessions_remember_each_its_own_episode(remembering: Path) -> None:
         assert client.ask("POST", f"{base}/actions", {"observation": [0] * 3, "session": names[0]})[0] == 409
         assert client.ask("DELETE", f"{base}/sessions/{names[1]}")[0] == 204
         assert client.ask("DELETE", f"{base}/sessions/{names[1]}")[0] == 404
+
+
+def test_one_of_several_processes_refuses_what_concerns_all(plain: Path) -> None:
+    with serving([source(plain)], replicas=3) as service:
+        client = Client(service.port)
+        status, answer = client.ask("POST", "/v1/policies/policy/reload")
+        assert (status, "--follow" in answer["error"]) == (409, True)
+        status, answer = client.ask("GET", "/metrics")
+        assert (status, "one of 3 processes" in answer["error"]) == (409, True)
+        assert client.act(observation=[0.0] * 4)["action"] in (0, 1)
 
 
 def test_the_document_and_the_metrics_tell_what_is_served(served: Any) -> None:

@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_run(trainer_of, name, run) -> None:
     np.testing.assert_array_equal(params(one), params(two))
 
 
-@pytest.mark.repeats(7)
+@pytest.mark.repeats(5, slow=5)
 @pytest.mark.parametrize("name", ["Walk", "WalkInBox", "FailingNowAndThen", "CartPole-v1", "Masked", "Offers", "Crowd"])
 @pytest.mark.parametrize(
     "changes",

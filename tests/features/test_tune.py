@@ -209,6 +209,7 @@ def test_a_metric_of_the_users_own_is_looked_for_once_an_episode_has_ended(sweep
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_trials_of_ppo_are_ordinary_runs(sweep, capfd, monkeypatch) -> None:
     result = sweep(
         "PPO",
@@ -246,6 +247,68 @@ def test_seeds_make_groups(sweep) -> None:
         groups.setdefault(record.group, set()).add((record.settings["config.lr"], record.seed))
     assert [len(group) for group in groups.values()] == [2, 2]
     assert all(len({lr for lr, _ in group}) == 1 and len({seed for _, seed in group}) == 2 for group in groups.values())
+
+
+def last_link(run_folder: Path) -> str:
+    return str(json.loads((run_folder / "chain.jsonl").read_text().splitlines()[-1])["link"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", ["random", "optuna"])
+def test_the_seeds_of_a_configuration_train_together_and_are_trials_of_their_own(
+    sweep, monkeypatch, tmp_path, search
+) -> None:
+    monkeypatch.setattr("shoal.tune.seeds_trial.ROUNDS", 0)
+    settings = {"lr": {"grid_search": [1e-3, 1e-5]}} if search == "random" else {"lr": shoal.tune.loguniform(1e-5, 0.1)}
+    words: dict[str, Any] = {"stop": {"training_iteration": 3}, "seeds": 3}
+    if search == "optuna":
+        pytest.importorskip("optuna")
+        words |= {"search_alg": "optuna", "num_samples": 2}
+    sweep("PPO", config={**SMALL, **settings}, **words)
+    records, folder = sweep.records(), sweep.folder()
+    assert "train together in one process" in (folder / "log.txt").read_text()
+    assert [(record.group, record.seed, record.status) for record in records] == [
+        (group, seed, "finished") for group in (0, 1) for seed in (0, 1, 2)
+    ]
+    assert {record.reason for record in records} == {"training_iteration 3 >= 3"}
+    assert len({record.last_result["episode_reward_mean"] for record in records}) >= 3
+    assert len(list((folder / "ray").glob("ray/0*"))) <= 2
+    for record in records:
+        assert [told["training_iteration"] for told in read_results(folder, record)] == [1, 2, 3]
+    lr = records[4].settings["config.lr"]
+    tree = {"env": SMALL["env"], "name": "alone", "results_dir": str(tmp_path), "stop": {"training_iteration": 3}}
+    own = {key: value for key, value in SMALL.items() if key != "env"}
+    for _ in shoal.run({**tree, "report": False, "config": {**own, "lr": lr, "seed": 1}}):
+        pass
+    (alone,) = (tmp_path / "alone").iterdir()
+    assert last_link(alone) == last_link(folder / records[4].folder)
+
+
+@pytest.mark.slow
+def test_a_seed_that_fails_leaves_the_others_of_its_configuration_going(sweep, monkeypatch) -> None:
+    monkeypatch.setattr("shoal.tune.seeds_trial.ROUNDS", 0)
+    env = f"{ENVS.with_name('seeded_env.py')}:SeededEnv"
+    config = {**SMALL, "env": env, "env_config": {"mode": "raise", "after": 20}, "max_env_failures": 0}
+    sweep("PPO", config={**config, "lr": {"grid_search": [1e-3]}}, stop={"training_iteration": 3}, seeds=3)
+    records = sweep.records()
+    assert [record.status for record in records] == ["finished", "failed", "finished"]
+    assert records[1].reason
+    assert (sweep.folder() / records[1].folder / "error.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_metric_that_no_seed_has_ends_the_sweep(sweep, monkeypatch) -> None:
+    monkeypatch.setattr("shoal.tune.seeds_trial.ROUNDS", 0)
+    config = {**SMALL, "lr": {"grid_search": [1e-3]}}
+    with pytest.raises(ConfigError, match="the results have no custom_metrics/score_mean"):
+        sweep(
+            "PPO",
+            config=config,
+            stop={"training_iteration": 2},
+            seeds=2,
+            metric="custom_metrics/score_mean",
+            mode="max",
+        )
 
 
 @pytest.mark.slow

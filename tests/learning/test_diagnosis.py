@@ -28,7 +28,7 @@ HEALTHY = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.repeats(0, slow=3)
 @pytest.mark.parametrize(("env", "algorithm", "steps"), HEALTHY)
 def test_a_healthy_run_has_nothing_suspicious(tmp_path: Path, env: str, algorithm: str, steps: int) -> None:
     where = ["--results-dir", str(tmp_path)]
@@ -105,7 +105,7 @@ SICK = [
 ]
 
 
-@pytest.mark.repeats(6)
+@pytest.mark.repeats(4, slow=6)
 @pytest.mark.parametrize(("name", "env", "algorithm", "steps", "settings"), SICK)
 def test_a_sick_run_has_its_illness(
     tmp_path: Path, name: str, env: str, algorithm: str, steps: int, settings: tuple[str, ...]

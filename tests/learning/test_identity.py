@@ -172,7 +172,7 @@ def test_a_picture_is_understood() -> None:
         torch.set_num_threads(threads)
 
 
-@pytest.mark.repeats(8, slow=6)
+@pytest.mark.repeats(6, slow=4)
 @pytest.mark.parametrize("algorithm", ["PPO", "TRPO"])
 @pytest.mark.parametrize("kind", ACTIONS)
 def test_every_kind_of_action_is_taken(kind: str, algorithm: str) -> None:

@@ -78,10 +78,25 @@ def test_a_number_is_aimed_at_and_the_entropy_is_what_it_aims_for() -> None:
         assert result["learner"]["entropy"] == pytest.approx(-1.5, abs=0.5)
 
 
+def test_many_updates_for_each_step_learn_more_from_the_same_steps() -> None:
+    """With `high_update_ratio` and eight times the updates, from 160 steps, of which plain SAC has learned little."""
+    returns = {}
+    for high in (False, True):
+        own = {"high_update_ratio": high, "training_intensity": 256.0 if high else 32.0, "lr": 1e-3}
+        own |= {"initial_alpha": 0.1, "timesteps_per_iteration": 160, "learning_starts": 60}
+        with shoal.SAC(env=Target, config={**SETTINGS, **own}) as trainer:
+            result = trainer.train()
+            assert result["timesteps_total"] == 160
+            assert result["learner"]["num_updates"] == (832 if high else 104)
+            returns[high] = trainer.evaluate(episodes=40)["episode_reward_mean"]
+    assert returns[True] > -0.2  # at random about -1.8
+    assert returns[True] > returns[False] + 0.3
+
+
 @pytest.mark.slow
 def test_a_pendulum_stands_within_8000_steps_by_defaults() -> None:
     with shoal.SAC(env="Pendulum-v1") as trainer:
-        trainer.stop_at(8000)
+        trainer.stop_at({"timesteps_total": 8000})
         while trainer.timesteps_total < 8000:
             trainer.train()
         assert trainer.evaluate(episodes=20)["episode_reward_mean"] >= -200

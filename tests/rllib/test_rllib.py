@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -111,6 +113,23 @@ def test_a_checkpoint_is_evaluated_and_restored(home: Path) -> None:
         assert trainer.train()["timesteps_total"] == 400
 
 
+def test_a_policy_is_exported_by_way_of_an_import_that_the_refusal_names(home: Path) -> None:
+    with start("rllib:PPO", **QUICK_PPO) as trainer:
+        trainer.train()
+        checkpoint = trainer.save(home / "run")
+    refused = CliRunner().invoke(main, ["export", checkpoint, "--format", "numpy"])
+    assert refused.exit_code == 2, refused.output
+    named = re.search(r"type: (shoal import .*)", " ".join(refused.output.split()))
+    assert named is not None, refused.output
+    words = shlex.split(named[1])[1:]
+    imported = CliRunner().invoke(main, [*words, "--results-dir", str(home / "runs")])
+    assert imported.exit_code == 0, imported.output
+    [run] = (home / "runs").glob("*/*")
+    done = CliRunner().invoke(main, ["export", str(run), "--format", "numpy", "-o", str(home / "policy.py")])
+    assert done.exit_code == 0, done.output
+    assert "proved: 1000 observations" in done.output
+
+
 def test_an_environment_that_fails_ends_the_run_with_its_own_error(home: Path) -> None:
     config = {**QUICK_IMPALA, "env_config": {"fails_after": 30}, "max_env_failures": 5}
     tree = {"name": "f", "run": "rllib:IMPALA", "env": DIVERGING, "results_dir": str(home), "config": config}
@@ -186,7 +205,12 @@ LEARNING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("run", LEARNING)
+LONG = ("rllib:MARWIL", "rllib:IQL")  # minutes on two cores; BC and CQL take the same way
+
+
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, marks=[pytest.mark.long] if run in LONG else []) for run in LEARNING]
+)
 def test_what_output_wrote_is_learned_from(recorded: tuple[str, float], home: Path, run: str) -> None:
     folder, mean = recorded
     own = {**LEARNING[run], "dataset_num_iters_per_learner": 20}
@@ -200,6 +224,61 @@ def test_what_output_wrote_is_learned_from(recorded: tuple[str, float], home: Pa
         path = trainer.save(home)
         trainer.restore(path)
         assert trainer.train()["timesteps_total"] > result["timesteps_total"]
+
+
+REPLAYING = {"num_steps_sampled_before_learning_starts": 100, "min_sample_timesteps_per_iteration": 200}
+DREAM = {"batch_size_B": 2, "batch_length_T": 8, "horizon_H": 4, "model_size": "nano", "training_ratio": 16}
+TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
+    "rllib:PPO": ("CartPole-v1", QUICK_PPO),
+    "rllib:APPO": ("CartPole-v1", QUICK_IMPALA),
+    "rllib:IMPALA": ("CartPole-v1", QUICK_IMPALA),
+    "rllib:DQN": ("CartPole-v1", {**SMALL, "train_batch_size": 32, "rllib_config": REPLAYING}),
+    "rllib:SAC": ("Pendulum-v1", {**SMALL, "train_batch_size": 32, "rllib_config": REPLAYING}),
+    "rllib:TQC": ("Pendulum-v1", {**SMALL, "train_batch_size": 32, "rllib_config": REPLAYING}),
+    "rllib:DreamerV3": ("CartPole-v1", {"rllib_config": {**DREAM, "min_sample_timesteps_per_iteration": 100}}),
+}
+
+
+def test_each_is_trained_by_a_test() -> None:
+    assert {*TRAINED, *LEARNING} == {*RLLIB}
+
+
+@pytest.mark.parametrize("run", TRAINED)
+def test_each_that_samples_is_trained_saved_and_restored(home: Path, run: str) -> None:
+    env, config = TRAINED[run]
+    with start(run, env, **config) as trainer:
+        result = first_that_learned(trainer)
+        path = trainer.save(home)
+        if run != "rllib:DreamerV3":  # which has a memory
+            assert trainer.evaluate(episodes=2)["episode_len_mean"] > 0
+        trainer.restore(path)
+        assert trainer.train()["timesteps_total"] > result["timesteps_total"]
+
+
+def first_that_learned(trainer: shoal.Trainer) -> dict[str, Any]:
+    """The first result that tells of something learned and of an episode; how many that takes is up to the machine."""
+    for _ in range(200):
+        result = trainer.train()
+        if result["learner"] and result["episodes_total"]:
+            return dict(result)
+    raise AssertionError(f"nothing was learned: {result}")
+
+
+def test_it_is_launched_like_any_other_run(home: Path) -> None:
+    settings = ["--num-workers", "1", "--set", "rllib_config.min_time_s_per_iteration=0.5"]
+    train = ["shoal", "train", "CartPole-v1", "--run", "rllib:IMPALA", *settings, "--stop", "training_iteration=2"]
+    variables = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    variables |= {"PYTHONPATH": str(Path(shoal.__file__).parents[1]), "HOME": str(home)}
+    variables |= {"XDG_STATE_HOME": str(home / "state")}
+    command = [sys.executable, "-m", "shoal", "launch", "--num-cpus", "3", "--", sys.executable, "-m", *train]
+    words = [*command, "--results-dir", str(home / "runs")]
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Ray is up at" in done.stderr
+    (results,) = (home / "runs").glob("*/*/result.json")
+    last = json.loads(results.read_text().splitlines()[-1])
+    assert last["training_iteration"] == 2
+    assert last["num_healthy_workers"] == 1
 
 
 def test_recorded_steps_of_other_spaces_are_refused_before_the_start(recorded: tuple[str, float]) -> None:

@@ -60,10 +60,10 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
 
-    def open(self, file: Path) -> None:
+    def open(self, file: Path, query: str = "") -> None:
         """Open a file, and wait until it is loaded."""
         self.events.clear()
-        self.call("Page.navigate", url=f"file://{file}")
+        self.call("Page.navigate", url=f"file://{file}{query}")
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._take()
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,13 @@ class Desk:
 
 @dataclass(frozen=True)
 class WatchedDesk:
-    """A desk in one folder, whose processes can all be found again by a mark in their environment."""
+    """A desk in one folder, whose processes can all be found again by a mark in their environment.
+
+    `before` are the words of a program that goes before the command and becomes it, such as `unshare`.
+    """
 
     home: Path
+    before: tuple[str, ...] = ()
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start a command of shoal's."""
@@ -103,9 +108,11 @@ class WatchedDesk:
     def _start(self, words: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
         """Python in a session of its own, so that a signal reaches it alone."""
         variables = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TUNE_"))}
+        # A file of its own for each command: one that still runs writes on into the file that it was given.
+        (self.home / "stderr").unlink(missing_ok=True)
         with open(self.home / "stderr", "w") as stderr:
             return subprocess.Popen(
-                [sys.executable, *words],
+                [*self.before, sys.executable, *words],
                 cwd=self.home,
                 env={**variables, "HOME": str(self.home), MARK: str(self.home), **environment},
                 stdout=subprocess.PIPE,
@@ -143,6 +150,12 @@ class WatchedDesk:
     def complaints(self) -> str:
         """What the last command wrote to stderr."""
         return (self.home / "stderr").read_text()
+
+    def kill_all(self) -> None:
+        """End what a test that fails half-way has left running."""
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that a command of this desk started, at whatever remove."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 from shoal.config.experiment import experiment_from
+from shoal.errors import ConfigError
 from shoal.export.made import Subject
 from shoal.models.build import build_policy
 
@@ -20,7 +23,12 @@ def box(*shape: int, low: float = -1, high: float = 1, dtype: Any = np.float32) 
 
 def subject(obs: Any, actions: Any, run: str = "PPO", **config: Any) -> Subject:
     experiment = experiment_from({"name": "x", "run": run, "config": {"env": "CartPole-v1", **config}})
-    policy = build_policy(obs, actions, experiment.config)
+    try:
+        policy = build_policy(obs, actions, experiment.config)
+    except ConfigError as error:
+        if find_spec("torch") is not None:
+            raise
+        pytest.skip(str(error))
     rng = np.random.default_rng(3)
     policy.network.params[:] += rng.normal(0, 0.2, policy.network.params.shape).astype(np.float32)
     policy.network.sync()
@@ -49,6 +57,22 @@ MASKED = spaces.Dict(action_mask=box(5, low=0, high=1), observations=box(3))
 PICTURE = spaces.Dict(picture=spaces.Box(0, 255, (16, 12, 3), np.uint8), speed=box(2))
 SEQUENCE = spaces.Dict(seen=spaces.Sequence(spaces.Dict(place=box(2), kind=spaces.Discrete(3))))
 
+
+def own_model(with_memory: bool = False) -> Any:
+    """A custom model, as a user has one; PyTorch is imported only for it."""
+    pytest.importorskip("torch")
+    from memory_models import Averaging
+
+    from shoal import FullyConnectedNetwork
+
+    class Squaring(FullyConnectedNetwork):
+        def forward(self, input_dict: Any, state: Any, seq_lens: Any) -> Any:
+            seen = input_dict["obs_flat"]
+            return super().forward({**input_dict, "obs_flat": seen * seen.abs()}, state, seq_lens)
+
+    return Averaging if with_memory else Squaring
+
+
 POLICIES: dict[str, Callable[[], Subject]] = {
     "filtered": lambda: subject(box(4, low=-np.inf, high=np.inf), spaces.Discrete(3, start=-1), **FILTER),
     "everything": lambda: subject(EVERYTHING, ACTIONS, model={"fcnet_activation": "gelu"}, **FILTER),
@@ -66,6 +90,12 @@ POLICIES: dict[str, Callable[[], Subject]] = {
     "attention": lambda: subject(
         box(3), spaces.Discrete(3), model={"use_attention": True, "attention_memory_inference": 5}
     ),
+    "masked_lstm": lambda: subject(MASKED, spaces.MultiDiscrete([2, 3]), model={"use_lstm": True, **PREVIOUS}),
+    "picture_gru": lambda: subject(
+        PICTURE, box(1), model={"conv_filters": [[4, 3, 2]], "use_gru": True, "lstm_cell_size": 8}
+    ),
+    "custom": lambda: subject(box(3), spaces.Discrete(3), model={"custom_model": own_model()}),
+    "custom_memory": lambda: subject(box(3), box(2), model={"custom_model": own_model(with_memory=True)}),
     "sequence": lambda: subject(SEQUENCE, spaces.Discrete(3), model={"sequence_max_len": 4}),
 }
-PLANNED = [name for name in POLICIES if name not in ("attention", "sequence")]
+PLANNED = [name for name in POLICIES if name not in ("attention", "sequence", "custom", "custom_memory")]

@@ -55,10 +55,10 @@ class Client:
 
 @contextmanager
 def serving(
-    sources: Sequence[PolicySource], limits: ServingLimits | None = None, follow: bool = False
+    sources: Sequence[PolicySource], limits: ServingLimits | None = None, follow: bool = False, replicas: int = 1
 ) -> Iterator[Any]:
     """The service of a server that answers at `service.port`, until the end of the block."""
-    service: Any = Service(sources, limits or ServingLimits(), follow)
+    service: Any = Service(sources, limits or ServingLimits(), follow, replicas)
     listening = tcp_socket("127.0.0.1", 0)
     service.port = listening.getsockname()[1]
     service.server = server_of(application(service, TOKEN))

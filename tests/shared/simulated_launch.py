@@ -174,11 +174,15 @@ class World:
             for number, name in enumerate(self.plan.ranks, start=1):
                 self.loop.call_later(self.random.uniform(0, 15 if late else 2), self._start_rank, number, name)
         most = self.plan.timeout_s * 2 + self.plan.command_s + 200
-        await self._until(lambda: not self.head_lives, most, "the launch did not end")
-        paused = self.seen.paused_s
-        await self._until(lambda: not self._alive("ray", "command"), ENDING_S + paused, "survived the head")
-        late = self.plan.timeout_s + ENDING_S + paused
-        await self._until(lambda: not self._alive("agent", "ssh", "keeper"), late, "survived the head")
+        await self._until(lambda: not self.head_lives, lambda: most, "the launch did not end")
+        await self._until(lambda: not self._alive("ray", "command"), self._ending_s, "survived the head")
+        late = self.plan.timeout_s
+        others = ("agent", "ssh", "keeper")
+        await self._until(lambda: not self._alive(*others), lambda: late + self._ending_s(), "survived the head")
+
+    def _ending_s(self) -> float:
+        """Within which everything of a lost head has ended, also where something is paused after its loss."""
+        return ENDING_S + self.seen.paused_s
 
     @property
     def head_lives(self) -> bool:
@@ -194,10 +198,11 @@ class World:
             if process.kind in kinds
         ]
 
-    async def _until(self, holds: Callable[[], bool], most_s: float, problem: str) -> None:
-        deadline = self.loop.time() + most_s
+    async def _until(self, holds: Callable[[], bool], within_s: Callable[[], float], problem: str) -> None:
+        began = self.loop.time()
         while not holds():
-            if self.loop.time() > deadline:
+            most_s = within_s()
+            if self.loop.time() > began + most_s:
                 names = ", ".join(str(each) for each in self._alive("head", "ray", "command", "agent", "ssh", "keeper"))
                 raise Violation(f"{problem}: {names} after {most_s:g} s")
             await asyncio.sleep(0.5)
@@ -429,6 +434,8 @@ class World:
         return [process for process in host.living() if process.kind == "ray"]
 
     def _ray_ends(self, host: Host, _: float) -> None:
+        if not self._agents(host):
+            return  # its keeper is ending it already, and removes its folder
         for process in self._rays(host):
             self._note_gone(host, "its Ray was killed")
             process.output(b"killed\n")
@@ -649,7 +656,8 @@ class World:
             raise Violation(f"the loss of {name} is reported twice: {self._events_of(name)}")
         if reports and name in self.untouched:
             raise Violation(f"{name} is reported as lost, and nothing has happened to it")
-        told = [text for _, text in self.seen.told if text.startswith((f"{name} was lost:", f"{name} has left:"))]
+        words = (f"{name} was lost:", f"{name} has left:", f"{name} has ended")
+        told = [text for _, text in self.seen.told if text.startswith(words)]
         ups = [event for _, event, host in self.seen.events if host == name and event == "node up"]
         if len(told) > len(ups):
             raise Violation(f"{name} was up {len(ups)} times, and the user heard of {len(told)} losses: {told}")
@@ -670,7 +678,8 @@ class World:
         losses = [when for when, event, host in self.seen.events if host == name and event != "node up"]
         if not any(ups[-1] <= when <= due for when in losses):
             raise Violation(f"{name} is gone ({why}), and nobody says so: {self._events_of(name)}")
-        told = [when for when, text in self.seen.told if text.startswith((f"{name} was lost:", f"{name} has left:"))]
+        words = (f"{name} was lost:", f"{name} has left:", f"{name} has ended")
+        told = [when for when, text in self.seen.told if text.startswith(words)]
         if not any(ups[-1] <= when <= due for when in told):
             raise Violation(f"{name} is gone ({why}), and the user is not told")
 
@@ -834,6 +843,8 @@ class VirtualFolder:
         self.path.mkdir(parents=True)
         self.ray = self.path / "r"
         self.lock = -1
+        self.owner = this_process()
+        host.private_folders.append(self)
         world.seen.folders.append((host, self.path))
 
     def write(self, name: str, text: str) -> Path:
@@ -845,6 +856,13 @@ class VirtualFolder:
     def remove(self) -> None:
         """As of a private folder."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _sweep_all(environ: object) -> None:
+    """As of private folders: those that no living process holds."""
+    for folder in this_process().host.private_folders:
+        if not folder.owner.is_alive and not folder.owner.below():
+            folder.remove()
 
 
 async def _end_descendants(grace_s: float, spared: int = 0) -> None:
@@ -901,11 +919,13 @@ def virtual_system() -> Iterator[None]:
         (launching, "_is_from_terminal", lambda: False),
         (launching, "adopt_orphans", lambda: None),
         (launching, "end_descendants", _end_descendants),
+        (launching, "sweep_all", _sweep_all),
         (agent, "adopt_orphans", lambda: None),
         (agent, "end_descendants", _end_descendants),
         (agent_entry, "hello", _hello),
         (agent_processes, "os", virtual_os),
         (ray_node, "os", virtual_os),
+        (ray_node, "children_of_all", dict),  # no daemon of theirs has a pid of this machine
         (ray_node, "PrivateFolder", VirtualFolder),
         (user_command_module, "os", virtual_os),
         (control_connection, "Peer", SeenPeer),

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 from asyncio import base_events
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
@@ -44,6 +44,7 @@ class Host:
         self.has_power = True
         self.processes: list[Process] = []
         self.listeners: dict[int, Listener] = {}
+        self.private_folders: list[Any] = []  # on its disk
 
     def living(self) -> list[Process]:
         """Its processes, the oldest first."""
@@ -361,7 +362,7 @@ class Network:
         self._loop, self._random = loop, random
         self.hosts: dict[str, Host] = {}
         self.slowness: dict[str, float] = {}  # of a host, in seconds
-        self._cuts: set[tuple[Host, Host]] = set()
+        self._cuts: Counter[tuple[Host, Host]] = Counter()  # one pair may be cut twice at a time
         self._waiting: list[Callable[[], None]] = []
         self.ends: list[End] = []
         self.on_connection: Callable[[End], None] = lambda _: None
@@ -379,11 +380,11 @@ class Network:
 
     def cut(self, one: Host, other: Host) -> None:
         """Nothing goes from the one to the other any more."""
-        self._cuts.add((one, other))
+        self._cuts[one, other] += 1
 
     def mend(self, one: Host, other: Host) -> None:
         """What waited goes on."""
-        self._cuts.discard((one, other))
+        self._cuts[one, other] -= 1
         waiting, self._waiting = self._waiting, []
         for again in waiting:
             again()
@@ -394,7 +395,7 @@ class Network:
 
     def passes(self, one: Host, other: Host) -> bool:
         """Whether anything gets from the one to the other."""
-        return one is other or (one.has_power and other.has_power and (one, other) not in self._cuts)
+        return one is other or (one.has_power and other.has_power and not self._cuts[one, other])
 
     def latency(self, one: Host, other: Host) -> float:
         """How long it takes this time."""

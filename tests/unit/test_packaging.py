@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +56,90 @@ def test_an_image_is_built_from_all_that_the_wheel_is_made_of(project: dict[str,
     for path in (*needed, *wheel["shared-data"]):
         assert (ROOT / path).exists(), path
         assert path.split("/")[0] in copied, path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", folder, ROOT],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"no wheel can be built here: {done.stderr[-300:]}")
+    [built] = folder.glob("*.whl")
+    return Path(built)
+
+
+INSTALLS = {
+    "pipx": [
+        "install",
+        "--python",
+        sys.executable,
+        "--pip-args",
+        shlex.join(["--constraint", str(ROOT / "constraints.txt")]),
+    ],
+    "uv": ["tool", "install", "--python", sys.executable, "--constraints", str(ROOT / "constraints.txt")],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", INSTALLS)
+def test_the_wheel_with_an_extra_is_installed_as_a_command(tool: str, wheel: Path, tmp_path: Path) -> None:
+    """By pipx and by uv, as the page on installing says; with what the extra brings, and no more."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "tool"], check=True)
+    got = subprocess.run(
+        [tmp_path / "tool/bin/python", "-m", "pip", "install", "--quiet", tool],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if got.returncode:
+        pytest.skip(f"{tool} cannot be installed here: {got.stderr[-300:]}")
+    places = {name: str(tmp_path / place) for name, place in PLACES.items()}
+    environment = {**os.environ, **places}
+    words = [*INSTALLS[tool], f"{wheel}[serve]"]
+    done = subprocess.run(
+        [tmp_path / "tool/bin" / tool, *words], capture_output=True, text=True, check=False, env=environment
+    )
+    if done.returncode and any(word in done.stderr for word in ("Failed to fetch", "error sending request")):
+        pytest.skip(f"{tool} reaches no index here: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    shoal = tmp_path / "bin/shoal"
+    version = subprocess.run([shoal, "--version"], capture_output=True, text=True, check=True).stdout
+    assert __version__ in version
+    refused = subprocess.run([shoal, "serve", "no-such-run"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "no-such-run" in refused.stderr, "and not what is missing"
+    shown = subprocess.run(
+        [shoal, "export", "--format", "torchscript", "x"], capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 2
+    python = Path(shoal.resolve()).with_name("python")
+    assert subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 1
+    if tool == "pipx":  # which puts manual pages where man looks
+        assert (tmp_path / "man/man1/shoal.1").read_bytes() == (ROOT / "src/man/shoal.1").read_bytes()
+
+
+PLACES = {
+    "PIPX_HOME": "home",
+    "PIPX_BIN_DIR": "bin",
+    "PIPX_MAN_DIR": "man",
+    "UV_TOOL_DIR": "home",
+    "UV_TOOL_BIN_DIR": "bin",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("apptainer") is None, reason="there is no apptainer")
+def test_the_image_is_built_and_runs(tmp_path: Path) -> None:
+    image = tmp_path / "shoal.sif"
+    subprocess.run(["apptainer", "build", image, "examples/containers/shoal.def"], cwd=ROOT, check=True, timeout=1500)
+    subprocess.run(["apptainer", "test", image], check=True, timeout=300)
+    told = subprocess.run(["apptainer", "run", image, "--version"], capture_output=True, text=True, check=True)
+    assert __version__ in told.stdout
 
 
 @pytest.mark.parametrize("words", [["--version"], ["train", "--help"], ["evaluate", "no-such-run"]])

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
-from shoal.algorithms.candidates import Candidates
+from shoal.algorithms.candidates import Candidates, overflowing
 from shoal.algorithms.es import pairs_around
 from shoal.config.evolution import ARSConfig
 from shoal.data.batch import Step
@@ -44,9 +44,9 @@ class ARSLearner:
         sigma = returns[:, best].std()
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
         scale = lr / (c.pairs_used * sigma) if sigma > 0 else 0.0  # all alike: no direction is better
-        step = (scale * gains).astype(np.float32) @ directions[best]
-        self.candidates.move_to(theta + step)
-        return trial.step(c.noise_stdev, step, start, cur_lr=lr)
+        with overflowing():
+            self.candidates.move_to(theta + (scale * gains).astype(np.float32) @ directions[best])
+        return self.candidates.report(trial, theta, c.noise_stdev, start, cur_lr=lr)
 
     def get_state(self) -> State:
         """Which iteration is next."""

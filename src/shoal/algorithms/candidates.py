@@ -7,7 +7,10 @@ same, bit for bit, with any number of workers.
 
 from __future__ import annotations
 
+import logging
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import isfinite
 from time import perf_counter
 
 import numpy as np
@@ -16,11 +19,14 @@ from numpy.typing import NDArray
 from shoal.config.evolution import EvolutionConfig
 from shoal.data.batch import Sample, SampleSummary, Step
 from shoal.data.streams import Stream, generator
-from shoal.models.network import Array
+from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.workers import Workers, check_usable
 
 Returns = NDArray[np.float64]
+SEEN_ROWS = 256  # of observations, on which new parameters have to give finite outputs
+
+log = logging.getLogger("shoal")
 
 
 @dataclass(frozen=True)
@@ -30,17 +36,6 @@ class CandidateReturns:
     returns: Returns  # [C]
     samples: list[SampleSummary]
 
-    def step(self, noise_stdev: float, moved: Array, started: float, **stats: float) -> Step:
-        """What the trainer reports; learning took the time since `started`."""
-        found = {
-            "return_mean": float(self.returns.mean()),
-            "return_max": float(self.returns.max()),
-            "return_min": float(self.returns.min()),
-            "noise_stdev": noise_stdev,
-            "update_norm": float(np.linalg.norm(moved)),
-        }
-        return Step.from_samples(self.samples, {**found, **stats}, perf_counter() - started)
-
 
 class Candidates:
     """The parameters that actions depend on, `[D]` of a network's `[P]`, and the episodes in which others are tried."""
@@ -49,17 +44,42 @@ class Candidates:
         self.config, self.policy = config, policy
         self.columns = searched(config, policy)
         self.iteration = 0
+        self.refused = 0  # steps of this iteration that were not sound
+        self._seen: Inputs | None = None  # observations of the last episodes
 
     @property
     def centre(self) -> Array:
         """The present parameters `[D]`, a copy."""
         return self.policy.network.params[self.columns]
 
-    def move_to(self, centre: Array) -> None:
-        """Make these `[D]` the present parameters; an iteration is over."""
-        self.policy.network.params[self.columns] = centre
-        self.policy.network.sync()
+    def move_to(self, centre: Array, *beside: Array) -> bool:
+        """Make these `[D]` the present parameters if they are sound, with what else was learned; an iteration is over.
+
+        If not, the present ones are kept, and the learner has to keep what belongs to them.
+        """
+        before = self.centre
         self.iteration += 1
+        self._put(centre)
+        is_sound = all(np.isfinite(array).all() for array in beside) and self._is_sound(centre)
+        self.refused = int(not is_sound)
+        if not is_sound:
+            self._put(before)
+            log.warning("the search diverged (noise_stdev %g): the policy from before is kept", self.config.noise_stdev)
+        return is_sound
+
+    def report(
+        self, trial: CandidateReturns, before: Array, noise_stdev: float, started: float, **stats: float
+    ) -> Step:
+        """What the trainer is told of an iteration that began at `before` `[D]`, and learned since `started`."""
+        found = {
+            "return_mean": float(trial.returns.mean()),
+            "return_max": float(trial.returns.max()),
+            "return_min": float(trial.returns.min()),
+            "noise_stdev": noise_stdev,
+            "update_norm": float(np.linalg.norm(self.centre - before)),
+            "refused_steps": float(self.refused),
+        }
+        return Step.from_samples(trial.samples, {**found, **stats}, perf_counter() - started)
 
     def noise(self, count: int) -> Array:
         """Standard normal numbers `[count, D]`, which follow from the seed and the iteration alone."""
@@ -92,7 +112,29 @@ class Candidates:
         finally:
             policy.candidates = None
         seen.apply()
+        self._see(sample)
         return CandidateReturns(totals / self.config.episodes_per_rollout, samples)
+
+    def _put(self, centre: Array) -> None:
+        self.policy.network.params[self.columns] = centre
+        self.policy.network.sync()
+
+    def _see(self, sample: Sample) -> None:
+        """Remember some observations of a sample."""
+        first = tuple(part.reshape(-1, *part.shape[2:])[:SEEN_ROWS].copy() for part in sample.batch.obs)
+        self._seen = self.policy.encoder(first)
+
+    def _is_sound(self, centre: Array) -> bool:
+        """Whether these present parameters, their squares, and the outputs for what was seen are finite."""
+        with overflowing():
+            if not isfinite(np.dot(centre, centre)):
+                return False
+            return self._seen is None or bool(np.isfinite(self.policy.network.act(self._seen)).all())
+
+
+def overflowing() -> AbstractContextManager[None]:
+    """For what may not be finite, and is refused then (see `Candidates.move_to`)."""
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 class _LateFilter:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
-from shoal.algorithms.candidates import Candidates
+from shoal.algorithms.candidates import Candidates, overflowing
 from shoal.config.evolution import CEMConfig
 from shoal.data.batch import Step
 from shoal.data.state import State
@@ -38,10 +38,12 @@ class CEMLearner:
         trial = self.candidates.try_out(workers, drawn)
         start = perf_counter()
         elite = drawn[np.argsort(-trial.returns, kind="stable")[: c.num_elites]]
-        fitted: Array = elite.mean(axis=0)
-        self.std = elite.std(axis=0)
-        self.candidates.move_to(fitted)
-        return trial.step(float(std.mean()), fitted - mean, start)
+        with overflowing():
+            fitted: Array = elite.mean(axis=0)
+            spread: Array = elite.std(axis=0)
+            if self.candidates.move_to(fitted, np.square(spread)):
+                self.std = spread
+        return self.candidates.report(trial, mean, float(std.mean()), start)
 
     def get_state(self) -> State:
         """The Gaussian's standard deviations, and which iteration is next."""

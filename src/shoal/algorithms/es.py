@@ -13,7 +13,7 @@ from time import perf_counter
 
 import numpy as np
 
-from shoal.algorithms.candidates import Candidates, Returns
+from shoal.algorithms.candidates import Candidates, Returns, overflowing
 from shoal.algorithms.optimizer import Adam
 from shoal.config.evolution import ESConfig
 from shoal.data.batch import Step
@@ -44,10 +44,12 @@ class ESLearner:
         weights = centred_ranks(trial.returns).reshape(2, -1)
         gradient = (weights[0] - weights[1]) @ noise / np.float32(c.num_rollouts * c.noise_stdev)
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
-        moved = theta.copy()
-        self.adam.step(moved, np.float32(c.l2_coeff) * theta - gradient, lr)
-        self.candidates.move_to(moved)
-        return trial.step(c.noise_stdev, moved - theta, start, cur_lr=lr)
+        moved, moments = theta.copy(), self.adam.get_state()
+        with overflowing():
+            self.adam.step(moved, np.float32(c.l2_coeff) * theta - gradient, lr)
+        if not self.candidates.move_to(moved, self.adam.m, self.adam.v):
+            self.adam.set_state(moments)
+        return self.candidates.report(trial, theta, c.noise_stdev, start, cur_lr=lr)
 
     def get_state(self) -> State:
         """The optimiser, and which iteration is next."""

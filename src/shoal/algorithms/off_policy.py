@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -40,6 +40,9 @@ DRAWN_UPDATES = 16  # the most minibatches that are drawn at once
 DRAWN_BYTES = 32 << 20
 LOOK_EVERY_S = 0.02  # at workers, so that whoever has finished soon begins again
 UPDATES_PER_LOOK = 16  # at what is held out
+
+IsOver = Callable[[int, Sequence[SampleSummary]], bool]
+"""Whether a run ends that has come so many steps far, with these samples in this iteration."""
 
 
 class UpdateStatistics:
@@ -92,7 +95,7 @@ class OffPolicyLearner:
         self.config, self.policy = config, policy
         self.rewards = LearnedRewards(config)
         self.replay = replay_for(config, policy)
-        self.timesteps_limit: float | None = None  # environment steps in all, at which an iteration ends early
+        self.is_over: IsOver | None = None  # whether the run ends with a fragment, and so its iteration early
         self.owed = 0.0  # transitions that are still to be learned from, of those that `training_intensity` asks for
         self.held_out = HeldOut() if config.training_intensity == "auto" else None
         self.updates = 0  # here so far, which is the version of the weights
@@ -139,7 +142,7 @@ class OffPolicyLearner:
                 for _ in range(c.rounds_per_iteration):
                     self.explore(done.timesteps)
                     self._learn_from_sample(workers.sample(c.fragment_length), done)
-                    if self._is_at_limit(done.timesteps):
+                    if self.is_over is not None and self.is_over(done.timesteps, done.samples):
                         break
             check_usable(*done.samples)
         return Step.from_samples(done.samples, self.results(done, timesteps_total), done.learn_time_s)
@@ -197,7 +200,7 @@ class OffPolicyLearner:
         c = self.config
         wanted = done.timesteps + c.timesteps_per_iteration
         most_owed = c.least_intensity * c.fragment_length * c.num_rows + c.train_batch_size
-        while done.timesteps < wanted and not self._is_at_limit(done.timesteps):
+        while done.timesteps < wanted and (self.is_over is None or not self.is_over(done.timesteps, done.samples)):
             self.explore(done.timesteps)
             if self.owed <= most_owed:  # else learning is what takes time, and is not left behind
                 workers.begin_fragments(c.fragment_length, self.updates)
@@ -247,9 +250,6 @@ class OffPolicyLearner:
     def _has_begun(self, timesteps: int) -> bool:
         """Whether there is enough to learn from."""
         return timesteps >= self.config.learning_starts and len(self.replay) > 0
-
-    def _is_at_limit(self, timesteps: int) -> bool:
-        return self.timesteps_limit is not None and timesteps >= self.timesteps_limit
 
     def _remember(self, batch: Batch) -> int:
         """Put a fragment into replay, and let the filter see it; returns the number of its transitions."""

@@ -182,4 +182,6 @@ class OfflineLearner:
         policy = self.policy
         if policy.filter is not None and not policy.filter.count:
             assert self.group.size == 1
-            policy.filter.fit(policy.encoder.measurements(experience.obs[0]), self.config.scaler)
+            scaler = self.config.scaler
+            measured = policy.encoder.measurements(experience.obs[0])
+            policy.filter.fit(measured, scaler.name, scaler.quantile_range)

@@ -32,9 +32,9 @@ class Optimizer:
         self, network: Network, config: AlgorithmConfig, group: Group | None = None, *, clips_apart: bool = True
     ) -> None:
         self.network, self.group = network, group or Alone()
-        self._of_values: Array | None = None  # [P], 1 for the parameters that only values depend on, else 0
+        self.of_values: Array | None = None  # [P], 1 for the parameters that only values depend on, else 0
         if clips_apart and network.value_params.any() and not network.value_params.all():
-            self._of_values = network.value_params.astype(np.float32)
+            self.of_values = network.value_params.astype(np.float32)
         self.grad_clip = config.grad_clip
         self.adam = Adam(len(network.params), config.optimizer.betas, config.optimizer.eps)
         self._kernel = kernel_of(network)  # None: NumPy
@@ -63,25 +63,25 @@ class Optimizer:
             self.refused += 1
             return None
         if self.grad_clip is not None and norm > self.grad_clip:
-            self._clip(gradient, norm, self.grad_clip)
+            self.clip(gradient, norm, self.grad_clip)
         self.adam.step(self.network.params, gradient, lr)
         self.network.sync()
         return norm
 
     def _compiled_step(self, kernel: Kernel, gradient: Array, lr: float) -> float | None:
-        norm = self.adam.compiled_step(kernel, self.network.params, gradient, lr, self.grad_clip, self._of_values)
+        norm = self.adam.compiled_step(kernel, self.network.params, gradient, lr, self.grad_clip, self.of_values)
         if norm is None:
             self.refused += 1
             return None
         self.network.sync()
         return norm
 
-    def _clip(self, gradient: Array, norm: float, longest: float) -> None:
+    def clip(self, gradient: Array, norm: float, longest: float) -> None:
         """Shorten in place what is longer: the whole, or the policy's and the values' part each by itself."""
-        if self._of_values is None:
+        if self.of_values is None:
             gradient *= longest / (norm + 1e-6)
             return
-        of_values = gradient * self._of_values
+        of_values = gradient * self.of_values
         gradient -= of_values
         for part in (gradient, of_values):
             length = sqrt(np.dot(part, part))

@@ -9,7 +9,8 @@ loss for each sample. Distributions and networks pull that back to the parameter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from shoal.algorithms.compiled_ppo import CompiledObjective, CompiledTerms, compiled_objective
 from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
-from shoal.algorithms.on_policy import explained_variance, is_sound, values_and_advantages
+from shoal.algorithms.on_policy import explained_variance, first_seen, is_sound, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.ppo import PPOConfig
@@ -61,21 +62,44 @@ class PPOLearner:
 
     def update(self, batch: Batch, timesteps_total: int) -> dict[str, float]:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""
-        policy, group = self.policy, self.group
-        now = self._coefficients(timesteps_total)
-        inputs = batch_inputs(policy, batch)
-        values, steps = self.estimates(batch, inputs)
+        work = self.begin(batch, timesteps_total)
+        with self.guarded(work):
+            stats = self.passes(work)
+        return self.finish(work, stats)
+
+    def passes(self, work: Update, count: int = 0) -> dict[str, float]:
+        """The passes over a batch that are left after the first `count`; the statistics of the last."""
         stats: dict[str, float] = {}
-        epochs = self.minibatches.epochs(batch.valid, group, batch.columns, inputs.starts)
-        with self.optimizer.guarded(lambda: is_sound(policy, inputs, group)):
-            for count, epoch in enumerate(islice(epochs, self.config.num_sgd_iter), start=1):
-                is_last = count == self.config.num_sgd_iter
-                totals = EpochStatistics() if is_last or self.config.target_kl is not None else None
-                self._learn_once(epoch, inputs, steps, now, totals)
-                if totals is not None:
-                    stats = totals.means(group) | {"num_passes": float(count)}
-                    if self._is_far_enough(stats["kl"]):
-                        break
+        for number, epoch in enumerate(work.epochs, start=count + 1):
+            totals = self.statistics(number)
+            self._learn_once(epoch, work.inputs, work.steps, work.now, totals)
+            if totals is not None:
+                stats = totals.means(self.group) | {"num_passes": float(number)}
+                if self.is_far_enough(stats["kl"]):
+                    break
+        return stats
+
+    def begin(self, batch: Batch, timesteps_total: int) -> Update:
+        """What an update of the policy needs of a batch."""
+        now = self._coefficients(timesteps_total)
+        batch, is_seen = first_seen(self.policy, batch, self.group)
+        inputs = batch_inputs(self.policy, batch)
+        values, steps = self.estimates(batch, inputs)
+        epochs = self.minibatches.epochs(batch.valid, self.group, batch.columns, inputs.starts)
+        return Update(batch, is_seen, now, inputs, values, steps, islice(epochs, self.config.num_sgd_iter))
+
+    def guarded(self, work: Update) -> AbstractContextManager[None]:
+        """Take back an update that has thrown the network out of all bounds."""
+        return self.optimizer.guarded(lambda: is_sound(self.policy, work.inputs, self.group))
+
+    def statistics(self, count: int) -> EpochStatistics | None:
+        """Where the statistics of the pass with this number are added up; None: nobody asks for them."""
+        is_last = count == self.config.num_sgd_iter
+        return EpochStatistics() if is_last or self.config.target_kl is not None else None
+
+    def finish(self, work: Update, stats: dict[str, float]) -> dict[str, float]:
+        """What follows the passes over a batch; the statistics of the last of them, and more."""
+        now, batch, group = work.now, work.batch, self.group
         stats["refused_minibatches"] = float(self.optimizer.refused)
         stats["total_loss"] = (
             stats["policy_loss"]
@@ -84,12 +108,13 @@ class PPOLearner:
             + now.kl_coeff * stats["kl"]
         )
         valid = batch.valid.reshape(-1)
-        stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], steps.targets[valid], group)
+        stats["vf_explained_var"] = explained_variance(work.values.reshape(-1)[valid], work.steps.targets[valid], group)
         stats |= {"cur_lr": now.lr, "cur_kl_coeff": now.kl_coeff}
         stats |= {"entropy_coeff": now.entropy_coeff, "clip_param": now.clip_param}
         stats["reward_scale"] = self.rewards.divisor
         self._adapt_kl_coeff(stats["kl"])
-        policy.learn_filter(batch, group.sum)
+        if not work.is_seen:
+            self.policy.learn_filter(batch, group.sum)
         return stats
 
     def estimates(self, batch: Batch, inputs: BatchInputs) -> tuple[Array, BatchSteps]:
@@ -156,8 +181,8 @@ class PPOLearner:
         if self._compiled is not None and not now.kl_coeff:
             rows = (steps.actions, steps.log_probs, steps.advantages, steps.targets)
             return self._compiled.gradient(outputs, values, *rows, now.clip_param, now.entropy_coeff, size)
-        terms = self._objective(outputs, values, steps, now)
-        d_outputs, d_values = self._gradient(terms, now, size)
+        terms = self.objective(outputs, values, steps, now)
+        d_outputs, d_values = self.gradient(terms, now, size)
         return d_outputs, d_values, terms
 
     def _check_compiled(self, compiled: CompiledObjective) -> None:
@@ -170,7 +195,7 @@ class PPOLearner:
         steps = BatchSteps(actions, log_probs, None, advantages, targets)
         now = Coefficients(lr=1.0, entropy_coeff=0.1, clip_param=0.2, kl_coeff=0.0)
         size = np.float32(1 / rows)
-        d_outputs, d_values = self._gradient(self._objective(outputs, values, steps, now), now, size)
+        d_outputs, d_values = self.gradient(self.objective(outputs, values, steps, now), now, size)
         found, found_values, _ = compiled.gradient(
             outputs, values, actions, log_probs, advantages, targets, now.clip_param, now.entropy_coeff, size
         )
@@ -178,7 +203,7 @@ class PPOLearner:
             check_close("PPO's gradient by outputs", found, d_outputs)
             check_close("PPO's gradient by values", found_values, d_values)
 
-    def _objective(self, outputs: Array, values: Array, steps: BatchSteps, now: Coefficients) -> Terms:
+    def objective(self, outputs: Array, values: Array, steps: BatchSteps, now: Coefficients) -> Terms:
         """The terms of the objective for one minibatch, each `[B]`."""
         policy_now = self.policy.distribution.evaluate(outputs, steps.actions, steps.dist_inputs)
         log_ratio = policy_now.log_prob - steps.log_probs
@@ -188,7 +213,7 @@ class PPOLearner:
         value_error = values - steps.targets if self.config.use_critic else np.zeros_like(values)
         return Terms(policy_now, log_ratio, ratio, surrogate, clipped, value_error)
 
-    def _gradient(self, terms: Terms, now: Coefficients, size: np.float32) -> tuple[Array, Array]:
+    def gradient(self, terms: Terms, now: Coefficients, size: np.float32) -> tuple[Array, Array]:
         """The loss's gradient by the network's outputs `[B, K]` and values `[B]`; `size` is 1 / B over all learners."""
         # Where the clipped branch is the smaller one, nothing moves it.
         d_log_prob = terms.surrogate * (terms.surrogate <= terms.clipped) * -size
@@ -210,7 +235,7 @@ class PPOLearner:
             kl_coeff=self.kl_coeff,
         )
 
-    def _is_far_enough(self, kl: float) -> bool:
+    def is_far_enough(self, kl: float) -> bool:
         """Whether `target_kl` ends the passes over this batch."""
         return self.config.target_kl is not None and kl > 1.5 * self.config.target_kl
 
@@ -224,6 +249,19 @@ class PPOLearner:
 def clipped_surrogate(ratio: Array, advantages: Array, clip_param: float) -> Array:
     """The surrogate with the ratio held within `1 +- clip_param` (equation 7)."""
     return np.asarray(np.minimum(np.maximum(ratio, 1 - clip_param), 1 + clip_param) * advantages)
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of the policy: a batch, and what is to be learned from it."""
+
+    batch: Batch
+    is_seen: bool  # by the observation filter
+    now: Coefficients
+    inputs: BatchInputs
+    values: Array  # [T, N]
+    steps: BatchSteps
+    epochs: Iterator[Epoch]
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from time import perf_counter
 from typing import Any
 
-from shoal.algorithms.off_policy import IterationProgress
+from shoal.algorithms.off_policy import IsOver, IterationProgress
 from shoal.config.off_policy import OffPolicyConfig
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
+from shoal.errors import ConfigError
 from shoal.models.policy import Policy
 from shoal.parallel.group import Alone, Group
 from shoal.parallel.learner import Learner
@@ -30,8 +31,11 @@ class SeveralLearners:
         self, config: AlgorithmConfig, policy: Policy, make: Callable[[AlgorithmConfig, Policy, Group], Learner]
     ) -> None:
         self.config = config
-        self.timesteps_limit: float | None = None  # steps in all, at which an iteration of many fragments ends early
+        self.is_over: IsOver | None = None  # whether the run ends with a fragment, and so its iteration early
         self.policies = {config.multiagent.names[0]: policy, **policy.others}
+        idle = [name for name in config.multiagent.names if name not in self.policies]
+        if idle:
+            raise ConfigError(f"config.multiagent.policies: the environment has one agent; leave {', '.join(idle)} out")
         self.learners: dict[str, Any] = {}
         for name in config.multiagent.trained:
             self.learners[name] = make(config.for_policy(name), self.policies[name], Alone())
@@ -93,7 +97,7 @@ class SeveralLearners:
                 whole.samples.append(sample.summary)
                 whole.timesteps += sample.num_steps
                 whole.learn_time_s += perf_counter() - start
-                if self.timesteps_limit is not None and whole.timesteps >= self.timesteps_limit:
+                if self.is_over is not None and self.is_over(whole.timesteps, whole.samples):
                     break
             check_usable(*whole.samples)
         for name, learner in self.learners.items():

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
-from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, values_and_advantages
+from shoal.algorithms.on_policy import explained_variance, first_seen, is_sound, outputs_of, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.algorithms.rewards import LearnedRewards
-from shoal.config.trpo import MAX_KL_PER_NUMBER, TRPOConfig
+from shoal.config.trpo import DAMPING_PER_NUMBER, MAX_KL_PER_NUMBER, TRPOConfig
 from shoal.data.batch import Batch, Step
 from shoal.data.returns import scheduled
 from shoal.data.state import State
@@ -66,6 +66,13 @@ class TRPOLearner:
             return MAX_KL_PER_NUMBER * self.policy.action_spec.size
         return self.config.max_kl
 
+    @property
+    def cg_damping(self) -> float:
+        """What is added to the Fisher matrix's diagonal, with auto resolved."""
+        if self.config.cg_damping == "auto":
+            return DAMPING_PER_NUMBER * self.policy.action_spec.size
+        return self.config.cg_damping
+
     def training_step(self, workers: Workers, timesteps_total: int) -> Step:
         """Sample, then learn."""
         sample = workers.sample(self.config.steps_per_iteration)
@@ -78,6 +85,7 @@ class TRPOLearner:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""
         c, policy = self.config, self.policy
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
+        batch, is_seen = first_seen(policy, batch, self.group)
         inputs = batch_inputs(policy, batch)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
             values, advantages = values_and_advantages(policy, batch, self.rewards.scaled(batch), inputs, c)
@@ -87,7 +95,8 @@ class TRPOLearner:
         valid = batch.valid.reshape(-1)
         stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], targets[valid], self.group)
         stats |= {"cur_lr": lr, "reward_scale": self.rewards.divisor}
-        policy.learn_filter(batch, self.group.sum)
+        if not is_seen:
+            policy.learn_filter(batch, self.group.sum)
         return stats
 
     def get_state(self) -> State:
@@ -106,7 +115,7 @@ class TRPOLearner:
         c, network = self.config, self.policy.network
         max_kl, before = self.max_kl, network.params.copy()
         start, gradient = region.gradient()
-        direction, curvature = conjugate_gradient(region.fisher_product, gradient, c.cg_iters, c.cg_damping)
+        direction, curvature = conjugate_gradient(region.fisher_product, gradient, c.cg_iters, self.cg_damping)
         norm = sqrt(gradient @ gradient)
         refused = not (isfinite(norm) and isfinite(curvature) and isfinite(direction @ direction))
         reached, taken = start, 0.0

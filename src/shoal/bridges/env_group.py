@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +33,38 @@ SEED_SHIFT = 32  # between the seeds of a group: fewer resets than 2**32 follow 
 LARGEST_SEED = 1 << 30
 
 
+Infos = tuple[dict[str, Any] | None, dict[str, Any] | None]
+"""Those of an environment's last step and of the reset after it, where there were any."""
+
+
+class KeptInfos(gym.Wrapper[Any, Any, Any, Any]):
+    """Keeps what an environment tells until it is asked for: from processes, infos come only then."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.kept: Infos = None, None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """See `gymnasium.Env`."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self.kept = self.kept[0], info
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        """See `gymnasium.Env`."""
+        *rest, info = self.env.step(action)
+        self.kept = info, None
+        return *rest, info
+
+
+def taken_infos(env: Any) -> Infos:
+    """What an environment has kept, which it forgets."""
+    while not isinstance(env, KeptInfos):
+        env = env.env
+    kept, env.kept = env.kept, (None, None)
+    return kept
+
+
 @dataclass(frozen=True)
 class GroupFacts:
     """Where a group is, and what its environments see and do."""
@@ -40,6 +73,15 @@ class GroupFacts:
     pid: int
     observation_space: Space
     action_space: Space
+
+
+@dataclass
+class GroupReset:
+    """Where the first actions of a group are taken, and what failed on the way there."""
+
+    obs: Parts
+    incidents: list[Incident] = field(default_factory=list)
+    infos: dict[int, Infos] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,6 +96,7 @@ class GroupSteps:
     finals: dict[int, Parts] = field(default_factory=dict)  # the last observations of episodes that have ended
     episodes: list[Episode] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
+    infos: dict[int, Infos] = field(default_factory=dict)  # where they were asked for
 
 
 class FormOnly(Policy):
@@ -69,8 +112,8 @@ class FormOnly(Policy):
 class EnvGroup:
     """The environments that one worker has, here or in an actor of Ray."""
 
-    def __init__(self, config: AlgorithmConfig, maker: EnvMaker, worker_index: int) -> None:
-        self._config, self._maker, self._worker_index = config, maker, worker_index
+    def __init__(self, config: AlgorithmConfig, maker: EnvMaker, worker_index: int, with_infos: bool = False) -> None:
+        self._config, self._maker, self._worker_index, self._with_infos = config, maker, worker_index, with_infos
         self._worker: Worker | None = None
 
     def start(self) -> GroupFacts:
@@ -90,7 +133,7 @@ class EnvGroup:
         self._obs = worker.policy.obs_spec.allocate(worker.num_envs)
         return GroupFacts(socket.gethostname(), os.getpid(), worker.observation_space, worker.action_space)
 
-    def reset(self, seed: int | None) -> tuple[Parts, list[Incident]]:
+    def reset(self, seed: int | None) -> GroupReset:
         """Begin new episodes everywhere; from a seed on, resets and what follows are the same each time."""
         vector = self._vector
         if seed is not None:
@@ -99,7 +142,7 @@ class EnvGroup:
             vector.set_state({**state, "seedings": [first] * vector.num_envs})
         vector.reset(self._obs)
         vector.episodes.clear()
-        return _copied(self._obs), self._taken_incidents()
+        return GroupReset(_copied(self._obs), self._taken_incidents(), self._taken_infos())
 
     def step(self, actions: NDArray[Any]) -> GroupSteps:
         """Take one step everywhere with rows of actions `[N, A]`."""
@@ -121,6 +164,7 @@ class EnvGroup:
             dict(steps.finals),
             episodes,
             self._taken_incidents(),
+            self._taken_infos(),
         )
 
     def call(self, functions: Mapping[int, Callable[[Any], T]]) -> dict[int, T]:
@@ -132,6 +176,10 @@ class EnvGroup:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop()
+
+    def _taken_infos(self) -> dict[int, Infos]:
+        rows = range(self._vector.num_envs) if self._with_infos else ()
+        return self._vector.call_each(dict.fromkeys(rows, taken_infos))
 
     def _taken_incidents(self) -> list[Incident]:
         incidents = self._vector.incidents[:]

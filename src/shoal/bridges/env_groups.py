@@ -11,16 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bridges.env_group import EnvGroup, GroupFacts, GroupSteps
+from shoal.bridges.env_group import EnvGroup, GroupFacts, GroupReset, GroupSteps
 from shoal.config.layout import cpus_per_worker
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Incident, Parts
+from shoal.data.batch import Incident
 from shoal.envs.making import EnvMaker
 from shoal.errors import ShoalError, WorkerError
 from shoal.parallel.capacity import check_ranks_here
 from shoal.parallel.ray_session import connect
 
 CLOSING_TIMEOUT_S = 5.0
+PATIENCE_S = 20.0  # until it is told that a worker which replaces another has no host
 MOST_DEATHS_IN_A_ROW = 3  # of one worker, without a step in between
 
 log = logging.getLogger("shoal")
@@ -31,7 +32,7 @@ class EnvGroups(Protocol):
 
     facts: GroupFacts  # of the first group
 
-    def reset(self, seed: int | None) -> list[tuple[Parts, list[Incident]]]:
+    def reset(self, seed: int | None) -> list[GroupReset]:
         """Begin new episodes everywhere."""
 
     def begin_step(self, actions: list[NDArray[Any]]) -> None:
@@ -47,23 +48,23 @@ class EnvGroups(Protocol):
         """End everything that was started."""
 
 
-def start_groups(config: AlgorithmConfig, maker: EnvMaker) -> EnvGroups:
+def start_groups(config: AlgorithmConfig, maker: EnvMaker, with_infos: bool = False) -> EnvGroups:
     """The group of this process (`num_workers: 0`, without Ray), or actors of Ray."""
     if config.worker_count == 0:
         check_ranks_here(config)
-        return LocalGroup(config, maker)
-    return RayGroups(config, maker)
+        return LocalGroup(config, maker, with_infos)
+    return RayGroups(config, maker, with_infos)
 
 
 class LocalGroup:
     """The one group of this process; see `EnvGroups`."""
 
-    def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
-        self._group = EnvGroup(config, maker, 0)
+    def __init__(self, config: AlgorithmConfig, maker: EnvMaker, with_infos: bool) -> None:
+        self._group = EnvGroup(config, maker, 0, with_infos)
         self.facts = self._group.start()
         self._actions: NDArray[Any] | None = None
 
-    def reset(self, seed: int | None) -> list[tuple[Parts, list[Incident]]]:
+    def reset(self, seed: int | None) -> list[GroupReset]:
         """See `EnvGroups`."""
         return [self._group.reset(seed)]
 
@@ -101,8 +102,8 @@ class RayGroups:
     A group whose process dies is replaced: its rows fail at that step, and go on with new episodes.
     """
 
-    def __init__(self, config: AlgorithmConfig, maker: EnvMaker) -> None:
-        self._config, self._maker = config, maker
+    def __init__(self, config: AlgorithmConfig, maker: EnvMaker, with_infos: bool) -> None:
+        self._config, self._maker, self._with_infos = config, maker, with_infos
         self._session = connect(config)
         self._ray = self._session.ray
         self._restarts = 0
@@ -119,16 +120,17 @@ class RayGroups:
         assert first is not None
         self.facts = first
 
-    def reset(self, seed: int | None) -> list[tuple[Parts, list[Incident]]]:
+    def reset(self, seed: int | None) -> list[GroupReset]:
         """See `EnvGroups`."""
         asked = [(seat, seat.actor.reset.remote(seed)) for seat in self._seats]
         answers = []
         for seat, answer in asked:
             try:
-                obs, incidents = self._answer(seat, answer)
+                begun: GroupReset = self._answer(seat, answer)
             except WorkerError as lost:
-                obs, incidents = self._replaced(seat, lost, seed)
-            answers.append((obs, self._placed(seat, incidents)))
+                begun = self._replaced(seat, lost, seed)
+            begun.incidents = self._placed(seat, begun.incidents)
+            answers.append(begun)
         return answers
 
     def begin_step(self, actions: list[NDArray[Any]]) -> None:
@@ -144,7 +146,7 @@ class RayGroups:
                 steps = self._answer(seat, answer)
                 seat.deaths_in_a_row = 0
             except WorkerError as lost:
-                steps = self._lost_steps(*self._replaced(seat, lost, None))
+                steps = self._lost_steps(self._replaced(seat, lost, None))
             steps.incidents = self._placed(seat, steps.incidents)
             answers.append(steps)
         return answers
@@ -176,7 +178,7 @@ class RayGroups:
 
     def _actor(self, index: int) -> Any:
         remote = self._ray.remote(num_cpus=cpus_per_worker(self._config), max_restarts=0)(EnvGroup)
-        return remote.remote(self._config, self._maker, index)
+        return remote.remote(self._config, self._maker, index, self._with_infos)
 
     def _answer(self, seat: Seat, reference: Any) -> Any:
         """One answer, or the group's error in its own words; WorkerError if its process is gone."""
@@ -193,7 +195,7 @@ class RayGroups:
             told = f"; its last words: {words}" if words else ""
             raise WorkerError(f"worker {seat.index}{place} was lost: its process died{told}") from error
 
-    def _replaced(self, seat: Seat, cause: WorkerError, seed: int | None) -> tuple[Parts, list[Incident]]:
+    def _replaced(self, seat: Seat, cause: WorkerError, seed: int | None) -> GroupReset:
         """Put a new group in the place of a lost one; its first observations."""
         config = self._config
         seat.deaths_in_a_row += 1
@@ -207,13 +209,17 @@ class RayGroups:
             self._ray.kill(seat.actor)
         seat.actor, seat.facts = self._actor(seat.index), None
         try:
-            seat.facts = self._answer(seat, seat.actor.start.remote())
+            started = seat.actor.start.remote()
+            if not self._ray.wait([started], timeout=PATIENCE_S)[0]:
+                log.warning("worker %d waits for a host with %g free CPUs", seat.index, cpus_per_worker(config))
+            seat.facts = self._answer(seat, started)
             # A seed of its own: the one that the lost group began with would lead to the same end.
             fresh = self._restarts if seed is None else seed
-            obs, incidents = self._answer(seat, seat.actor.reset.remote(fresh))
+            begun: GroupReset = self._answer(seat, seat.actor.reset.remote(fresh))
         except WorkerError as lost:
             return self._replaced(seat, lost, seed)
-        return obs, [*incidents, *self._loss_incidents(seat, cause)]
+        begun.incidents += self._loss_incidents(seat, cause)
+        return begun
 
     def _loss_incidents(self, seat: Seat, cause: WorkerError) -> list[Incident]:
         """What became of each environment of a lost group."""
@@ -235,11 +241,12 @@ class RayGroups:
             for row in range(count)
         ]
 
-    def _lost_steps(self, obs: Parts, incidents: list[Incident]) -> GroupSteps:
+    def _lost_steps(self, begun: GroupReset) -> GroupSteps:
         """A step that did not happen, for all rows of a group that was replaced."""
         count = self._config.envs_per_worker
         none = np.zeros(count, bool)
-        return GroupSteps(obs, np.zeros(count, np.float32), none, none.copy(), ~none, incidents=incidents)
+        rewards = np.zeros(count, np.float32)
+        return GroupSteps(begun.obs, rewards, none, none.copy(), ~none, incidents=begun.incidents, infos=begun.infos)
 
     @staticmethod
     def _placed(seat: Seat, incidents: list[Incident]) -> list[Incident]:

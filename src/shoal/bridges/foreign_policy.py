@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from shoal.config.changing import unchecked
 from shoal.config.experiment import Experiment, experiment_from
 from shoal.config.overrides import Override
+from shoal.data.filters import CLIP
 from shoal.data.state import State
-from shoal.envs.spaces import Space, image_sides
+from shoal.envs.spaces import Space
 from shoal.errors import ConfigError
-from shoal.models.convolutions import Convolution, default_convolutions
 from shoal.models.network import Network
 from shoal.runs.atomic_files import remove_folder, write_file
 from shoal.runs.folders import make_run_folder, results_folder
@@ -30,8 +30,8 @@ from shoal.runs.outcomes import Outcome, write_outcome
 from shoal.runs.run_folder import RunFolder
 from shoal.runs.trainer import TRAINERS, Trainer
 
-NATURE = [Convolution(32, (8, 8), (4, 4)), Convolution(64, (4, 4), (2, 2)), Convolution(64, (3, 3), (1, 1))]
-"""The convolutions of the Nature paper, which other libraries use for every image."""
+LARGEST_LIMIT = 1e30
+"""Of deviations at which observations may be clipped; without a limit it is this."""
 
 IMPORT_FILE = "imported.json"
 """Where a run's policy came from."""
@@ -47,11 +47,12 @@ class ForeignLayer:
 
 @dataclass(frozen=True)
 class ObsScale:
-    """What observations are shifted and scaled by: `clip((x - mean) / std, -10, 10)`."""
+    """What observations are shifted and scaled by: `clip((x - mean) / std, -limit, limit)`."""
 
     count: float
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
+    limit: float = CLIP
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class ForeignPolicy:
     value_output: ForeignLayer | None = None  # None: it has none that fits
     log_std: NDArray[Any] | None = None
     convolutions: Sequence[ForeignLayer] = ()
+    conv_filters: Sequence[Sequence[Any]] = ()  # as in a configuration, each with its padding
+    image_type: str = "uint8"  # bytes are scaled to 0 to 1, and floats taken as they are, there as here
     critics: Sequence[Sequence[ForeignLayer]] = ()
     targets: Sequence[Sequence[ForeignLayer]] = ()
     log_alpha: float | None = None
@@ -137,7 +140,8 @@ def _config_tree(policy: ForeignPolicy) -> dict[str, Any]:
     """The keys by which our policy has the layers of the other."""
     model: dict[str, Any] = dict(policy.config.get("model", {}))
     if policy.convolutions:
-        model |= {"post_fcnet_hiddens": policy.widths, "conv_activation": policy.activation}
+        model |= {"conv_filters": policy.conv_filters, "post_fcnet_hiddens": policy.widths}
+        model["conv_activation"] = policy.activation
     else:
         model |= {"fcnet_hiddens": policy.widths, "fcnet_activation": policy.activation}
     tree: dict[str, Any] = {**policy.config, "model": model}
@@ -158,22 +162,17 @@ def _check_spaces(policy: ForeignPolicy, trainer: Trainer) -> None:
     if not policy.convolutions and own.encoder.scale is not None:
         raise _misfit(trainer, "its observations are integers, which shoal scales to 0 to 1 and others do not")
     if policy.convolutions:
-        _check_image(seen, trainer)
+        _check_image(policy, seen, trainer)
     for facts, space, what in zip(policy.spaces or (), (seen, acted), ("observations", "actions"), strict=False):
         problem = _difference(facts, space, with_bounds=what == "actions")
         if problem:
             raise _misfit(trainer, f"its {what} are {space}, and the policy's {problem}")
 
 
-def _check_image(space: Space, trainer: Trainer) -> None:
+def _check_image(policy: ForeignPolicy, space: Space, trainer: Trainer) -> None:
     assert isinstance(space, spaces.Box)
-    _, height, width = image_sides(space.shape)
-    if default_convolutions(height, width) != NATURE or space.dtype != np.uint8:
-        raise _misfit(
-            trainer,
-            f"its images are {height} x {width} of {space.dtype}, and only images of bytes of at least 64 x 64, as "
-            "the Nature network has them, can be taken over",
-        )
+    if space.dtype != policy.image_type:
+        raise _misfit(trainer, f"its images are of {space.dtype}, and the policy sees {policy.image_type}")
 
 
 def _difference(facts: SpaceFacts, space: Space, with_bounds: bool) -> str:
@@ -208,7 +207,7 @@ def _put_into(policy: ForeignPolicy, trainer: Trainer) -> None:
         if policy.scale.mean.shape != own.filter.mean.shape:
             raise _misfit(trainer, f"its observations have {own.encoder.size} numbers, and the statistics others")
         m2 = np.square(policy.scale.std) * (count - 1)
-        own.filter.set_state(State.of(count=count, mean=policy.scale.mean, m2=m2))
+        own.filter.set_state(State.of(count=count, mean=policy.scale.mean, m2=m2, clip=policy.scale.limit))
     learner: Any = trainer.learner
     for networks, layers in (("critics", policy.critics), ("targets", policy.targets)):
         for critic, own_layers in zip(getattr(learner, networks, ()), layers, strict=False):

@@ -317,7 +317,7 @@ class RLlibTrainer(Trainer):
             raise CheckpointError("the checkpoint's environment has other observations or actions than this one")
         check_seal(state, "the checkpoint")
         with _unpacked(state.files) as folder, _causes_shown("RLlib cannot restore its checkpoint"):
-            self._algo.restore_from_path(folder / FOLDER)
+            self._restore_algorithm(folder / FOLDER)
         self._steps_seen = int(values["rllib"]["steps"])
         self.iteration = int(values["training_iteration"])
         self.timesteps_total = int(values["timesteps_total"])
@@ -325,6 +325,16 @@ class RLlibTrainer(Trainer):
         self.env_failures_total = int(values["env_failures_total"])
         self._window.set_state(state.part("episodes"))
         self._policy = self._files = None
+
+    def _restore_algorithm(self, folder: Path) -> None:
+        """Let RLlib read its checkpoint; those that learn from recorded steps fail at the runners that they lack."""
+        if self._algo.env_runner_group is None:
+            from ray.rllib.algorithms.algorithm import Algorithm
+
+            algo: Algorithm = self._algo
+            super(Algorithm, algo).restore_from_path(folder)
+        else:
+            self._algo.restore_from_path(folder)
 
     def take_over(self, state: State) -> None:  # noqa: ARG002
         """Not possible: RLlib's checkpoint brings its counters along."""

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bridges.foreign_policy import NATURE, ForeignLayer, ForeignPolicy, ObsScale, SpaceFacts
+from shoal.bridges.foreign_policy import LARGEST_LIMIT, ForeignLayer, ForeignPolicy, ObsScale, SpaceFacts
 from shoal.bridges.inert_pickle import MOST_BYTES, Inert, read_pickle
 from shoal.bridges.torch_files import member, opened, read_tensors
+from shoal.data.filters import CLIP
 from shoal.errors import ConfigError
 
 ACTIVATIONS = {
@@ -29,8 +30,9 @@ ACTIVATIONS = {
     "Softplus": "softplus",
     "Identity": "linear",
 }
+NATURE = ((32, 8, 4, "valid"), (64, 4, 2, "valid"), (64, 3, 1, "valid"))
+"""The convolutions of the Nature paper, as Stable-Baselines3 has them for images of any size."""
 MOST_DATA = 1 << 26
-CLIP = 10.0
 Tensors = Mapping[str, NDArray[Any]]
 
 
@@ -120,12 +122,12 @@ def read_vec_normalize(path: Path) -> tuple[ObsScale | None, float | None]:
     mean, variance = statistics.attribute("mean"), statistics.attribute("var")
     if not isinstance(mean, np.ndarray) or not isinstance(variance, np.ndarray) or mean.shape != variance.shape:
         raise ConfigError(f"{path}: has no mean and variance of observations")
-    clip = _number(found.attribute("clip_obs"), CLIP)
-    if clip != CLIP:
-        raise ConfigError(f"{path}: clips observations at {clip:g} deviations, and shoal's filter always at {CLIP:g}")
+    limit = _number(found.attribute("clip_obs"), CLIP)
+    if not 0 < limit <= LARGEST_LIMIT:
+        raise ConfigError(f"{path}: clips observations at {limit:g} deviations; that is no limit above 0")
     std = np.sqrt(variance.astype(np.float64).ravel() + epsilon)
     count = _number(statistics.attribute("count"), 2.0)
-    return ObsScale(count, mean.astype(np.float64).ravel(), std), deviation
+    return ObsScale(count, mean.astype(np.float64).ravel(), std, limit), deviation
 
 
 def _actor_critic(model: SavedModel, scale: ObsScale | None, deviation: float | None) -> ForeignPolicy:
@@ -169,6 +171,7 @@ def _actor_critic(model: SavedModel, scale: ObsScale | None, deviation: float | 
         value_output=value if has_value else None,
         log_std=log_std,
         convolutions=convolutions,
+        conv_filters=NATURE,
         scale=scale,
         reward_deviation=deviation,
         spaces=_spaces(model),
@@ -197,6 +200,7 @@ def _dqn(model: SavedModel, scale: ObsScale | None, deviation: float | None) -> 
         output=output,
         activation="relu" if convolutions else activation,
         convolutions=convolutions,
+        conv_filters=NATURE,
         scale=scale,
         reward_deviation=deviation,
         spaces=_spaces(model),
@@ -242,6 +246,7 @@ def _sac(model: SavedModel, scale: ObsScale | None, deviation: float | None) -> 
         output=output,
         activation="relu" if convolutions else activation,
         convolutions=convolutions,
+        conv_filters=NATURE,
         critics=critics,
         targets=targets,
         log_alpha=float(alpha.ravel()[0]) if alpha is not None and alpha.size == 1 else None,
@@ -267,9 +272,9 @@ def _image(model: SavedModel, place: str) -> tuple[list[ForeignLayer], list[Fore
             "network of CnnPolicy can be imported"
         )
     found = []
-    for name, layer in zip(("cnn.0", "cnn.2", "cnn.4"), NATURE, strict=True):
+    for name, (channels, kernel, *_) in zip(("cnn.0", "cnn.2", "cnn.4"), NATURE, strict=True):
         weight, bias = tensors[f"{place}.{name}.weight"], tensors[f"{place}.{name}.bias"]
-        if weight.ndim != 4 or weight.shape[0] != layer.channels or weight.shape[2:] != layer.kernel:
+        if weight.ndim != 4 or weight.shape[0] != channels or weight.shape[2:] != (kernel, kernel):
             raise ConfigError(f"{model.path}: its convolutions are not those of the Nature network")
         found.append(ForeignLayer(weight, bias))
     return found, [_layer(tensors, f"{place}.linear.0")]

@@ -55,7 +55,8 @@ def opened(file: BinaryIO, what: str) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(file)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise ConfigError(f"{what}: is no zip file: {str(error)[:200]}") from None
+        told = "" if isinstance(error, zipfile.BadZipFile) else f": {str(error)[:200]}"
+        raise ConfigError(f"{what}: is no zip file, or a damaged one{told}") from None
     if len(archive.namelist()) > MOST_MEMBERS:
         archive.close()
         raise ConfigError(f"{what}: holds more than {MOST_MEMBERS:,} files, and is not opened")

@@ -9,7 +9,7 @@ What is promised, beyond Gymnasium's contract:
   is replaced, and its rows go on with new episodes. Without, no Ray is started.
 - Autoreset is in the same step: `final_obs` and `final_info` are as Gymnasium's own vectors have them in that mode.
   `final_info` holds the numbers of the last info and `episode` with `r` and `l`; infos inside an episode stay where
-  they are made.
+  they are made, unless `infos=True` asks for all of them, which costs a message for every process and step.
 - Numbers travel in single precision, images of bytes as they are.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,16 +26,18 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from shoal.bridges.env_group import FormOnly, GroupSteps
+from shoal.bridges.env_group import FormOnly, GroupSteps, Infos, KeptInfos
 from shoal.bridges.env_groups import start_groups
 from shoal.config.experiment import algorithm_config
 from shoal.config.vocabulary import nearest
 from shoal.data.batch import Episode, Incident, Parts
 from shoal.envs.importing import UserCode
+from shoal.envs.legacy import takes_options
 from shoal.envs.making import maker_of
 from shoal.envs.observations import ObsLeaf, ObsSpec
 from shoal.envs.spaces import nest
 from shoal.envs.vector import describe
+from shoal.envs.wrapping import wrappings
 from shoal.errors import ConfigError, EnvError
 
 KEYS = (
@@ -65,24 +68,32 @@ MOST_INCIDENTS_KEPT = 1000
 log = logging.getLogger("shoal")
 
 
-def make_vec(env: Any, num_envs: int = 1, num_workers: int = 0, **config: Any) -> SupervisedVectorEnv:
+def make_vec(
+    env: Any, num_envs: int = 1, num_workers: int = 0, *, infos: bool = False, **config: Any
+) -> SupervisedVectorEnv:
     """`num_envs` environments as one `gymnasium.vector.VectorEnv`, supervised, here or in `num_workers` actors of Ray.
 
     `env` is all that a configuration may call an environment; `config` are those of its keys that are about
     environments (`KEYS`), e.g. `env_step_timeout_s=30`. Atari games are prepared only if `preprocessor_pref` says so.
+    With `infos`, all that environments tell comes along, at a price where they are in other processes.
     """
-    return SupervisedVectorEnv(env, num_envs, num_workers, config)
+    return SupervisedVectorEnv(env, num_envs, num_workers, config, infos)
 
 
 class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
     """Environments of ours behind Gymnasium's contract; see the module."""
 
-    def __init__(self, env: Any, num_envs: int, num_workers: int, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, env: Any, num_envs: int, num_workers: int, config: Mapping[str, Any], with_infos: bool = False
+    ) -> None:
         self.closed = True  # until there is something to close
         tree = _config_tree(env, num_envs, num_workers, config)
         checked = algorithm_config("PPO", tree)
-        maker = maker_of(checked, UserCode.at().with_working_folder())
-        self._groups = start_groups(checked, maker)
+        user_code = UserCode.at().with_working_folder()
+        maker = maker_of(checked, user_code)
+        if with_infos:
+            maker = replace(maker, wrappers=(*maker.wrappers, *wrappings([KeptInfos], user_code)))
+        self._groups = start_groups(checked, maker, with_infos)
         self.closed = False
         self.num_envs, self.num_workers = num_envs, num_workers
         facts = self._groups.facts
@@ -102,20 +113,28 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes everywhere; the seeds of all environments follow from `seed`, or the first of several."""
-        if options:
-            raise ConfigError(
-                "options: an environment gets options of its own at every reset; use make_vec(..., "
-                'randomize={"options": {...}}) in their place'
-            )
+        """Begin new episodes everywhere; the seeds of all environments follow from `seed`, or the first of several.
+
+        Every environment gets `options` with this reset, and not with those that follow in the course of steps.
+        """
+        if options and "reset_mask" in options:
+            raise ConfigError("options: reset_mask: episodes that end are reset in the same step; leave it out")
+        return self.reset_with(seed, dict.fromkeys(range(self.num_envs), options) if options else {})
+
+    def reset_with(
+        self, seed: int | Sequence[int | None] | None, options: Mapping[int, Mapping[str, Any]]
+    ) -> tuple[Any, dict[str, Any]]:
+        """`reset`, with options of its own for each environment that has some, by its row."""
         self._check_open()
         if self._is_stepping:
             self.step_wait()
+        if options:
+            self.call_each({row: partial(_give_options, options=dict(given)) for row, given in options.items()})
         answers = self._groups.reset(_one_seed(seed))
-        self._last = _joined([obs for obs, _ in answers])
-        incidents = [incident for _, found in answers for incident in found]
+        self._last = _joined([each.obs for each in answers])
         infos: dict[str, Any] = {}
-        self._tell_incidents(incidents, infos)
+        self._tell_infos([each.infos for each in answers], infos)
+        self._tell_incidents([incident for each in answers for incident in each.incidents], infos)
         return self._batched(self._last), infos
 
     def step(
@@ -133,7 +152,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
         if self._is_stepping:
             raise EnvError("step_async: the last step has not been waited for; call step_wait first")
         rows = self._rows_of(actions)
-        self._groups.begin_step(np.split(rows, max(self.num_workers, 1)))
+        self._groups.begin_step(np.split(rows, self.num_workers) if self.num_workers > 1 else [rows])
         self._is_stepping = True
 
     def step_wait(self) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
@@ -147,6 +166,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
         truncated = np.concatenate([each.truncated for each in steps]) | failed
         rewards = np.concatenate([each.rewards for each in steps]).astype(np.float64)
         infos: dict[str, Any] = {}
+        self._tell_infos([each.infos for each in steps], infos)
         if (terminated | truncated).any():
             self._tell_ends(steps, infos)
         self._tell_incidents([incident for each in steps for incident in each.incidents], infos)
@@ -215,8 +235,16 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
                 else:
                     parts = tuple(part[None] for part in each.finals[row])
                     final, episode = self._obs_spec.get(parts, 0), told.get(first + row)
-                self._add_info(infos, {"final_obs": final, "final_info": _final_info(episode)}, first + row)
+                last_info = each.infos.get(row, (None, None))[0]
+                self._add_info(infos, {"final_obs": final, "final_info": _final_info(episode, last_info)}, first + row)
             first += len(each.rewards)
+
+    def _tell_infos(self, groups: list[dict[int, Infos]], infos: dict[str, Any]) -> None:
+        """What the environments told of where the next actions are taken: of a reset if there was one."""
+        each = self.num_envs // len(groups)
+        for index, group in enumerate(groups):
+            for row, (stepped, begun) in group.items():
+                self._add_info(infos, (stepped if begun is None else begun) or {}, index * each + row)
 
     def _tell_incidents(self, incidents: list[Incident], infos: dict[str, Any]) -> None:
         """Write failures down, and say of each row what failed there."""
@@ -243,10 +271,10 @@ def _batched_leaf(leaf: ObsLeaf, part: NDArray[Any]) -> Any:
     return np.array(numbers, leaf.space.dtype).reshape(len(part), *(leaf.space.shape or ()))
 
 
-def _final_info(episode: Episode | None) -> dict[str, Any]:
+def _final_info(episode: Episode | None, told: Mapping[str, Any] | None) -> dict[str, Any]:
     if episode is None:
         return {"failed": True}
-    return {**episode.metrics, "episode": {"r": episode.reward, "l": episode.length}}
+    return {**episode.metrics, **(told or {}), "episode": {"r": episode.reward, "l": episode.length}}
 
 
 def attribute_of(env: Any, name: str) -> Any:
@@ -260,6 +288,19 @@ def set_attribute(env: Any, name: str, value: Any) -> None:
         env.set_wrapper_attr(name, value)
     else:
         setattr(env, name, value)
+
+
+def _give_options(env: Any, options: dict[str, Any]) -> None:
+    """Let the next reset of an environment, and none after it, have these options."""
+    if not takes_options(env):
+        raise ConfigError("options: the environment's reset() takes none; add the argument options=None")
+    reset = env.reset
+
+    def once(**keywords: Any) -> Any:
+        env.reset = reset
+        return reset(**{**keywords, "options": {**(keywords.get("options") or {}), **options}})
+
+    env.reset = once
 
 
 def _joined(groups: list[Parts]) -> Parts:

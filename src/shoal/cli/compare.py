@@ -16,10 +16,14 @@ from shoal.cli.options import Command, trust_option, where_option
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
+    from shoal.config.experiment import Experiment
     from shoal.config.sweep import Mode
+    from shoal.envs.importing import UserCode
     from shoal.reports.comparison import Comparison
     from shoal.reports.reported_runs import ReportedRun
     from shoal.reports.sequential import PairedTest
+    from shoal.runs.run import Run
+    from shoal.runs.seed_runs import SeedRuns
 
 MOST_DIFFERENCES = 20
 
@@ -233,8 +237,11 @@ def _seconds(text: str) -> float:
 def _until_sure(
     asked: Asked, labels: tuple[str, str], max_seeds: int, budget_s: float | None, is_silent: bool, trust: bool
 ) -> PairedTest:
-    """Train seeds of both, one pair after the other, until it is decided or the budget is spent."""
-    from shoal.reports.sequential import by_seed, next_seed, paired_test
+    """Train seeds of both, one pair after the other, until it is decided or the budget is spent.
+
+    Where seeds train together, as many pairs follow at once as it takes in any case, unless a budget may end it before.
+    """
+    from shoal.reports.sequential import by_seed, next_seeds, paired_test
 
     began, given = time.monotonic(), _sides(asked)
     if given[0][0].settings == given[1][0].settings:
@@ -249,15 +256,26 @@ def _until_sure(
         if not is_silent:
             click.echo(f"{len(pairs)} pairs: {test.first_wins} to {test.second_wins}, evidence {test.evidence:.3g}")
         is_late = budget_s is not None and time.monotonic() - began >= budget_s
-        seed = next_seed(list(finished[0]), list(finished[1]))
         if test.is_decided or is_late or (len(common) >= max_seeds):
+            _tell_spent(test, is_late, is_silent)
             return test
-        if seed in trained:
-            raise ConfigError(f"--until-sure: a run of seed {seed} does not finish; look at it with `shoal runs`")
-        trained.add(seed)
+        count = 1
+        if budget_s is None and all(_trains_together(runs[0], trust) for runs in sides):
+            count = min(test.least_missing, max_seeds - len(common))
+        seeds = next_seeds(list(finished[0]), list(finished[1]), count)
+        if again := trained.intersection(seeds):
+            raise ConfigError(f"--until-sure: a run of seed {min(again)} does not finish; look at it with `shoal runs`")
+        trained.update(seeds)
         for runs, known in zip(sides, finished):
-            if seed not in known:
-                _train(runs[0], seed, is_silent, trust)
+            lacking = [seed for seed in seeds if seed not in known]
+            if lacking:
+                _train(runs[0], lacking, is_silent, trust)
+
+
+def _tell_spent(test: PairedTest, is_late: bool, is_silent: bool) -> None:
+    if not test.is_decided and not is_silent:
+        spent = "The time of --budget is spent" if is_late else "The number of --max-seeds is reached"
+        click.echo(f"{spent}; with more, the same command continues.")
 
 
 def _is_finished(run: ReportedRun) -> bool:
@@ -267,40 +285,74 @@ def _is_finished(run: ReportedRun) -> bool:
     return found is not None and found.state == "finished"
 
 
-def _train(like: ReportedRun, seed: int, is_silent: bool, trust: bool) -> None:
-    """Train an experiment with another seed, beside its other runs; one that was interrupted continues."""
-    from shoal.cli.live import open_view
-    from shoal.cli.paths import short_path
+def _experiment_of(like: ReportedRun, trust: bool) -> tuple[Experiment, UserCode]:
+    """The experiment of a run, for other seeds beside it, and where its code is."""
     from shoal.config.changing import changed
-    from shoal.config.experiment import with_settings
-    from shoal.machine.signals import exit_code
-    from shoal.machine.terminal import can_redraw
     from shoal.runs.folders import SWEEP_FILE
     from shoal.runs.resuming import experiment_to_run
-    from shoal.runs.run import Run
 
     folder = like.path.parent
     if (folder.parent / SWEEP_FILE).is_file():
         raise ConfigError(f"--until-sure: {like.path} is a trial of a sweep; train its configuration by itself first")
     experiment, user_code = experiment_to_run(like.tree, like.path, trust)
-    experiment = changed(experiment, name=folder.name, results_dir=str(folder.parent))
-    run = Run.open(with_settings(experiment, {"seed": seed}), user_code=user_code)
-    title = f"{experiment.name}, seed {seed}"
-    with open_view(
-        title,
-        run.folder,
-        experiment.stop,
-        is_silent or not can_redraw(),
-        experiment.config.log_level,
-        lambda: run.activity,
-    ) as view:
-        for result in run.results(hold_signals=True):
-            view.show(result)
-    if run.outcome is not None and run.outcome.signal is not None:
-        click.echo(f"Stopped; {short_path(run.folder)} is saved, and the same command continues.", err=True)
-        sys.exit(exit_code(run.outcome.signal))
-    if not is_silent:
-        from shoal.data.number_text import number_text
+    return changed(experiment, name=folder.name, results_dir=str(folder.parent)), user_code
 
-        mean = number_text(run.last_result.get("episode_reward_mean"))
-        click.echo(f"  {title}: return {mean} after {int(run.last_result.get('timesteps_total', 0)):,} steps")
+
+def _trains_together(like: ReportedRun, trust: bool) -> bool:
+    """Whether several seeds of a run take little longer than one."""
+    from shoal.runs.seed_stack import why_not_configured_together
+
+    return why_not_configured_together(_experiment_of(like, trust)[0]) is None
+
+
+def _train(like: ReportedRun, seeds: Sequence[int], is_silent: bool, trust: bool) -> None:
+    """Train an experiment with other seeds, beside its other runs; one that was interrupted continues."""
+    from functools import partial
+
+    from shoal.cli.seeds_view import open_seeds_view
+    from shoal.config.experiment import with_settings
+    from shoal.machine.terminal import can_redraw
+    from shoal.runs.run import Run
+    from shoal.runs.seed_runs import SeedRuns
+
+    experiment, user_code = _experiment_of(like, trust)
+    asked = [with_settings(experiment, {"seed": seed}) for seed in seeds]
+    ended: list[Run] = []
+    runs = SeedRuns(
+        [partial(Run.open, each, user_code=user_code) for each in asked], on_end=lambda run, _: ended.append(run)
+    )
+    is_quiet = is_silent or not can_redraw()
+    with open_seeds_view(experiment.name, experiment.stop, is_quiet, experiment.config.log_level) as view:
+        for run, result in runs.results():
+            view.show_seed(run.experiment.config.seed, result)
+    _check_trained(runs, ended)
+    if not is_silent:
+        for run in ended:
+            click.echo(_trained_line(run))
+
+
+def _check_trained(runs: SeedRuns, ended: Sequence[Run]) -> None:
+    """Raise what has ended one of the runs; end the process where a signal has ended all."""
+    from shoal.cli.paths import short_path
+    from shoal.errors import ShoalError
+    from shoal.machine.signals import exit_code
+    from shoal.runs.run import STUCK
+
+    if runs.signal is not None:
+        saved = ", ".join(short_path(run.folder) for run in ended) or "nothing"
+        are = "are" if len(ended) > 1 else "is"
+        click.echo(f"Stopped; {saved} {are} saved, and the same command continues.", err=True)
+        sys.exit(exit_code(runs.signal))
+    if runs.errors:
+        raise runs.errors[0]
+    if runs.is_stuck:
+        raise ShoalError(STUCK)
+
+
+def _trained_line(run: Run) -> str:
+    """What a run has reached."""
+    from shoal.data.number_text import number_text
+
+    mean = number_text(run.last_result.get("episode_reward_mean"))
+    steps = int(run.last_result.get("timesteps_total", 0))
+    return f"  {run.experiment.name}, seed {run.experiment.config.seed}: return {mean} after {steps:,} steps"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -29,13 +30,17 @@ def main() -> None:
     if sys.stderr is not None:
         faulthandler.enable()  # of a simulator's code that crashes the process, the place is told
     from shoal.cli.main import main as command
+    from shoal.machine.left_processes import mark_what_is_started
 
+    mark_what_is_started()
+    atexit.register(_end_what_is_left)  # before all others, which are called before it then
     signal.signal(signal.SIGINT, before)
     try:
         command(prog_name="shoal")
     except SystemExit as end:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is settled
         code = 0 if end.code is None else end.code
+        _end_children_of_multiprocessing()
         if isinstance(code, int) and ("ray" in sys.modules or _threads_live_on()):
             _end_without_teardown(code)
         raise
@@ -57,9 +62,30 @@ def _threads_live_on() -> bool:
     return bool(names)
 
 
+def _end_children_of_multiprocessing() -> None:
+    """End those whose end Python would wait for, though a simulator has forgotten them."""
+    if "shoal.envs.making" in sys.modules and "multiprocessing.process" in sys.modules:
+        from multiprocessing.process import active_children
+
+        for child in active_children():
+            child.terminate()
+
+
+def _end_what_is_left() -> None:
+    """End what simulators in this process have started and not ended; commands that make none leave processes alone."""
+    if "shoal.envs.making" not in sys.modules:
+        return
+    from shoal.machine.left_processes import end_left_processes
+
+    if (names := end_left_processes()) and sys.stderr is not None:
+        words = (
+            f"ended what the environment had left running: {', '.join(sorted(set(names)))}; its close() should do that"
+        )
+        sys.stderr.write(f"Warning: {words}\n")
+
+
 def _end_without_teardown(code: int) -> NoReturn:
     """End with this code: the threads of a Ray whose start was cut short can crash Python's teardown, and lose it."""
-    import atexit
     from contextlib import suppress
 
     atexit._run_exitfuncs()

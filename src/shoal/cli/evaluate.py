@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shoal.config.settings import AlgorithmConfig
     from shoal.envs.cases import Cases
     from shoal.models.policy import Policy
+    from shoal.runs.evaluation import PendingEvaluation
     from shoal.sampling.evaluation_episodes import EpisodeResults
 
 SHOWN = 10
@@ -127,7 +128,8 @@ def evaluate(
             evaluation = start_evaluation(setup, episodes=episodes, steps=steps, **chosen)
         else:
             evaluation = start_cases(setup, file.cases, **chosen)
-        metrics, found = evaluation.results()
+        folder, keeps = checkpoint.path.parent, env is None  # of another environment nothing could be replayed
+        metrics, found = _results(evaluation, folder, keeps)
     click.echo(f"{experiment.run} {env_text(experiment.config.env)}  {short_path(checkpoint.path)}")
     if best:
         score = score_of(checkpoint.experiment_tree)
@@ -140,8 +142,9 @@ def evaluate(
         "env": env_text(experiment.config.env),
         **metrics,
     }
-    summary, place = summary_of(found), _place(checkpoint.path.parent)
+    summary, place = summary_of(found), _place(folder)
     _tell(file, found, table(summary))
+    _tell_incidents(found, folder, keeps)
     if file is not None:
         report["cases"], report["failed"] = summary, {str(at + 1): why for at, why in found.failed_cases.items()}
     place.write_text(json.dumps(report, indent=1, default=str) + "\n")
@@ -156,6 +159,20 @@ def evaluate(
     click.echo(f"written to {short_path(place)}")
     _check_printed(streams, place)
     _check_found(file, found)
+
+
+def _results(evaluation: PendingEvaluation, folder: Path, keeps: bool) -> tuple[dict[str, Any], EpisodeResults]:
+    """What an evaluation gives; its failures are kept in the run's folder, if they can be replayed from there."""
+    from shoal.runs.resuming import stored_tree
+
+    if keeps and stored_tree(folder) is not None:
+        return evaluation.results_kept(folder)
+    return evaluation.results()
+
+
+def _tell_incidents(found: EpisodeResults, folder: Path, are_kept: bool) -> None:
+    if found.incidents and are_kept:
+        click.echo(f"the failures are listed by: shoal incidents {short_path(folder)}")
 
 
 def _tell(file: Cases | None, found: EpisodeResults, numbers: str) -> None:

@@ -9,7 +9,7 @@ import click
 
 from shoal.cli.completion import runs
 from shoal.cli.options import Command, trust_option, where_option
-from shoal.cli.paths import short_path
+from shoal.cli.paths import short_path, typed_path
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def export(
     for file in exported.files:
         click.echo(f"  {short_path(file)}")
     _tell_proof(exported)
+    if format_name == "hub" and subject.video is None:
+        run = typed_path(checkpoint.path.parent)
+        click.echo(f"Note: the run has no video for the card; shoal report {run} --video films one.")
 
 
 def _tell_proof(exported: Exported) -> None:
@@ -97,7 +100,8 @@ def _subject(checkpoint: Checkpoint, policy_id: str | None, trust: bool) -> Subj
     config = experiment.config
     if config.policy:
         raise ConfigError(
-            f"{experiment.run}: a policy of RLlib's cannot be exported; train with an algorithm of shoal's"
+            f"{experiment.run}: a policy of RLlib's is made a run of shoal's first; type: shoal import "
+            f"{typed_path(checkpoint.path)} --env {env_text(config.env)}"
         )
     names = config.multiagent.names
     if policy_id is None and len(names) > 1:
@@ -119,6 +123,8 @@ def _subject(checkpoint: Checkpoint, policy_id: str | None, trust: bool) -> Subj
 
 
 def _newest_video(run: Path) -> Path | None:
-    """The last video that evaluation recorded in a run."""
-    videos = sorted((run / "videos").glob("iteration_*.mp4"))
-    return videos[-1] if videos else None
+    """The newest video of a run: of an evaluation, or its replay."""
+    from shoal.runs.playing import REPLAY_FILE
+
+    videos = [*sorted((run / "videos").glob("iteration_*.mp4")), *run.glob(REPLAY_FILE)]
+    return max(videos, key=lambda video: video.stat().st_mtime, default=None)

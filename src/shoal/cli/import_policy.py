@@ -77,6 +77,10 @@ def _read(source: Path, vecnormalize: Path | None, policy_id: str | None) -> tup
 
     if policy_id is not None:
         raise ConfigError("--policy-id: is for checkpoints of RLlib; leave it out")
+    policy = read_sb3(source, vecnormalize)
+    digest = hashlib.sha256()
     with source.open("rb") as file:
-        described["sha256"] = hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else ""
-    return read_sb3(source, vecnormalize), described
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    described["sha256"] = digest.hexdigest()
+    return policy, described

@@ -104,7 +104,7 @@ def _place(entry: Mapping[str, Any]) -> str:
 def _table(entries: list[dict[str, Any]]) -> list[str]:
     from datetime import datetime
 
-    head = ("N", "time", "env", "host", "kind", "iteration", "step", "since seed", "cause")
+    head = ("N", "time", "env", "host", "kind", "iteration", "step", "since seed", "replay", "cause")
     rows = [
         (
             str(entry["number"]),
@@ -115,6 +115,7 @@ def _table(entries: list[dict[str, Any]]) -> list[str]:
             str(entry.get("training_iteration", "-")),
             str(entry["step"]),
             str(entry["steps_since_seed"]),
+            "yes" if entry["actions"] is not None or not entry["steps_since_seed"] else "-",
             entry["cause"],
         )
         for entry in entries

@@ -36,6 +36,9 @@ def _refuse_env(ctx: click.Context, param: click.Parameter, value: Sequence[str]
         raise click.UsageError(f"There is no option --env here; use --variable {value[0]}.", ctx)
 
 
+MOST_HOSTFILE = 16 << 20  # characters
+
+
 @click.command()
 @click.option("--hosts", metavar="A,B,C", help="Hosts to reach by ssh, e.g. n1,n2 or n[1-3].")
 @click.option("--hostfile", type=click.Path(path_type=Path), help="A file with a host on each line.")
@@ -184,9 +187,13 @@ def named_hosts(hosts: str | None, hostfile: Path | None) -> tuple[Host, ...]:
     if hostfile is None:
         return ()
     try:
-        return tuple(host_file(hostfile.read_text(), str(hostfile)))
+        with open(hostfile, encoding="utf-8") as file:
+            text = file.read(MOST_HOSTFILE)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--hostfile: {hostfile} cannot be read ({getattr(error, 'strerror', 'not text')})") from None
+    if len(text) == MOST_HOSTFILE:
+        raise ConfigError(f"--hostfile: {hostfile} has more than {MOST_HOSTFILE >> 20} MB; that is no list of hosts")
+    return tuple(host_file(text, str(hostfile)))
 
 
 def seconds_of(option: str, text: str) -> float:

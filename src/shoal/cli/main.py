@@ -102,6 +102,9 @@ FOREIGN_COMMANDS = {
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """How the system says that an output takes no more."""
 
+AWAY = (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.EREMOTEIO)
+"""How it says that a file system is not there, or not any more."""
+
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
@@ -147,10 +150,15 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, lazy.help) for name, lazy in COMMANDS.items()])
 
     def main(self, *args: Any, **keywords: Any) -> Any:
-        """Run the command line; an output that cannot be written, such as a full disk, is one sentence on stderr."""
+        """Run the command line; what a full disk, or one that is away, does to it is one sentence on stderr."""
         try:
             return super().main(*args, **keywords)
         except OSError as error:
+            if error.errno in AWAY and error.filename is not None and os.environ.get("SHOAL_DEBUG") != "1":
+                with suppress(OSError):
+                    words = f"{error.filename} cannot be reached: {error.strerror}; is its file system there?"
+                    click.echo(f"Error: {words}", err=True)
+                sys.exit(1)
             if error.errno not in FULL or os.environ.get("SHOAL_DEBUG") == "1":
                 raise
             with suppress(OSError):
@@ -158,6 +166,13 @@ class LazyGroup(click.Group):
             sys.exit(1)
         finally:
             _forget_lost_streams()
+
+    def make_context(self, *args: Any, **keywords: Any) -> click.Context:
+        """Read the command line; click itself would end with 1 after Ctrl-C, and say that it has aborted."""
+        try:
+            return super().make_context(*args, **keywords)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(130) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what it refuses becomes sentences on stderr and an exit code."""

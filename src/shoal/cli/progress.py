@@ -32,11 +32,11 @@ class ReminderTimes:
 def activity_phrases(activity: Activity, phase: str, now: float) -> list[str]:
     """`iteration 1: 340 of 2,048 steps in 5 min 40 s, 1.0 steps/s`, `its result is due in 28 min 28 s`, and more.
 
-    `phase` is what was said last of a run that is starting.
+    `phase` is what was said last of a run that is starting or ending.
     """
     elapsed = now - activity.since
     so_far = f"({duration_text(elapsed)} so far)"
-    if activity.kind == "starting":
+    if activity.kind in ("starting", "ending"):
         return [f"{phase or 'starting'} {so_far}"]
     head = f"iteration {activity.iteration}:"
     if activity.kind == "evaluating":

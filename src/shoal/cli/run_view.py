@@ -6,7 +6,7 @@ import importlib.util
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,25 +24,12 @@ def follow(run: Run, quiet: bool) -> None:
     """Train a run before the user's eyes; the process ends here if a signal ended it."""
     from shoal.cli.live import open_view
     from shoal.cli.output import guard_streams, report_lost_streams
-    from shoal.runs.folders import env_label
-    from shoal.runs.preset_notes import preset_hint
 
     streams = guard_streams()
-    for note in run.notes:
-        click.echo(note)
-    if run.done is not None:
-        click.echo(f"{short_path(run.folder)} is finished: {run.done}.")
-        click.echo(f"To start another run, use `shoal train` with --new; to continue this one: {_further(run)}")
+    if not tell_begin(run, click.echo):
         return
-    experiment = run.experiment
-    title = f"{experiment.run} {env_label(experiment.config.env)}"
-    if run.resumed_from is not None:
-        click.echo(f"{title} continues from {short_path(run.resumed_from)}{_unsaved(run.resumed_from)}")
-    else:
-        click.echo(f"{title} in {short_path(run.folder)}")
-        if (hint := preset_hint(experiment)) is not None:
-            click.echo(hint)
     _flush()
+    experiment, title = run.experiment, title_of(run)
     level = experiment.config.log_level
     try:
         with open_view(title, run.folder, experiment.stop, quiet, level, lambda: run.activity) as view:
@@ -50,8 +37,8 @@ def follow(run: Run, quiet: bool) -> None:
                 view.show(result)
                 streams = report_lost_streams(streams)
     finally:
-        with _undisturbed():
-            _tell_end(run)
+        with undisturbed():
+            tell_end(run, isinstance(sys.exc_info()[1], Exception))
             _flush()
     if run.is_stuck:
         from shoal.errors import ShoalError
@@ -64,28 +51,72 @@ def follow(run: Run, quiet: bool) -> None:
         sys.exit(exit_code(run.outcome.signal))
 
 
-def _tell_end(run: Run) -> None:
+def title_of(run: Run) -> str:
+    """What a view calls it."""
+    from shoal.runs.folders import env_label
+
+    return f"{run.experiment.run} {env_label(run.experiment.config.env)}"
+
+
+def tell_begin(run: Run, say: Callable[[str], object]) -> bool:
+    """Tell where a run begins or goes on; False if there is nothing to train."""
+    from shoal.runs.preset_notes import preset_hint
+
+    for note in run.notes:
+        say(note)
+    if run.done is not None:
+        say(f"{short_path(run.folder)} is finished: {run.done}.")
+        say(f"To start another run, use `shoal train` with --new; to continue this one: {_further(run)}")
+        return False
+    if run.resumed_from is not None:
+        say(f"{title_of(run)} continues from {short_path(run.resumed_from)}{_unsaved(run.resumed_from)}")
+        return True
+    say(f"{title_of(run)} in {short_path(run.folder)}")
+    if (hint := preset_hint(run.experiment)) is not None:
+        say(hint)
+    return True
+
+
+def _looked_for(folder: Path) -> tuple[bool, str]:
+    """Whether a folder is there; and if its file system is away, so that nobody knows, why."""
+    try:
+        return folder.is_dir(), ""
+    except OSError as error:
+        return False, error.strerror or str(error)
+
+
+def _why_nothing_is_saved(run: Run) -> str:
+    """Why a run that has ended has no checkpoint."""
+    if not run.last_result:
+        return "no iteration was finished"
+    is_done = run.outcome is not None and run.outcome.kind == "stopped"
+    return "checkpoints are switched off" if is_done else "saving failed"
+
+
+def tell_end(run: Run, error_follows: bool) -> None:
+    """Tell how a run has ended, and what can be done with it."""
+    is_there, why_away = _looked_for(run.folder)
     if run.outcome is None:
-        if not run.folder.exists():
+        if not is_there and not why_away:
             click.echo("Nothing was trained, so the folder was removed.")
         return
-    if run.outcome.kind == "failed" and isinstance(sys.exc_info()[1], Exception):
+    if run.outcome.kind == "failed" and error_follows:
         click.echo("Failed; the error follows below.")  # whoever catches it shows it
     else:
         words = {"stopped": "Finished", "interrupted": "Stopped", "failed": "Failed"}[run.outcome.kind]
         click.echo(f"{words}: {run.outcome.sentence.splitlines()[0]}")
     if run.last_result:
         click.echo(f"  return    {_reached(run)}")
-    if not run.folder.is_dir():
+    if why_away:
+        click.echo(f"  run       {short_path(run.folder)}, which cannot be read now: {why_away}")
+    if not is_there:
         return
     click.echo(f"  run       {short_path(run.folder)}")
+    _tell_failures(run)
     if run.leaves_report and (run.folder / "report.html").is_file():
         click.echo(f"  report    {short_path(run.folder / 'report.html')}")
     if run.last_checkpoint is None or not run.last_checkpoint.is_dir():
-        why = "no iteration was finished"
-        if run.last_result:
-            why = "checkpoints are switched off" if run.outcome.kind == "stopped" else "saving failed"
-        click.echo(f"  nothing is saved, because {why}")
+        click.echo(f"  nothing is saved, because {_why_nothing_is_saved(run)}")
         return
     from shoal.runs.checkpoints import best_checkpoint
 
@@ -101,6 +132,12 @@ def _tell_end(run: Run) -> None:
         is_there = importlib.util.find_spec("tensorboard") is not None
         needs = "" if is_there else "  (needs: pip install 'shoal-rl[board]')"
         click.echo(f"  curves    tensorboard --logdir {folder}{needs}")
+
+
+def _tell_failures(run: Run) -> None:
+    failures = (run.last_result or {}).get("env_failures_total", 0)
+    if failures:
+        click.echo(f"  failures  {failures} of environments: shoal incidents {typed_path(run.folder)}")
 
 
 def _reached(run: Run) -> str:
@@ -147,7 +184,7 @@ def _further(run: Run) -> str:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Let a late Ctrl-C wait no longer than it takes to say how the run ended."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -48,7 +48,7 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
     """
     import json
 
-    from shoal.reports.run_choice import in_order, matching
+    from shoal.reports.run_choice import in_order, is_listed, matching
     from shoal.reports.run_list import damaged_text, runs_below
     from shoal.runs.folders import DEFAULT_RESULTS, results_root
 
@@ -56,7 +56,7 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
     if folder is None and not place.is_dir():
         click.echo(f"There are no runs yet: {short_path(place)} does not exist. Start one: shoal train CartPole-v1")
         return
-    below = runs_below(place)
+    below = runs_below(place, with_settings=where is not None or not is_listed(sort))
     found = below.runs
     told_damaged = damaged_text([_place_in(place, path) for path in below.damaged]) if below.damaged else ""
     chosen = in_order(matching(found, where), found, sort)

@@ -100,7 +100,9 @@ class TrainCommand(Command):
 )
 @click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option(
-    "--seeds", type=click.IntRange(1), help="Number of runs, one after another, with seeds that follow --seed."
+    "--seeds",
+    type=click.IntRange(1),
+    help="Number of runs with seeds that follow --seed, trained together where that is faster.",
 )
 @click.option("--name", help="Name of the experiment, and the folder of its runs.")
 @click.option("--results-dir", metavar="FOLDER", help="Folder of all runs; ~ and $VAR are expanded.")
@@ -198,10 +200,15 @@ def train(
     from shoal.runs.run import Run
 
     deadline = deadline_of(walltime)
-    experiments = [each for experiment in experiments for each in with_seeds(experiment, seeds or 1)]
     for number, experiment in enumerate(experiments, 1):
+        seeded = with_seeds(experiment, seeds or 1)
+        if len(seeded) > 1:
+            from shoal.cli.seeds_view import follow_seeds
+
+            follow_seeds(seeded, new=new, user_code=user_code, with_code=with_code, deadline=deadline, quiet=quiet)
+            continue
         if seeds is not None:
-            click.echo(f"{experiment.name}, seed {experiment.config.seed} ({number} of {len(experiments)} runs)")
+            click.echo(f"{experiment.name}, seed {experiment.config.seed} (1 of 1 runs)")
         run = Run.open(experiment, new, user_code)
         run.keeps_code, run.deadline, run.more_follows = with_code, deadline, number < len(experiments)
         follow(run, quiet)
@@ -211,7 +218,6 @@ def with_seeds(experiment: Experiment, count: int) -> list[Experiment]:
     """The experiment with its own seed and those that follow it, `count` in all.
 
     Each is an ordinary run in a folder of its own: it stops, continues, evaluates, verifies and reproduces by itself.
-    They train one after another, in as much time as by commands of their own.
     """
     from shoal.config.experiment import with_settings
 

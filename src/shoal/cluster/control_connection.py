@@ -113,8 +113,10 @@ async def call(host: str, port: int, secret: str, timeout_s: float) -> Peer:
         return await asyncio.wait_for(_call(host, port, secret), timeout_s)
     except asyncio.TimeoutError as error:
         raise ClusterError(f"{host}:{port} cannot be reached: no answer") from error
-    except (OSError, EOFError) as error:
-        raise ClusterError(f"{host}:{port} cannot be reached: {error or 'it closed the connection'}") from error
+    except EOFError as error:
+        raise ClusterError(f"{host}:{port} cannot be reached: it closed the connection") from error
+    except OSError as error:
+        raise ClusterError(f"{host}:{port} cannot be reached: {error}") from error
 
 
 async def _call(host: str, port: int, secret: str) -> Peer:

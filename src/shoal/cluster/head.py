@@ -21,6 +21,7 @@ from shoal.cluster.ports import PortRange, listening_socket
 from shoal.errors import HeadFailed, NodeFailed, TimedOut
 from shoal.machine.cores import usable_cpus
 from shoal.machine.host_names import short_name
+from shoal.machine.processes import allow_open_files
 
 STOPPING_TIMEOUT_S = 6.0
 HELLO_S = 30.0  # for an agent to look at its host, before it begins to beat
@@ -97,6 +98,7 @@ class Head:
 
     async def open(self) -> Notice:
         """Listen for agents; what they have to know."""
+        allow_open_files()  # each rank takes one, its ssh three, and a stranger who says nothing one for a while
         listener = listening_socket("127.0.0.1" if self._plan.is_local else "", self._plan.ports)
         # Thousands may call in the same moment; asyncio would let a hundred of them wait.
         self._server = await asyncio.start_server(self._accept, sock=listener, backlog=MOST_CALLING)

@@ -44,6 +44,7 @@ from shoal.errors import ClusterError, ConfigError
 from shoal.machine.deadlines import VARIABLE
 from shoal.machine.host_names import is_own_name, short_name
 from shoal.machine.keeper import end_descendants
+from shoal.machine.private_folder import sweep_all
 from shoal.machine.processes import adopt_orphans
 from shoal.machine.ray_variables import LOOPBACK, token_variables
 from shoal.machine.signals import ECHO_S, RESUME_ME
@@ -205,6 +206,7 @@ async def _lead(
         await head.stop()
         await processes.stop()
         await asyncio.to_thread(end_descendants, LAST_GRACE_S)
+        sweep_all(environ)  # an agent that was killed after its keeper has ended has left its folder
         if not was_there:
             with contextlib.suppress(OSError):  # of a command that was refused nothing is left to read
                 folder.rmdir()
@@ -340,6 +342,7 @@ async def _unless_signalled(work: Coroutine[Any, Any, HostState], signals: async
         if hearing.done() and not hearing.cancelled():  # in the same moment: whoever comes next hears it
             signals.put_nowait(hearing.result())
         return working.result()
+    working.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may fail in the same moment
     working.cancel()
     return hearing.result()
 

@@ -125,6 +125,12 @@ def name_of(kind: type[Algorithm]) -> str:
     return kind.__name__.removesuffix("Config")
 
 
+def algorithms_that(ability: str) -> str:
+    """Those of shoal's own whose configuration class claims an ability, such as `takes_memory`: one or the other."""
+    *others, last = [name for name in BUILT_IN if getattr(ALGORITHMS[name], ability)]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def _config_class(name: str) -> type[Algorithm]:
     """The class of one algorithm; a KeyError if there is none of this name, a ConfigError if it cannot be used."""
     if name in BUILT_IN or name in RLLIB:

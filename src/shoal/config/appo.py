@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.config.fields import Flag, FragmentLength, Positive, Size
+from shoal.config.fields import Clip, Flag, FragmentLength, Size
 from shoal.config.ppo import PPOConfig
 
 
@@ -32,9 +32,9 @@ class APPOConfig(PPOConfig):
 
     A fragment that would become older is waited for before the next update; nothing is thrown away. Lower it where
     learning is unstable, raise it where workers differ more than tenfold in speed (classic RLlib: no bound)."""
-    vtrace_clip_rho_threshold: Positive = 1.0
+    vtrace_clip_rho_threshold: Clip = 1.0
     """Largest weight of a step's error in the targets of the value function (V-trace's rho)."""
-    vtrace_clip_pg_rho_threshold: Positive = 1.0
+    vtrace_clip_pg_rho_threshold: Clip = 1.0
     """Largest weight of a step in the policy's objective."""
 
     def timing_notes(self) -> list[str]:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from shoal.config.fields import Flag, Fraction, FragmentLength, Positive, Size, refused_exploration
+from shoal.config.fields import (
+    Clip,
+    Flag,
+    Fraction,
+    FragmentLength,
+    LearningRate,
+    Positive,
+    Repeats,
+    Size,
+    refused_exploration,
+)
 from shoal.config.model import Activation, ModelConfig
 from shoal.config.off_policy import OffPolicyConfig, TrainingIntensity
 from shoal.config.schedules import Schedule, levels
@@ -76,7 +86,7 @@ class DQNConfig(OffPolicyConfig):
     auto, with sample_async: at least these, and as many as fit while workers sample until they overfit."""
     target_network_update_freq: Size = 500
     """Number of environment steps between copies of the network into the target network."""
-    n_step: Size = 3
+    n_step: Repeats = 3
     """Number of rewards in a multi-step return (classic RLlib: 1; 3 learns sooner)."""
     double_q: Flag = True
     """Double Q-learning: the network chooses the action that the target network values (van Hasselt et al. 2016)."""
@@ -91,9 +101,9 @@ class DQNConfig(OffPolicyConfig):
     """How the algorithm explores."""
     model: QModelConfig = QModelConfig()
     """The network."""
-    lr: Positive = 1e-3
+    lr: LearningRate = 1e-3
     """Learning rate (classic RLlib: 5e-4)."""
-    grad_clip: Positive | None = 10.0
+    grad_clip: Clip | None = 10.0
     """Largest norm of a gradient; null: no limit (classic RLlib: 40)."""
     explore: Flag = True
     """Whether some actions are random in training; false always takes the best action."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from shoal.config.fields import Count, Flag, Fraction, NonNegative, Positive, Size, Sizes
+from shoal.config.fields import Count, Flag, Fraction, LearningRate, NoneOrSpread, Size, Sizes, Spread
 from shoal.config.model import ModelConfig
 from shoal.config.settings import AlgorithmConfig
 
@@ -27,6 +27,7 @@ class EvolutionConfig(AlgorithmConfig):
         "return_min": "lowest return of a parameter vector that was tried",
         "noise_stdev": "mean standard deviation of the parameter vectors that were tried, around their centre",
         "update_norm": "length of the step of the parameters",
+        "refused_steps": "steps of the parameters that were taken back because they were not finite",
     }
     batch_key = "num_rollouts"
     mutable: ClassVar[tuple[str, ...]] = ()
@@ -37,7 +38,7 @@ class EvolutionConfig(AlgorithmConfig):
     """Number of parameter vectors that one iteration tries, each in episodes_per_rollout whole episodes."""
     episodes_per_rollout: Size = 1
     """Number of episodes whose mean return is that of a parameter vector; more where returns are noisy."""
-    noise_stdev: Positive = 0.1
+    noise_stdev: Spread = 0.1
     """Standard deviation of the parameter vectors that are tried around the present one."""
     batch_mode: BatchMode = "complete_episodes"
     """Whether a batch may end inside an episode; these algorithms learn from whole ones."""
@@ -59,6 +60,7 @@ class EvolutionConfig(AlgorithmConfig):
         why = "only the returns of whole episodes are learned from"
         for key in ("train_batch_size", "rollout_fragment_length", "gamma", "clip_rewards", "grad_clip"):
             found += self._unread(key, True, why)
+        found += self._unread("exploration_config", True, "noise_stdev is how parameters, and so actions, are tried")
         return found
 
 
@@ -85,11 +87,11 @@ class ESConfig(PairsConfig):
 
     num_rollouts: Size = 64
     """Number of parameter vectors that one iteration tries, in pairs (classic RLlib: at least 1000 episodes)."""
-    noise_stdev: Positive = 0.1
+    noise_stdev: Spread = 0.1
     """Standard deviation of the parameter vectors that are tried (classic RLlib: 0.02)."""
-    lr: Positive = 0.05
+    lr: LearningRate = 0.05
     """Learning rate of Adam (classic RLlib: stepsize, 0.01)."""
-    l2_coeff: NonNegative = 0.005
+    l2_coeff: NoneOrSpread = 0.005
     """How strongly large parameters are pulled towards 0."""
 
 
@@ -104,7 +106,7 @@ class ARSConfig(PairsConfig):
     """Number of the num_rollouts that are learned from, those of the best pairs; null: all of them.
 
     Classic RLlib counts pairs."""
-    lr: Positive = 0.1
+    lr: LearningRate = 0.1
     """Length of a step in units of the returns' standard deviation (classic RLlib: sgd_stepsize, 0.01)."""
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = "MeanStdFilter"
     """MeanStdFilter scales observations by their running mean and standard deviation, as in the paper's second form."""
@@ -133,11 +135,11 @@ class CEMConfig(EvolutionConfig):
 
     learner = "shoal.algorithms.cem:CEMLearner"
 
-    noise_stdev: Positive = 0.5
+    noise_stdev: Spread = 0.5
     """Standard deviation of the parameter vectors that are tried first; later it follows from the best ones."""
     elite_frac: Fraction = 0.2
     """Share of the parameter vectors that the next Gaussian is fitted to: those with the highest returns."""
-    extra_std: NonNegative = 0.2
+    extra_std: NoneOrSpread = 0.2
     """Standard deviation that is added at first, so that the search does not narrow too soon."""
     extra_decay_time: Count = 20
     """Number of iterations over which extra_std falls to 0, linearly."""
@@ -166,7 +168,7 @@ class CMAESConfig(EvolutionConfig):
 
     learner = "shoal.algorithms.cmaes:CMAESLearner"
 
-    noise_stdev: Positive = 0.5
+    noise_stdev: Spread = 0.5
     """Standard deviation of the parameter vectors that are tried first; later CMA-ES adapts it."""
     num_rollouts: Size = 16
     """Number of parameter vectors that one iteration tries."""

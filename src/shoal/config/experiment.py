@@ -21,6 +21,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from shoal.config.algorithm import Algorithm
 from shoal.config.algorithms import ALGORITHMS, RLLIB, algorithm_names, name_of
 from shoal.config.changing import changed
+from shoal.config.dialects import ALGORITHMS_THERE
 from shoal.config.fields import MAX_DEPTH, STRICT, Count, Flag, Size, Text
 from shoal.config.logger_names import known_loggers
 from shoal.config.model import ModelConfig
@@ -142,6 +143,9 @@ def algorithm_class(run: Any) -> type[AlgorithmConfig]:
     if isinstance(run, str) and run.lower().startswith("rllib:"):
         *others, last = RLLIB
         raise ConfigError(f"run: RLlib's algorithms are {', '.join(others)} and {last} {got(run)}{hint}")
+    nearby = ALGORITHMS_THERE.get(run.upper().replace("-", "").replace("_", "")) if isinstance(run, str) else None
+    if nearby is not None:
+        hint = f"; the nearest is {nearby[0]}: {nearby[1]}"
     *others, last = names
     raise ConfigError(f"run: must be {', '.join(others)} or {last} {got(run)}{hint}")
 

@@ -19,7 +19,16 @@ from shoal.config.durations import EXAMPLES, seconds
 STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, protected_namespaces=())
 
 MAX_SIZE = 2**31 - 1
+MOST_LR = 1000.0  # beyond any step that has ever been of use, and far below what single precision holds
+MOST_CLIP = 1e10  # beyond any limit that could bind, and its square still has a place in single precision
+MOST_REPEATS = 10_000  # of one batch, and of steps that one return looks ahead
+MOST_PROCESSES = 1_000_000
+MOST_SECONDS = 1e7  # of waiting, sixteen weeks: more than any job lasts, and all clocks can count it
+LEAST_RATE = 1e-6  # per second
+MOST_EVALUATED = 10_000_000  # episodes or steps of one evaluation
+LEAST_CPU, MOST_CPUS = 1e-4, 1e6  # Ray keeps four decimals of a resource, and would take less for none
 MAX_DEPTH = 50
+MEANT_TRUE, MEANT_FALSE = ("true", "yes", "on", "y"), ("false", "no", "off", "n", "none", "null")
 
 
 def whole(value: Any) -> int:
@@ -76,8 +85,10 @@ def worker_count(value: Any) -> int | Literal["auto"]:
     """A whole number of processes, or "auto"."""
     if isinstance(value, str) and value == "auto":
         return "auto"
-    if isinstance(value, bool | str) or not isinstance(value, Real) or not 0 <= whole(value) <= MAX_SIZE:
+    if isinstance(value, bool | str) or not isinstance(value, Real) or whole(value) < 0:
         raise ValueError("must be a whole number of processes, 0 or more, or auto")
+    if whole(value) > MOST_PROCESSES:
+        raise ValueError(f"must be at most {MOST_PROCESSES}")
     return whole(value)
 
 
@@ -96,7 +107,7 @@ def reward_clipping(value: Any) -> float | bool | None:
         return None
     if value is True:
         return True
-    if isinstance(value, str) or not isinstance(value, Real) or number(value) <= 0:
+    if isinstance(value, str) or not isinstance(value, Real) or not 0 < number(value) <= MOST_CLIP:
         raise ValueError("must be null (off), true (the reward's sign) or a number above 0 (the largest magnitude)")
     return number(value)
 
@@ -110,18 +121,39 @@ def kl_limit(value: Any) -> float | Literal["auto"]:
     return number(value)
 
 
-def conv_layers(value: Any) -> tuple[tuple[int, int, int], ...] | None:
-    """`[[filters, kernel, stride], ...]`, where a square kernel may also be written `[k, k]`."""
+def damping(value: Any) -> float | Literal["auto"]:
+    """A number of at least 0, or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    if isinstance(value, bool | str) or not isinstance(value, Real) or number(value) < 0:
+        raise ValueError("must be a number of at least 0, or auto")
+    return number(value)
+
+
+ConvLayer = tuple[int, int, int] | tuple[int, int, int, str]
+
+
+def conv_layers(value: Any) -> tuple[ConvLayer, ...] | None:
+    """`[[filters, kernel, stride], ...]`; a square kernel may also be written `[k, k]`, and a padding may follow."""
     if value is None:
         return None
-    problem = "must be a list of [filters, kernel, stride], e.g. [[32, 8, 4], [64, 4, 2]]"
+    problem = "must be a list of [filters, kernel, stride], e.g. [[32, 8, 4], [64, 4, 2]]; same or valid may follow"
     try:
-        layers = tuple((whole(filters), _square(kernel), _square(stride)) for filters, kernel, stride in value)
+        layers = tuple(_conv_layer(*layer) for layer in value)
     except (TypeError, ValueError):
         raise ValueError(problem) from None
-    if not layers or any(not 1 <= size <= 65536 for layer in layers for size in layer):
+    if not layers or any(not 1 <= size <= 65536 for layer in layers for size in layer[:3]):
         raise ValueError(problem)
     return layers
+
+
+def _conv_layer(filters: Any, kernel: Any, stride: Any, padding: str | None = None) -> ConvLayer:
+    sizes = whole(filters), _square(kernel), _square(stride)
+    if padding is None:
+        return sizes
+    if padding not in ("same", "valid"):
+        raise ValueError
+    return (*sizes, padding)
 
 
 def free_mapping(value: Any) -> dict[str, Any]:
@@ -142,11 +174,25 @@ def restore_episodes(value: Any) -> bool | str:
     raise ValueError(f"must be true, false, or a length of time such as {EXAMPLES}")
 
 
+def cpu_share(value: Any) -> float:
+    """A number of CPUs that Ray does not round to none."""
+    result = number(value)
+    if 0 < result < LEAST_CPU:
+        raise ValueError(f"must be 0, or at least {LEAST_CPU:g}, Ray's smallest share")
+    return result
+
+
 def record_env(value: Any) -> bool | str:
-    """True, false, or a folder."""
+    """True, false, or a folder; text that means yes or no is neither."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
+        word = value.strip()
+        if word.lower() in (*MEANT_TRUE, *MEANT_FALSE):
+            meant = "true" if word.lower() in MEANT_TRUE else "false"
+            raise ValueError(
+                f"must be true, false, or a folder for the videos; write {meant}, or ./{word} for a folder of that name"
+            )
         return text(value)
     raise ValueError("must be true, false, or a folder for the videos")
 
@@ -189,11 +235,23 @@ Flag = Annotated[bool, BeforeValidator(flag)]
 Text = Annotated[str, BeforeValidator(text)]
 Count = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(whole)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE), BeforeValidator(whole)]
+Repeats = Annotated[int, Field(ge=1, le=MOST_REPEATS), BeforeValidator(whole)]
+Evaluated = Annotated[int, Field(ge=1, le=MOST_EVALUATED), BeforeValidator(whole)]
+Processes = Annotated[int, Field(ge=0, le=MOST_PROCESSES), BeforeValidator(whole)]
+Learners = Annotated[int, Field(ge=1, le=MOST_PROCESSES), BeforeValidator(whole)]
 NoneOrOne = Annotated[int, Field(ge=0, le=1), BeforeValidator(whole)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1), BeforeValidator(whole)]
 Number = Annotated[float, BeforeValidator(number)]
 NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
+Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS), BeforeValidator(number)]
+Delay = Annotated[float, Field(ge=0, le=MOST_SECONDS), BeforeValidator(number)]
+Rate = Annotated[float, Field(ge=LEAST_RATE), BeforeValidator(number)]
+LearningRate = Annotated[float, Field(gt=0, le=MOST_LR), BeforeValidator(number)]
+Clip = Annotated[float, Field(gt=0, le=MOST_CLIP), BeforeValidator(number)]
+Spread = Annotated[float, Field(gt=0, le=MOST_CLIP), BeforeValidator(number)]
+NoneOrSpread = Annotated[float, Field(ge=0, le=MOST_CLIP), BeforeValidator(number)]
+Cpus = Annotated[float, Field(ge=0, le=MOST_CPUS), BeforeValidator(cpu_share)]
 Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(number)]
 PositiveFraction = Annotated[float, Field(gt=0, le=1), BeforeValidator(number)]
 BelowOne = Annotated[float, Field(ge=0, lt=1), BeforeValidator(number)]
@@ -219,15 +277,20 @@ RewardClipping = Annotated[
     PlainValidator(reward_clipping),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": ["boolean", "null"]}]}),
 ]
+Damping = Annotated[
+    float | Literal["auto"],
+    PlainValidator(damping),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"const": "auto"}]}),
+]
 KLLimit = Annotated[
     float | Literal["auto"],
     PlainValidator(kl_limit),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "auto"}]}),
 ]
 ConvLayers = Annotated[
-    tuple[tuple[int, int, int], ...] | None,
+    tuple[ConvLayer, ...] | None,
     PlainValidator(conv_layers),
-    WithJsonSchema({"type": ["array", "null"], "items": {"type": "array", "minItems": 3, "maxItems": 3}}),
+    WithJsonSchema({"type": ["array", "null"], "items": {"type": "array", "minItems": 3, "maxItems": 4}}),
 ]
 FreeMapping = Annotated[dict[str, Any], PlainValidator(free_mapping), WithJsonSchema({"type": "object"})]
 RestoreEpisodes = Annotated[

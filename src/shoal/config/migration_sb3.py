@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.config.dialects import ACTIVATIONS, CHANGED, here
 from shoal.config.migration_draft import Draft, Wishes, settle_env, settle_run
+from shoal.config.trpo import DAMPING_PER_NUMBER, MAX_KL_PER_NUMBER
 from shoal.errors import ConfigError
 
 LINEAR = re.compile(r"lin_([-+.\deE]+)")
@@ -26,6 +27,8 @@ WRAPPERS = {
     "TimeAwareObservation": "TimeAwareObservation",
 }
 """Gymnasium's wrappers, by the names of old Gym."""
+
+PER_NUMBER = "sb3-contrib's KL divergence is a mean over the numbers of an action: multiply by how many there are"
 
 IDLE = ("policy", "verbose", "device", "tensorboard_log", "normalize_advantage", "seed_", "monitor_wrapper", "callback")
 
@@ -105,6 +108,7 @@ class _Translation:
             "gradient_steps": self.gradient_steps,
             "exploration_fraction": self.exploration_fraction,
             "target_kl": self.target_kl,
+            "cg_damping": self.cg_damping,
             "n_delta": lambda word, value: self.pairs(word, value, "config.num_rollouts"),
             "n_top": lambda word, value: self.pairs(word, value, "config.rollouts_used"),
             "env_kwargs": self.env_kwargs,
@@ -311,11 +315,27 @@ class _Translation:
             self.draft.put(there, value, path, max(1, math.ceil(value * self.timesteps)))
 
     def target_kl(self, there: str, value: Any) -> None:
-        """PPO's is the same; TRPO's word is another."""
-        if self.draft.run == "TRPO" and value is not None:
-            self.draft.put(there, value, "config.max_kl")
+        """PPO's is the same; TRPO's is a mean over the numbers of an action, and max_kl their sum."""
+        if self.draft.run == "TRPO":
+            self.per_number(there, value, "config.max_kl", MAX_KL_PER_NUMBER)
         else:
             self.plain(there, "target_kl", value)
+
+    def cg_damping(self, there: str, value: Any) -> None:
+        """What is added to the Fisher matrix of that mean."""
+        if self.draft.run == "TRPO":
+            self.per_number(there, value, "config.cg_damping", DAMPING_PER_NUMBER)
+        else:
+            self.plain(there, "cg_damping", value)
+
+    def per_number(self, there: str, value: Any, path: str, auto: float) -> None:
+        """A number that is there for each number of an action, and here for all of them together."""
+        if value is None:
+            self.draft.idle(there, value)
+        elif value == auto:
+            self.draft.put(there, value, path, "auto", f"auto is {value:g} for each number of an action")
+        else:
+            self.draft.put(there, value, path, why=PER_NUMBER)
 
     def replay_buffer_kwargs(self, there: str, value: Any) -> None:
         """Arguments of the replay buffer, of which none has a counterpart."""

@@ -39,7 +39,9 @@ class ModelConfig(BaseModel):
     fcnet_activation: Activation = "tanh"
     """Activation after each of those layers."""
     conv_filters: ConvLayers = None
-    """Convolutions for images as [[filters, kernel, stride], ...]; null: layers that suit the image's size."""
+    """Convolutions for images as [[filters, kernel, stride], ...]; null: layers that suit the image's size.
+
+    A layer may end with its padding: same (only strides shrink the map) or valid (none); without, the last has none."""
     conv_activation: Activation = "relu"
     """Activation after each convolution."""
     post_fcnet_hiddens: Sizes | None = None

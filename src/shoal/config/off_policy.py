@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, WithJsonSchema
 
 from shoal.config.algorithms import name_of
-from shoal.config.fields import STRICT, Count, Flag, Fraction, NonNegative, Positive, Size, number
+from shoal.config.fields import STRICT, Count, Flag, Fraction, NonNegative, Positive, Repeats, Size, number
 from shoal.config.sections import OptimizerConfig
 from shoal.config.settings import AlgorithmConfig
+
+MOST_INTENSITY = 1e6  # of one step; with batches of 32, 31,250 updates
 
 
 def _intensity(value: Any) -> float | Literal["auto"]:
@@ -22,6 +24,8 @@ def _intensity(value: Any) -> float | Literal["auto"]:
     found = number(value)
     if found <= 0:
         raise ValueError("must be more than 0")
+    if found > MOST_INTENSITY:
+        raise ValueError(f"must be at most {MOST_INTENSITY:g}")
     return found
 
 
@@ -76,7 +80,7 @@ class OffPolicyConfig(AlgorithmConfig):
     timesteps_per_iteration: Size = 1000
     """Minimum number of environment steps per iteration, over all environments; whole fragments are sampled.
 
-    An iteration is shorter where stop.timesteps_total ends the run: it ends with the fragment that reaches it."""
+    An iteration is shorter where a stop criterion ends the run: it ends with the fragment that meets it."""
     training_intensity: TrainingIntensity = 8.0
     """Transitions learned from per environment step; null: the default; auto: as many as fit while workers sample."""
     max_overfit_ratio: Positive | None = 2.0
@@ -85,7 +89,7 @@ class OffPolicyConfig(AlgorithmConfig):
     Above it the learner waits for more experience; null: it makes as many updates as fit."""
     learning_starts: Count = 1000
     """Number of environment steps before the first update."""
-    n_step: Size = 1
+    n_step: Repeats = 1
     """Number of rewards in a multi-step return."""
     replay_buffer_config: ReplayConfig = ReplayConfig()
     """The replay buffer."""

@@ -9,9 +9,27 @@ from pydantic import BaseModel, BeforeValidator, PlainValidator, WithJsonSchema,
 
 from shoal.config.fields import STRICT, NonNegative, Positive, PositiveFraction, Size, text
 from shoal.config.settings import AlgorithmConfig
+from shoal.config.vocabulary import nearest
 
-SCALERS = ("StandardScaler", "MinMaxScaler", "MaxAbsScaler")
+SCALERS = ("StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler")
 """Ray Data's preprocessors that a policy can take with it: each shifts and scales every number by itself."""
+
+CHOICES = "a choice that is observed is an indicator for each of its values already; leave it out"
+TEXT = "observations are numbers here; leave it out"
+BENDS = "it does not shift and scale numbers, so it cannot become the policy's observation filter"
+NEEDLESS: Mapping[str, str] = {
+    "Normalizer": f"{BENDS}; divide by the norm in a wrapper around the environment",
+    "PowerTransformer": f"{BENDS}; transform them in a wrapper around the environment",
+    "UniformKBinsDiscretizer": f"{BENDS}; observe choices, a Discrete space, in their place",
+    "CustomKBinsDiscretizer": f"{BENDS}; observe choices, a Discrete space, in their place",
+    **dict.fromkeys(("OneHotEncoder", "OrdinalEncoder", "LabelEncoder", "MultiHotEncoder", "Categorizer"), CHOICES),
+    "SimpleImputer": "no observation is missing, for one that is not finite is refused; leave it out",
+    "Concatenator": "the parts of an observation are one row of numbers already; leave it out",
+    "Chain": "a scaler of scaled numbers changes nothing; write one of them",
+    **dict.fromkeys(("Tokenizer", "CountVectorizer", "HashingVectorizer", "FeatureHasher"), TEXT),
+    "TorchVisionPreprocessor": "images are floats between 0 and 1 in the first layer already; leave it out",
+}
+"""Ray Data's other preprocessors, and why none of them has a place here."""
 
 
 class PreprocessorConfig(BaseModel):
@@ -23,6 +41,8 @@ class PreprocessorConfig(BaseModel):
     """Its class."""
     columns: tuple[str, ...] = ("obs",)
     """The columns that it is fitted to."""
+    quantile_range: tuple[float, float] = (0.25, 0.75)
+    """The quantiles whose distance RobustScaler divides by."""
 
 
 def input_source(value: Any) -> str | tuple[str, ...] | None:
@@ -48,26 +68,45 @@ def preprocessors(value: Any) -> tuple[PreprocessorConfig, ...]:
 def _preprocessor(value: Any) -> PreprocessorConfig:
     if isinstance(value, PreprocessorConfig):
         return value
-    if isinstance(value, Mapping) and set(value) <= {"name", "columns"} and "name" in value:
-        value = {value["name"]: {"columns": value.get("columns", ["obs"])}}  # as a run's config.yaml has it
+    if isinstance(value, Mapping) and set(value) <= set(PreprocessorConfig.model_fields) and "name" in value:
+        value = _as_typed(value)
     name: Any = value
     options: Any = {}
     if isinstance(value, Mapping) and len(value) == 1:
         name, options = next(iter(value.items()))
     if not isinstance(name, str) or not isinstance(options, Mapping | None):
         raise ValueError("an entry must be a name, or a name with its arguments: {StandardScaler: {columns: [obs]}}")
+    if name in NEEDLESS:
+        raise ValueError(f"{name}: {NEEDLESS[name]}, or use {', '.join(SCALERS)}")
     if name not in SCALERS:
-        raise ValueError(
-            f"{name} cannot become a part of the policy, which must see observations as they were learned from; "
-            f"use {', '.join(SCALERS)}, or transform observations by a wrapper around the environment"
-        )
+        close = nearest(name, [*SCALERS, *NEEDLESS])
+        hint = f"; did you mean {close}?" if close else ""
+        raise ValueError(f"Ray Data has no preprocessor {name}{hint}; use {', '.join(SCALERS)}")
     options = dict(options or {})
     columns = options.pop("columns", ["obs"])
+    own = {"quantile_range": _quantile_range(options.pop("quantile_range", None))} if name == "RobustScaler" else {}
     if options:
-        raise ValueError(f"{name} takes columns and nothing else (got {next(iter(options))})")
+        takes = " and ".join(["columns", *own])
+        raise ValueError(f"{name} takes {takes} and nothing else (got {next(iter(options))})")
     if isinstance(columns, str) or list(columns) != ["obs"]:
         raise ValueError(f"{name}: columns must be [obs], all numbers that are observed (got {columns})")
-    return PreprocessorConfig(name=name)
+    return PreprocessorConfig(name=name, **own)
+
+
+def _as_typed(value: Mapping[str, Any]) -> dict[Any, Any]:
+    """What a person types for an entry that is written as a run's config.yaml has it."""
+    unread = {"name"} if value["name"] == "RobustScaler" else {"name", "quantile_range"}
+    return {value["name"]: {key: given for key, given in value.items() if key not in unread}}
+
+
+def _quantile_range(value: Any) -> tuple[float, float]:
+    """Two quantiles, the lower one first."""
+    if value is None:
+        return PreprocessorConfig.model_fields["quantile_range"].default  # type: ignore[no-any-return]
+    is_pair = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+    if not is_pair or not all(isinstance(each, int | float) for each in value) or not 0 <= value[0] < value[1] <= 1:
+        raise ValueError(f"RobustScaler: quantile_range must be two numbers from 0 to 1, as [0.25, 0.75] (got {value})")
+    return float(value[0]), float(value[1])
 
 
 InputSource = Annotated[
@@ -100,7 +139,7 @@ class OfflineConfig(AlgorithmConfig):
 
     Parquet files are those of output, or your own with the same columns; docs/offline.md has them."""
     preprocessors: Preprocessors = ()
-    """Ray Data's preprocessors of the observations: [StandardScaler], or MinMaxScaler or MaxAbsScaler.
+    """Ray Data's preprocessors of the observations: [StandardScaler], or MinMaxScaler, MaxAbsScaler or RobustScaler.
 
     What is fitted becomes the policy's observation filter, so that it acts as it has learned."""
     train_batch_size: Size = 10_000
@@ -114,9 +153,9 @@ class OfflineConfig(AlgorithmConfig):
         return 0
 
     @property
-    def scaler(self) -> str:
+    def scaler(self) -> PreprocessorConfig:
         """The preprocessor by which an observation filter is fitted."""
-        return self.preprocessors[0].name if self.preprocessors else "StandardScaler"
+        return self.preprocessors[0] if self.preprocessors else PreprocessorConfig(name="StandardScaler")
 
     @model_validator(mode="before")
     @classmethod
@@ -153,7 +192,14 @@ class OfflineConfig(AlgorithmConfig):
         if self.env is None and self.evaluation_interval is not None:
             found.append("config.evaluation_interval: there is no environment to evaluate on; set env too")
         why = "nothing is sampled: the recorded steps are all there is"
-        for key in ("output", "env_task_fn", "sample_async", "rollout_fragment_length", "batch_mode"):
+        for key in (
+            "output",
+            "env_task_fn",
+            "sample_async",
+            "rollout_fragment_length",
+            "batch_mode",
+            "exploration_config",
+        ):
             found += self._unread(key, True, why)
         if self.curriculum.stages:
             found.append(f"config.curriculum: it has no effect, because {why}; leave it out")

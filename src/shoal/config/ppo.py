@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.config.fields import Flag, NonNegative, Positive, Size
+from shoal.config.fields import Clip, Flag, LearningRate, NonNegative, Positive, Repeats, Size
 from shoal.config.on_policy import OnPolicyConfig
 from shoal.config.schedules import Schedule
 
@@ -32,7 +32,7 @@ class PPOConfig(OnPolicyConfig):
     )
     more_exploration = "config.entropy_coeff=0.01"
 
-    lr: Positive = 7e-4
+    lr: LearningRate = 7e-4
     """Learning rate (classic RLlib: 5e-5; 7e-4 suits Adam on small networks and minibatches of 64)."""
     sgd_minibatch_size: Size = 64
     """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
@@ -46,7 +46,7 @@ class PPOConfig(OnPolicyConfig):
     """Passes over a batch end once the mean KL divergence from the policy that sampled is over 1.5 times this.
 
     null: all num_sgd_iter are made (classic RLlib: no such key; kl_target is the penalty's)."""
-    num_sgd_iter: Size = 10
+    num_sgd_iter: Repeats = 10
     """Number of passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
     shuffle_sequences: Flag = True
     """Whether the steps of a batch are shuffled between passes."""
@@ -56,11 +56,11 @@ class PPOConfig(OnPolicyConfig):
     """Weight of the entropy bonus."""
     entropy_coeff_schedule: Schedule = None
     """Entropy weight over timesteps, as lr_schedule; it replaces entropy_coeff."""
-    clip_param: Positive = 0.2
+    clip_param: Clip = 0.2
     """How far the probability ratio may move from 1 (classic RLlib: 0.3)."""
     clip_param_schedule: Schedule = None
     """How far the ratio may move over timesteps, as lr_schedule; it replaces clip_param."""
-    vf_clip_param: Positive | None = None
+    vf_clip_param: Clip | None = None
     """Squared value errors above this are not learned from; null: no limit (classic RLlib: 10.0, often too low).
 
     With normalize_rewards, values are in units of the returns' standard deviation."""

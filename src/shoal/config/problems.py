@@ -86,7 +86,8 @@ def _sentence(path: str, kind: str, value: Any, ctx: dict[str, Any], message: st
     if kind in _LIMITS:
         words, name = _LIMITS[kind]
         limit = ctx[name]
-        return f"{path}: {words} {limit:g} {got(value)}" if limit < 1e6 else f"{path}: is too large {got(value)}"
+        is_round = float(f"{limit:g}") == limit  # else it is that of a computer's whole numbers, and says nothing
+        return f"{path}: {words} {limit:g} {got(value)}" if is_round else f"{path}: is too large {got(value)}"
     if kind == "value_error":
         is_schedule = isinstance(value, list | tuple | dict) and f"{path}_schedule" in known
         hint = f"; a schedule is {path}_schedule" if is_schedule else ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from shoal.config.fields import STRICT, Positive, Text, number
+from shoal.config.fields import STRICT, Positive, Seconds, Text, number
 from shoal.config.problems import got, sentences
 from shoal.errors import ConfigError
 
@@ -72,9 +72,9 @@ class ProgramConfig(BaseModel):
     """The space of observations, if the program does not send it."""
     action: SpaceTree = None
     """The space of actions, if the program does not send it."""
-    start_timeout_s: Positive = 60.0
+    start_timeout_s: Seconds = 60.0
     """Seconds until the program must have sent its first message."""
-    timeout_s: Positive | None = None
+    timeout_s: Seconds | None = None
     """Seconds that one answer may take; a program that takes longer is ended and started again. null: no limit."""
     variables: dict[Text, Text] = {}
     """Further variables of the program's environment."""
@@ -95,14 +95,14 @@ def program_config(value: Mapping[str, Any]) -> ProgramConfig:
     return config
 
 
-def named_bounds(value: Any) -> dict[str, tuple[float, float]]:
+def named_bounds(value: Any) -> dict[str, list[float]]:
     """Names with their lowest and highest value."""
     if not isinstance(value, Mapping):
         raise ValueError("must be a mapping of names to [LOW, HIGH]")
     for name, pair in value.items():
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not number(pair[0]) < number(pair[1]):
             raise ValueError(f"{name} must be [LOW, HIGH], and LOW be less")
-    return {str(name): (float(pair[0]), float(pair[1])) for name, pair in value.items()}
+    return {str(name): [float(pair[0]), float(pair[1])] for name, pair in value.items()}
 
 
 class FmuConfig(BaseModel):
@@ -124,9 +124,7 @@ class FmuConfig(BaseModel):
     """The variables that are the action; null: all inputs."""
     outputs: tuple[Text, ...] | None = None
     """The variables that are observed; null: all outputs."""
-    bounds: Annotated[
-        dict[str, tuple[float, float]], PlainValidator(named_bounds), WithJsonSchema({"type": "object"})
-    ] = {}
+    bounds: Annotated[dict[str, list[float]], PlainValidator(named_bounds), WithJsonSchema({"type": "object"})] = {}
     """Lowest and highest values of variables, where the FMU does not have them or others are wanted: {u: [0, 1]}."""
 
 

@@ -10,11 +10,14 @@ from pydantic import BaseModel, BeforeValidator, WithJsonSchema, model_validator
 from shoal.config.changing import unchecked
 from shoal.config.fields import (
     STRICT,
+    Clip,
     Count,
     Flag,
     FragmentLength,
+    LearningRate,
     Positive,
     PositiveFraction,
+    Repeats,
     Size,
     Sizes,
     number,
@@ -123,7 +126,7 @@ class SACConfig(OffPolicyConfig):
     auto, with sample_async: at least these, and as many as fit while workers sample until they overfit."""
     learning_starts: Count = 1000
     """Number of environment steps before the first update (classic RLlib: 1500)."""
-    n_step: Size = 1
+    n_step: Repeats = 1
     """Number of rewards in a multi-step return."""
     twin_q: Flag = True
     """Whether there are two critics, of which the lower value counts (Fujimoto et al. 2018)."""
@@ -150,9 +153,9 @@ class SACConfig(OffPolicyConfig):
     """The network of the policy."""
     q_model_config: CriticModelConfig = CriticModelConfig()
     """The networks of the critics."""
-    lr: Positive = 3e-4
+    lr: LearningRate = 3e-4
     """Learning rate of policy, critics and temperature."""
-    grad_clip: Positive | None = None
+    grad_clip: Clip | None = None
     """Largest norm of a gradient, of the policy and of each critic separately; null: no limit."""
     squash_actions: Flag = True
     """Whether bounded continuous actions pass a tanh, which stays within the bounds; SAC always does this."""

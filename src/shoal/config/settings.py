@@ -13,25 +13,34 @@ from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from shoal.config.algorithm import Algorithm
-from shoal.config.algorithms import name_of
+from shoal.config.algorithms import algorithms_that, name_of
 from shoal.config.changing import changed, unchecked
 from shoal.config.durations import seconds
 from shoal.config.env_sources import EnvSource
 from shoal.config.episode_variation import ClassSource, FunctionSource
 from shoal.config.fields import (
+    MOST_LR,
+    Clip,
     Count,
+    Cpus,
+    Delay,
     EnvCount,
+    Evaluated,
     Flag,
     Fraction,
     FragmentLength,
     Framework,
     FreeMapping,
+    Learners,
+    LearningRate,
     NonNegative,
-    Positive,
     PositiveFraction,
+    Processes,
+    Rate,
     RecordEnv,
     RestoreEpisodes,
     RewardClipping,
+    Seconds,
     Seed,
     Size,
     Text,
@@ -90,13 +99,13 @@ class AlgorithmConfig(Algorithm):
     A program (env.command) is started as so many ranks; a class starts its solver with shoal.envs.run_mpi. Environments
     then run in processes of their own, and num_envs_per_worker times env_ranks cores are reserved for each worker."""
     max_concurrent_envs: Size | None = None
-    """Number of environments that may exist at once, training and evaluation together, for licences; null: any number.
+    """Number of environments that a run or a sweep may have at once, evaluation included, for licences; null: any.
 
     More are refused before the start, num_workers: auto stays below it, and a sweep runs fewer trials at a time."""
-    env_resets_per_s: Positive | None = None
-    """Number of environments that may be made or reset per second, over all workers; null: any number.
+    env_resets_per_s: Rate | None = None
+    """Number of environments that may be made or reset per second, over all workers of a run; null: any number.
 
-    Each worker has an equal share of it, and so has evaluation."""
+    Each worker has an equal share of it, and so has evaluation. Trials of a sweep have it each."""
     env_config: FreeMapping = {}
     """Configuration that the environment gets.
 
@@ -119,15 +128,15 @@ class AlgorithmConfig(Algorithm):
 
     In its own process an environment may hang, crash or exit, and is replaced alone; steps are taken as environments
     are ready, on all cores, with the same result. auto: process where env_ranks, a timeout or a limit is set."""
-    env_step_timeout_s: Positive | None = None
+    env_step_timeout_s: Seconds | None = None
     """Longest time of one step in seconds, after which the environment is ended and started again; null: no limit."""
-    env_reset_timeout_s: Positive | None = None
+    env_reset_timeout_s: Seconds | None = None
     """Longest time of a reset, or of making an environment, in seconds; null: no limit."""
     env_memory_limit_mb: Size | None = None
     """Maximum memory of an environment's process and all that it starts, in megabytes, at least 100; null: no limit."""
     env_scratch_limit_mb: Size | None = None
     """Maximum size of an environment's scratch_dir in megabytes, looked at every two seconds; null: no limit."""
-    env_restart_delay_s: NonNegative = 0
+    env_restart_delay_s: Delay = 0
     """Seconds before a failed environment starts again, doubled with each further failure in a row, up to 64 times.
 
     Needs environments in processes of their own, where the others do not wait for it."""
@@ -161,13 +170,13 @@ class AlgorithmConfig(Algorithm):
 
     envpool: as one pool in C++ of EnvPool's environment with that id. auto: python, or an environment that is a batch
     as it is; the start says so where native is there for 32 environments or more. Batches resume with new episodes."""
-    num_cpus_per_worker: NonNegative = 1
+    num_cpus_per_worker: Cpus = 1
     """Number of cores for each worker; a fraction lets workers share a core.
 
     With env_ranks it has at least those of its environments' ranks, which it leaves to them while they compute."""
-    num_learners: Size = 1
+    num_learners: Learners = 1
     """Number of learning processes, each with the experience of the workers on its node; 1: in the driver's process."""
-    num_cpus_per_learner: NonNegative = 1
+    num_cpus_per_learner: Cpus = 1
     """Number of cores for each learner, if there are several."""
     num_gpus: NonNegative = 0
     """Number of GPUs for learning, over all learners; a fraction shares one; more than 0 needs PyTorch."""
@@ -218,7 +227,7 @@ class AlgorithmConfig(Algorithm):
 
     gamma: Fraction = 0.99
     """Discount factor."""
-    lr: Positive = 1e-3
+    lr: LearningRate = 1e-3
     """Learning rate (classic RLlib: 5e-5; 1e-3 suits Adam on small networks and large minibatches)."""
     lr_schedule: Schedule = None
     """Learning rate over timesteps_total, which replaces lr: [[timestep, value], ...] is linear between these points.
@@ -227,7 +236,7 @@ class AlgorithmConfig(Algorithm):
     timesteps: 100000}, or cosine."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimiser's own settings."""
-    grad_clip: Positive | None = 0.5
+    grad_clip: Clip | None = 0.5
     """Largest norm of a gradient; null: no limit (classic RLlib: null).
 
     The policy's part and the value function's are clipped separately; shared layers count with the policy's."""
@@ -249,11 +258,11 @@ class AlgorithmConfig(Algorithm):
     """How the algorithm explores."""
     evaluation_interval: Size | None = None
     """Number of training iterations between evaluations; null: no evaluation."""
-    evaluation_duration: Size = 10
+    evaluation_duration: Evaluated = 10
     """Length of one evaluation, in evaluation_duration_unit; null: the default."""
     evaluation_duration_unit: Literal["episodes", "timesteps"] = "episodes"
     """Unit of evaluation_duration."""
-    evaluation_num_workers: Count = 0
+    evaluation_num_workers: Processes = 0
     """Number of processes for evaluation, of num_cpus_per_worker cores each; 0: evaluate in this process.
 
     They share evaluation_duration; each has num_envs_per_worker environments."""
@@ -394,6 +403,8 @@ class AlgorithmConfig(Algorithm):
         found += self.model.conflicts()
         if self.lr_schedule is not None:
             found += self._scheduled("lr", self.lr_schedule)
+            if (most := max(levels(self.lr_schedule))) > MOST_LR:
+                found.append(f"config.lr_schedule: its values must be at most {MOST_LR:g} (got {most:g})")
         found += self._unread("squash_actions", self.model.custom_action_dist is not None, "custom_action_dist samples")
         if self.squash_actions and not self.normalize_actions:
             found.append("config.squash_actions: a tanh gives -1..1; set normalize_actions: true, or leave it out")
@@ -434,16 +445,23 @@ class AlgorithmConfig(Algorithm):
     def _ability_conflicts(self) -> list[str]:
         """What is asked of an algorithm that cannot do it."""
         found: list[str] = []
+        name = name_of(type(self))
         if self.num_learners > 1 and not self.shares_batches:
-            found.append(
-                f"config.num_learners: {name_of(type(self))} learns in one process; leave it at 1, or set run: PPO"
-            )
+            where, instead = "one process", f"or {self._run_that('shares_batches')}"
+            if self.learns_offline:
+                where, instead = "the num_workers processes of Ray Train", "and set num_workers"
+            found.append(f"config.num_learners: {name} learns in {where}; leave it at 1, {instead}")
         if self.model.memory is not None and not self.takes_memory:
-            found.append(
-                f"config.model.{self.model.memory}: {name_of(type(self))} learns policies without memory; leave it "
-                "out, or set run: PPO"
-            )
+            instead = f"leave it out, or {self._run_that('takes_memory')}"
+            if self.learns_offline:
+                instead = "so do all that learn from recorded steps; leave it out"
+            found.append(f"config.model.{self.model.memory}: {name} learns policies without memory; {instead}")
         return found
+
+    @staticmethod
+    def _run_that(ability: str) -> str:
+        """What to type for an algorithm that has an ability."""
+        return f"set run: {algorithms_that(ability)}"
 
     def _layout_conflicts(self) -> list[str]:
         """What is asked of workers and learners that are not there."""
@@ -451,7 +469,8 @@ class AlgorithmConfig(Algorithm):
         said = "sample_async" in self.model_fields_set and "num_workers" not in self.model_fields_set
         if self.sample_async and self.num_workers == 0 and said:
             found.append("config.sample_async: there are no workers to sample meanwhile; set num_workers above 0")
-        if self.num_learners > 1 and self.num_workers != "auto" and self.num_workers < self.num_learners:
+        shared = self.num_learners > 1 and self.shares_batches
+        if shared and self.num_workers != "auto" and self.num_workers < self.num_learners:
             found.append(
                 f"config.num_learners: each of {self.num_learners} learners needs a worker to learn from "
                 f"(num_workers is {self.num_workers}); use fewer learners, or more workers"

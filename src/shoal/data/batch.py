@@ -233,6 +233,7 @@ class Step:
     staleness: int = 0  # updates between the weights that sampled and those that learned
     wait_s: float = 0.0  # in which the learner had nothing to do
     notes: tuple[str, ...] = ()  # what the user should hear once
+    before_s: float = 0.0  # that it had taken already when it was asked for, together with those of others
 
     @classmethod
     def from_samples(cls, samples: Sequence[SampleSummary], stats: dict[str, float], learn_time_s: float) -> Step:

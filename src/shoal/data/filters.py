@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from shoal.data.state import State
 
 Numbers = NDArray[np.float64]
+CLIP = 10.0
+"""At how many standard deviations numbers are clipped, unless a policy of another library did so elsewhere."""
 
 
 class MeanStdFilter:
@@ -20,7 +22,7 @@ class MeanStdFilter:
     however many workers there are. Columns that are not `measured` pass unchanged.
     """
 
-    def __init__(self, measured: NDArray[np.bool_], clip: float = 10.0) -> None:
+    def __init__(self, measured: NDArray[np.bool_], clip: float = CLIP) -> None:
         self.measured = measured
         self.clip = np.float32(clip)
         self.count = 0.0
@@ -53,7 +55,7 @@ class MeanStdFilter:
         self.count = whole
         self._refresh()
 
-    def fit(self, x: NDArray[Any], scaler: str) -> None:
+    def fit(self, x: NDArray[Any], scaler: str, quantile_range: tuple[float, float] = (0.25, 0.75)) -> None:
         """Learn from `[B, R]` rows once and for all, as the one of Ray Data's scalers does whose name is given."""
         x = x.astype(np.float64)
         lowest, highest = x.min(axis=0), x.max(axis=0)
@@ -61,6 +63,9 @@ class MeanStdFilter:
             self.set_scale(len(x), x.mean(axis=0), x.std(axis=0))
         elif scaler == "MinMaxScaler":
             self.set_scale(len(x), lowest, highest - lowest)
+        elif scaler == "RobustScaler":
+            low, median, high = np.quantile(x, (quantile_range[0], 0.5, quantile_range[1]), axis=0)
+            self.set_scale(len(x), median, high - low)
         else:
             assert scaler == "MaxAbsScaler"
             self.set_scale(len(x), np.zeros_like(highest), np.maximum(np.abs(highest), np.abs(lowest)))
@@ -72,12 +77,14 @@ class MeanStdFilter:
         self._refresh()
 
     def get_state(self) -> State:
-        """Count, mean and squared deviations."""
-        return State.of(count=self.count, mean=self.mean.copy(), m2=self.m2.copy())
+        """Count, mean and squared deviations, and where numbers are clipped if that is not the usual place."""
+        clip = {} if self.clip == CLIP else {"clip": float(self.clip)}
+        return State.of(count=self.count, mean=self.mean.copy(), m2=self.m2.copy(), **clip)
 
     def set_state(self, state: State) -> None:
         """Take over what another filter has seen."""
         self.count = float(state.values["count"])
+        self.clip = np.float32(state.values.get("clip", CLIP))
         self.mean = state.arrays["mean"].astype(np.float64)
         self.m2 = state.arrays["m2"].astype(np.float64)
         self._refresh()

@@ -28,12 +28,17 @@ class EpisodeWindow:
 
         `counted` are those of them that statistics are about, where these are not all.
         """
+        found = self.with_episodes(episodes, counted)
         self.total += len(episodes)
+        self._recent.extend(episodes if counted is None else counted)
+        return found
+
+    def with_episodes(self, episodes: list[Episode], counted: list[Episode] | None = None) -> dict[str, Any]:
+        """The statistics that `add` would give, without taking anything in."""
         counted = episodes if counted is None else counted
-        self._recent.extend(counted)
-        shown = counted if len(counted) > WINDOW else list(self._recent)
+        shown = counted if len(counted) > WINDOW else [*self._recent, *counted][-WINDOW:]
         return {
-            "episodes_total": self.total,
+            "episodes_total": self.total + len(episodes),
             "episodes_this_iter": len(episodes),
             **episode_statistics(shown),
             "episode_reward_per_call": reward_per_call(shown),

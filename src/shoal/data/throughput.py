@@ -5,7 +5,7 @@ An iteration samples, in one round or in several (DQN), T steps of E environment
     sample      of the slowest worker: T acts on E rows, and
                 in the worker's process    sum over T E steps and resets, each with its guard
                 in processes of their own  the largest sum over T of any environment, + T E handle + T latency
-    messages    round + W max(driver, (driver + worker) / cores)
+    messages    round + H host + W max(driver + hosted / H, (driver + hosted + worker) / cores) + W fragment
     learn       learn x rows / measured rows / min(L, cores)
                 where L > 1: + hand + L learner, and an all-reduce for each minibatch
 
@@ -40,13 +40,15 @@ TAIL = 2.5  # percent, on each side of an interval
 class MessageCosts:
     """Seconds of what processes say to each other (benchmarks/results/scaling.json)."""
 
-    round: float = 2.0e-3
-    driver: float = 1.07e-3  # for each worker
-    worker: float = 2.9e-3  # its own work for a message
-    fragment: float = 1.6e-4  # to fetch and join
-    hand: float = 1.3e-4
-    learner: float = 5.0e-3
-    hop: float = 1.3e-4  # of an all-reduce
+    round: float = 2.5e-3
+    host: float = 3.7e-4  # of the driver, for each host
+    driver: float = 1.0e-5  # for each worker
+    hosted: float = 8.1e-5  # its host's work for a message
+    worker: float = 5.9e-4  # its own
+    fragment: float = 3.8e-5  # to fetch and join
+    hand: float = 5.4e-3
+    learner: float = 4.2e-4
+    hop: float = 5.2e-4  # of an all-reduce
 
     def times(self, factor: float) -> MessageCosts:
         """All of them so many times as large."""
@@ -282,8 +284,8 @@ def message_s(costs: Costs, layout: SamplingLayout) -> float:
     if not layout.workers:
         return 0.0
     m, cores = costs.messages, layout.cores * layout.nodes
-    each = max(m.driver, (m.driver + m.worker) / cores) + m.fragment
-    return layout.rounds * (m.round + layout.workers * each)
+    each = max(m.driver + m.hosted / layout.nodes, (m.driver + m.hosted + m.worker) / cores) + m.fragment
+    return layout.rounds * (m.round + layout.nodes * m.host + layout.workers * each)
 
 
 def _learning(costs: Costs, layout: SamplingLayout, rng: np.random.Generator, draws: int) -> Numbers:

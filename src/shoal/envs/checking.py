@@ -44,32 +44,37 @@ class CheckReport:
     warnings: tuple[str, ...]
 
 
-def check_first_steps(make: Callable[[], AnyEnv], options: dict[str, Any] | None = None) -> CheckReport:
+def check_first_steps(
+    make: Callable[[], AnyEnv], options: dict[str, Any] | None = None, before: Callable[[str], None] = lambda _: None
+) -> CheckReport:
     """Make one environment, reset it and step it once; raise what can never work, report what looks wrong.
 
-    `options` are given to its reset, where there are any.
+    `options` are given to its reset, where there are any. `before` is told of every call that comes next, for who
+    watches from elsewhere: the call may end the process.
     """
     env = make()
     try:
         if isinstance(env, AgentsEnv):
-            return CheckReport(env, False, tuple(dict.fromkeys(_check_agents(env))))
+            return CheckReport(env, False, tuple(dict.fromkeys(_check_agents(env, before))))
         if isinstance(env, VectorEnv):
-            return CheckReport(env, False, tuple(dict.fromkeys(_check_vector(env))))
-        legacy, warnings = _check_single(env, options)
+            return CheckReport(env, False, tuple(dict.fromkeys(_check_vector(env, before))))
+        legacy, warnings = _check_single(env, options, before)
     except BaseException:
         close_quietly(env)
         raise
     return CheckReport(adapt_legacy(env) if legacy else env, legacy, tuple(dict.fromkeys(warnings)))
 
 
-def _check_single(env: Env, options: dict[str, Any] | None) -> tuple[bool, list[str]]:
+def _check_single(env: Env, options: dict[str, Any] | None, before: Callable[[str], None]) -> tuple[bool, list[str]]:
     bare, _ = strip(env)
     spec, actions = _check_spaces(bare.observation_space, bare.action_space)
     warnings: list[str] = []
     if options and not takes_options(bare):
         raise ConfigError("config.randomize: the environment's reset() takes no options; add the argument options=None")
+    before("reset()")
     legacy, obs = _check_reset(bare, options, warnings)
     action = _first_action(bare.action_space) if spec.mask is None else _allowed_actions(spec.mask, actions, [obs])[0]
+    before("step()")
     try:
         result: Any = bare.step(action)
     except BaseException as error:
@@ -138,8 +143,9 @@ def _check_spaces(observation_space: Any, action_space: Any) -> tuple[ObsSpec, A
     return spec, actions
 
 
-def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
+def _check_vector(env: VectorEnv[Any, Any, Any], before: Callable[[str], None]) -> list[str]:
     spec, actions = _check_spaces(env.single_observation_space, env.single_action_space)
+    before("reset()")
     try:
         obs, info = env.reset(seed=_SEED)
     except BaseException as error:
@@ -153,6 +159,7 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
         allowed = _allowed_actions(spec.mask, actions, list(iterate(env.observation_space, obs)))
         room: Any = create_empty_array(actions.space, len(allowed))
         first = concatenate(actions.space, allowed, room)
+    before("step()")
     try:
         obs, rewards, terminated, truncated, _ = env.step(first)
     except BaseException as error:
@@ -164,8 +171,9 @@ def _check_vector(env: VectorEnv[Any, Any, Any]) -> list[str]:
     return warnings + obs_warnings(env.observation_space, obs, "step()")
 
 
-def _check_agents(env: AgentsEnv) -> list[str]:
+def _check_agents(env: AgentsEnv, before: Callable[[str], None]) -> list[str]:
     specs = {agent: _check_spaces(env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.agents}
+    before("reset()")
     try:
         moment = env.begin(_SEED)
     except BaseException as error:
@@ -179,6 +187,7 @@ def _check_agents(env: AgentsEnv) -> list[str]:
         actions[agent] = _first_action(env.action_spaces[agent])
         if spec.mask is not None:
             actions[agent] = _allowed_actions(spec.mask, action_spec, [obs])[0]
+    before("step()")
     try:
         moment = env.act(actions)
     except BaseException as error:

@@ -12,10 +12,11 @@ a token. After it, and after a step where `has_report` is set, a pickled `Report
 length before it.
 
 Even so, processes that take turns on few cores spend more time waking than stepping. The policy does not change within
-a fragment, so a process that has it (`Actor`) acts by itself after a step that is plain (sound beyond doubt, and
-not the end of an episode): a stretch of such steps is one answer. It ends with a step that is not plain, after as many
-steps as the worker has allowed, or after `LONGEST_STRETCH_S`. Each of its steps has its own deadline, and is in the
-shared row before the next one begins, so none is lost with the process.
+a fragment, so a process that has it (`Actor`) acts by itself after a step that is plain: sound, and nothing is to be
+told of it that has no place in the shared row. A stretch of such steps is one answer, also over the ends of episodes
+(`through_ends`). It ends with a step that is not plain (it failed, it truncated an episode, its episode has metrics),
+after as many steps as the worker has allowed, or after `LONGEST_STRETCH_S`. Each of its steps has its own deadline, and
+is in the shared row before the next one begins, so none is lost with the process.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.observations import ObsSpec
 from shoal.envs.pace import Pace
 from shoal.envs.randomizing import EpisodeValues, Randomizer
-from shoal.envs.shared_rows import ActorShape, Phase, SharedRows
+from shoal.envs.shared_rows import ActorShape, Phase, SharedRows, memory_barrier
 from shoal.envs.spaces import ActionSpec, Space
 from shoal.envs.vector import LARGEST_REWARD, EpisodeObserver, PythonVector, Steps
 from shoal.envs.video import make_in_window
@@ -58,7 +59,7 @@ LENGTH = struct.Struct("<Q")
 TOKEN = struct.Struct("<III")  # row, generation of its process, whether it is for a step
 LONGEST_DELAY = 64  # times `restart_delay_s`
 
-LONGEST_STRETCH_S = 0.005  # before its last step
+LONGEST_STRETCH_S = 0.1  # before its last step
 
 OUT_OF_MEMORY = 77  # the exit code of a process whose simulator was refused memory
 
@@ -74,8 +75,11 @@ class Actor(Protocol):
     def take_weights(self, weights: Array) -> None:
         """Act by these numbers `[W]` from now on."""
 
-    def act(self, obs: NDArray[Any], noise: Array | None) -> tuple[NDArray[Any], Array]:
-        """The action `[A]` and the outputs `[K]` for an observation `[D]`, with the noise `[M]`, or without chance."""
+    def act(self, obs: Parts, noise: Array | None) -> tuple[NDArray[Any], Array]:
+        """The action `[A]` and the outputs `[K]` for an observation, with the noise `[M]`, or without chance.
+
+        The observation is a row of each part, `[1, ...]`.
+        """
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,7 @@ class OneEnvVector(PythonVector):
     def enter(self, phase: Phase) -> None:
         """Say what is done now."""
         self._rows.began[self._row] = monotonic()
+        memory_barrier()
         self._rows.phase[self._row] = phase
 
     def mirror(self) -> None:
@@ -209,9 +214,9 @@ class OneEnvVector(PythonVector):
         self._begin(0, obs, seeded=True)
 
     def take_step(self, actions: NDArray[Any], steps: Steps) -> bool:
-        """As `step`; what is plain and goes on, as almost every step does, takes a short way, and True is returned."""
+        """As `step`; whether it was plain. What goes on, as almost every step does, takes a short way."""
         action = self._action_spec.decode(actions)[0]
-        columns = self._columns
+        columns = self.columns
         try:
             answer = self._steps[0](action)
             columns[0][0], columns[1][0], columns[2][0], columns[3][0], columns[4][0] = answer
@@ -221,12 +226,15 @@ class OneEnvVector(PythonVector):
         else:
             if self._goes_on_plainly(steps):
                 return True
-        self._settle(steps, None, [action])
-        return False
+        task = self._tasks[0]
+        self.settle(steps, None, [action])
+        if steps.failed or steps.finals or self.incidents or self._tasks[0] is not task:
+            return False
+        return not any(episode.metrics for episode in self.episodes)
 
     def _goes_on_plainly(self, steps: Steps) -> bool:
-        """Write a step that is sound beyond doubt and does not end its episode; False if it is not of that kind."""
-        obs, reward, terminated, truncated = (column[0] for column in self._columns[:4])
+        """Write a step that is sound beyond doubt and does not end its episode; False if it must be looked at."""
+        obs, reward, terminated, truncated = (column[0] for column in self.columns[:4])
         if self._plain_shape is None or type(obs) is not np.ndarray or obs.shape != self._plain_shape:
             return False
         if obs.dtype.kind != "f" or not isinstance(reward, float) or terminated is not False or truncated is not False:
@@ -420,7 +428,7 @@ class EnvProcess:
         allowed = int(rows.stretch[row])
         report = None
         try:
-            while self._is_plain_step(rows, vector) and rows.taken[row] + 1 < allowed and monotonic() < until:
+            while self._may_go_on(rows, vector) and rows.taken[row] + 1 < allowed and monotonic() < until:
                 self._choose_next(rows, vector)
         except BaseException as error:
             report = Report(error=sendable(error))
@@ -432,11 +440,12 @@ class EnvProcess:
         rows.phase[row] = Phase.IDLE
         self._report_step(rows)
 
-    def _is_plain_step(self, rows: SharedRows, vector: OneEnvVector) -> bool:
-        """Take the step whose action lies in the row; whether it was plain."""
+    def _may_go_on(self, rows: SharedRows, vector: OneEnvVector) -> bool:
+        """Take the step whose action lies in the row; whether another may follow in its stretch."""
         row = self._row
         rows.ended[row] = False
         rows.began[row] = monotonic()
+        memory_barrier()
         rows.phase[row] = Phase.STEP
         rows.valid[row] = True
         steps = self._steps
@@ -444,7 +453,7 @@ class EnvProcess:
             steps = self._steps = Steps(self._obs, *self._arrays)
         is_plain = vector.take_step(self._actions, steps)
         rows.failed[row], rows.seeded[row] = bool(steps.failed), bool(steps.seeded)
-        return is_plain
+        return is_plain and (bool(rows.through_ends[0]) or not vector.episodes)
 
     def _choose_next(self, rows: SharedRows, vector: OneEnvVector) -> None:
         """Put away a plain step, and choose the next action."""
@@ -455,16 +464,24 @@ class EnvProcess:
             self._version = int(rows.version[0])
             actor.take_weights(rows.weights)
         taken = int(rows.taken[row])
-        rows.passed[row, taken] = self._obs[0][0]
+        for passed, part in zip(rows.passed, self._obs, strict=True):
+            passed[row, taken] = part[0]
         rows.passed_rewards[row, taken] = rows.rewards[row]
+        rows.passed_terminated[row, taken], rows.passed_seeded[row, taken] = rows.terminated[row], rows.seeded[row]
+        rows.passed_lengths[row, taken] = 0
+        if vector.episodes:
+            episode = vector.episodes.pop()
+            rows.passed_returns[row, taken], rows.passed_lengths[row, taken] = episode.reward, episode.length
         noise = rows.noise[row, taken + 1] if rows.explores[0] else None
-        action, outputs = actor.act(self._obs[0][0], noise)
+        action, outputs = actor.act(self._obs, noise)
         rows.chosen[row, taken + 1] = action
         rows.outputs[row, taken + 1] = outputs
         rows.actions[row] = action
+        rows.ended[row] = False
         rows.taken[row] = taken + 1  # the last: from here on the step is a thing of the past
 
     def _report_step(self, rows: SharedRows) -> None:
+        memory_barrier()
         rows.answered[self._row] += 1
         if rows.quiet[self._row]:
             try:

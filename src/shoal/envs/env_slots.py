@@ -34,12 +34,19 @@ from shoal.envs.process_deaths import cause_of, last_line
 from shoal.envs.process_messages import message, owners_of
 from shoal.envs.randomizing import EpisodeValues
 from shoal.envs.scratch import folder_prefix, keep_failed
-from shoal.envs.shared_rows import Phase, SharedRows
+from shoal.envs.shared_rows import Phase, SharedRows, memory_barrier
 from shoal.envs.vector import MOST_FAILURES_IN_A_ROW, describe, on_one_line, settings_text
 from shoal.errors import EnvError, EnvStartError
 
 MESSAGE_S = 30.0  # for a message that has begun to come
 LOST = object()  # the result of a command whose process was lost meanwhile
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The result of a function of the user's that raised; the environment goes on."""
+
+    error: BaseException
 
 
 @dataclass
@@ -180,9 +187,18 @@ class EnvSlots:
             self._next_check = now + self.tick_s
             self._check_processes(now)
 
+    def episode_passed(self, row: int, place: int) -> Episode:
+        """The episode that has ended at this place of a row's stretch."""
+        rows, slot = self.rows, self._slots[row]
+        slot.failures_in_a_row = 0
+        reward, length = float(rows.passed_returns[row, place]), int(rows.passed_lengths[row, place])
+        return Episode(self._plan.first_index + row, reward, length, {}, slot.task)
+
     def take_answers(self) -> None:
         """Take in the steps that are done."""
-        for row in np.flatnonzero(self.rows.answered != self._steps_taken).tolist():
+        answered = np.flatnonzero(self.rows.answered != self._steps_taken).tolist()
+        memory_barrier()
+        for row in answered:
             slot = self._slots[row]
             if slot.pending[:1] == ["step"] and not slot.missed_deadline:
                 self._steps_taken[row] += 1
@@ -295,6 +311,9 @@ class EnvSlots:
             self.episodes += report.episodes
         for incident in report.incidents:
             self._add_incident(incident)
+        if report.error is not None and command == "call":
+            slot.result = Raised(report.error)
+            return
         if report.error is not None:
             if command == "start" and not self._is_starting:
                 self._replace_lost(row, None, str(report.error))
@@ -337,6 +356,7 @@ class EnvSlots:
     def _passed_deadline(self, row: int, slot: Slot, now: float) -> str:
         """The deadline that a row has passed, in words; empty if none."""
         phase = Phase(int(self.rows.phase[row]))
+        memory_barrier()
         began = float(self.rows.began[row])
         if phase is Phase.IDLE:  # it has not even seen its command
             if slot.pending[0] == "hello":  # nor has it been forked, perhaps

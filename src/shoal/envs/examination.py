@@ -14,6 +14,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -171,7 +172,7 @@ class Examination:
 
 def first_steps(exam: Examination) -> Iterator[Finding]:
     """Spaces, one reset and one step, as before every training."""
-    report = check_first_steps(exam.make)
+    report = check_first_steps(exam.make, before=exam.alive)
     exam.legacy = report.legacy
     exam.look(report.env)
     close_quietly(report.env)
@@ -212,7 +213,8 @@ def random_play(exam: Examination) -> Iterator[Finding]:
         )
     if not unfinished and not any(play.warnings for play in exam.played):
         lengths = [len(play.rewards) for play in exam.played]
-        text = f"{_episodes(len(lengths))} of {min(lengths)} to {max(lengths)} steps, all values finite and in range"
+        span = f"{min(lengths)}" if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
+        text = f"{_episodes(len(lengths))} of {span} steps, all values finite and in range"
         yield Finding("random actions", "ok", text)
     yield from _reward_findings(exam.played)
 
@@ -350,6 +352,7 @@ def leaks(exam: Examination) -> Iterator[Finding]:
     """Memory, handles, threads and child processes over many episodes, and after it is closed."""
     process = psutil.Process()
     children_before = {child.pid for child in process.children(recursive=True)}
+    began_with = 0
     handles_before, threads_before = _handles(), process.num_threads()
     env = exam.make()
     steps, memory = 0, 0
@@ -358,14 +361,15 @@ def leaks(exam: Examination) -> Iterator[Finding]:
         for number in range(FEW_EPISODES + exam.episodes):
             if number == min(FEW_EPISODES, exam.episodes):
                 gc.collect()
-                memory, steps = process.memory_info().rss, 0
-                handles = _handles()
+                memory, steps = _memory(process), 0
+                handles, began_with = _handles(), len(process.children(recursive=True))
             steps += len(exam.play(env, exam.random_actions(number), min(exam.max_steps, 1000)).rewards)
             if perf_counter() - began > exam.budget_s and steps and memory:
                 break
         gc.collect()
-        grown_mb = (process.memory_info().rss - memory) / 1e6
+        grown_mb = (_memory(process) - memory) / 1e6
         handles_grown = _handles() - handles
+        children_grown = len(process.children(recursive=True)) - began_with
     finally:
         close_quietly(env)
     found = []
@@ -376,6 +380,9 @@ def leaks(exam: Examination) -> Iterator[Finding]:
     if handles_grown > exam.episodes // 2:
         text = f"{handles_grown} more files or sockets are open after {exam.episodes} episodes"
         found.append(Finding("leaks", "problem", text, "close them at the end of an episode"))
+    if children_grown > exam.episodes // 2:
+        text = f"{children_grown} more child processes run after {exam.episodes} episodes"
+        found.append(Finding("leaks", "problem", text, "end them before the next episode"))
     left = [child for child in process.children(recursive=True) if child.pid not in children_before]
     if left:
         text = f"close() leaves {len(left)} child process{'es' * (len(left) != 1)}: {left[0].name()}"
@@ -496,8 +503,22 @@ def _kind(space: Space) -> str:
     return f"{type(space).__name__} of {count} parts" if count > 1 else " ".join(str(space).split())
 
 
+def _memory(process: psutil.Process) -> int:
+    """Bytes of a process and of all that it has started, which may be the simulator."""
+    total = 0
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += each.memory_info().rss
+    return total
+
+
 def _handles() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    """Open files and sockets of this process and of all that it has started."""
+    count = len(os.listdir("/proc/self/fd"))
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            count += child.num_fds()
+    return count
 
 
 def _episodes(count: int) -> str:

@@ -221,7 +221,8 @@ class FmuEnv(gymnasium.Env[Any, Any]):
 
     def _bounds(self, variable: Any, causality: str) -> tuple[float, float]:
         if variable.name in self._config.bounds:
-            return self._config.bounds[variable.name]
+            lowest, highest = self._config.bounds[variable.name]
+            return lowest, highest
         if variable.type == "Boolean":
             return 0.0, 1.0
         declared = variable.declaredType

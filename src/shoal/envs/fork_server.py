@@ -28,8 +28,10 @@ import json
 import os
 import resource
 import selectors
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,6 +45,8 @@ from shoal.machine.processes import adopt_orphans, below, children_of_all, end_w
 
 TAIL_BYTES = 16_384
 MOST_FORWARDED = 10_000  # bytes of one child's output
+FLOOD_PAUSE_S = 0.001  # between reading twice from who prints much
+PY_SPY_S = 2.0  # for py-spy to write one down, where it is installed
 STACK_S = 0.5  # for a child to write down its stack before it is killed
 MEMORY_CHECK_S = 0.5
 DISK_CHECK_S = 2.0
@@ -83,6 +87,7 @@ class ForkServer:
     def __init__(self, control: int, serve: Callable[..., int]) -> None:
         self._control, self._serve = socket.socket(fileno=control), serve
         self._parent = os.getppid()
+        self._py_spy = shutil.which("py-spy")
         self._children: dict[int, Child] = {}  # by pid
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = os.pipe()
@@ -170,10 +175,20 @@ class ForkServer:
         """Kill a child, after it has written down its stack if that is wanted."""
         for child in self._children.values():
             if child.id == id:
+                if stack and self._py_spy is not None:
+                    self._write_stack_of(child)
                 child.kill_at = monotonic() + (STACK_S if stack else 0.0)
                 if stack:
                     with contextlib.suppress(OSError):
                         os.kill(child.pid, signal.SIGABRT)  # whose handler writes the stack in C, without the GIL
+
+    def _write_stack_of(self, child: Child) -> None:
+        """Have py-spy write down the stack, also of a process that is stopped and can do so no more."""
+        assert self._py_spy is not None
+        command = [self._py_spy, "dump", "--nonblocking", "--pid", str(child.pid)]
+        nowhere = subprocess.DEVNULL
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(command, stdin=nowhere, stdout=child.stack, stderr=nowhere, timeout=PY_SPY_S, check=False)
 
     def _fork(self, id: int, memory_limit: int | None, folder: Folder | None, descriptors: list[int]) -> None:
         output, printed = os.pipe()
@@ -206,7 +221,9 @@ class ForkServer:
             return
         child.tail += words
         del child.tail[:-TAIL_BYTES]
-        if child.forwarded < MOST_FORWARDED:
+        if child.forwarded >= MOST_FORWARDED:
+            sleep(FLOOD_PAUSE_S)  # it prints on meanwhile: to be woken by every line would take longer than the lines
+        else:
             child.forwarded += len(words)
             if child.forwarded >= MOST_FORWARDED:
                 words += b"\n[shoal] this process prints much; from here on only the last of it is kept.\n"

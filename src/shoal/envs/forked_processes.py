@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import select
 import signal
 import socket
@@ -16,6 +15,7 @@ from math import ceil
 from time import monotonic
 
 from shoal.envs.fork_server import Folder
+from shoal.machine.processes import allow_open_files
 from shoal.machine.slots import held_descriptors
 
 START = """
@@ -59,8 +59,7 @@ class ForkedProcesses:
         self._alive: set[int] = set()
         self._deaths: dict[int, Death] = {}
         self.is_broken = False
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each process takes some descriptors
+        allow_open_files()  # each process takes some
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._server = subprocess.Popen(

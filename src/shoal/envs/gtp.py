@@ -47,7 +47,7 @@ class GtpEngine:
         link, deadline = self._process.link, monotonic() + self.timeout_s
         lines: list[str] = []
         try:
-            link.write(f"{command}\n".encode())
+            link.write(f"{command}\n".encode(), deadline)
             while not lines or lines[-1]:
                 line = link.line(deadline)
                 if line is None:

@@ -26,11 +26,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.data.batch import Array, Parts
+from shoal.data.batch import Array, Episode, Parts
 from shoal.data.state import State
 from shoal.envs.env_limits import Limits
 from shoal.envs.env_process import Actor, EnvPlan, EnvStart
-from shoal.envs.env_slots import LOST, EnvSlots
+from shoal.envs.env_slots import LOST, EnvSlots, Raised
 from shoal.envs.observations import ObsSpec
 from shoal.envs.process_messages import packed
 from shoal.envs.spaces import ActionSpec, Space
@@ -100,11 +100,18 @@ class IsolatedVector:
         """How many steps a row may be asked for at once; 0 if only one."""
         return self.rows.longest_stretch
 
-    def set_weights(self, weights: Array, explores: bool) -> None:
-        """Let all processes act by these numbers in their next stretches, with chance or without."""
+    def set_weights(self, weights: Array, explores: bool, through_ends: bool) -> None:
+        """Let all processes act by these numbers in their next stretches, with chance or without.
+
+        A stretch goes on where an episode ends, or (not `through_ends`) ends there.
+        """
         self.rows.weights[:] = weights
         self.rows.version[0] += 1
-        self.rows.explores[0] = explores
+        self.rows.explores[0], self.rows.through_ends[0] = explores, through_ends
+
+    def episode_passed(self, row: int, place: int) -> Episode:
+        """The episode that has ended at this place of a row's stretch."""
+        return self._slots.episode_passed(row, place)
 
     def send(self, rows: Sequence[int], actions: NDArray[Any], stretches: NDArray[np.int64] | int = 1) -> None:
         """Begin the step of some rows with their actions of `[N, A]`; each may take so many `stretches` of steps.
@@ -212,6 +219,9 @@ class IsolatedVector:
         results: dict[int, Any] = {row: self._slots.result(row) for row in functions}
         if any(result is LOST for result in results.values()):
             raise EnvError(f"a function that was called on every environment failed: {describe(self.incidents[-1])}")
+        for result in results.values():
+            if isinstance(result, Raised):
+                raise result.error
         return results
 
     def get_state(self) -> dict[str, Any]:

@@ -69,6 +69,10 @@ class EnvMaker:
     by_text: bool = field(default=False, repr=False)
     wrappers: tuple[Wrapping, ...] = ()
 
+    def for_look(self) -> EnvMaker:
+        """What makes an environment for a first look at it, of which nothing is kept."""
+        return self
+
     def make(self, ctx: EnvContext) -> AnyEnv:
         """Make one environment, adapted to Gymnasium's interface if it is an old one."""
         with self.user_code.importable():

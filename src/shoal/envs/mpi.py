@@ -11,7 +11,7 @@ from typing import Any
 
 from shoal.envs.context import EnvContext
 from shoal.errors import ConfigError
-from shoal.machine.mpi_launchers import find_launcher, folder_variables, mpi_variables, mpi_words
+from shoal.machine.mpi_launchers import find_launcher, folder_variables, mpi_variables, mpi_words, refuse_root
 from shoal.machine.processes import end_with_parent
 
 
@@ -48,6 +48,7 @@ def mpi_start(
         raise ConfigError("config.env_ranks: the environment starts MPI ranks; set how many, e.g. env_ranks: 8")
     environ = os.environ if environ is None else environ
     found = find_launcher(environ)
+    refuse_root(found, environ)
     # Not in scratch_dir, which is kept when the environment fails: it holds what the user's own code has written.
     folders = folder_variables(found, config.memory_dir)
     variables = {**folders, **mpi_variables(found, environ)}

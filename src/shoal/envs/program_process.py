@@ -7,9 +7,10 @@ for the other.
 from __future__ import annotations
 
 import contextlib
-import hmac
+import math
 import os
 import secrets
+import select
 import selectors
 import shutil
 import signal
@@ -26,31 +27,44 @@ from typing import Any
 from shoal.envs.context import EnvContext
 from shoal.envs.line_protocol import MOST_BYTES, read, written
 from shoal.envs.mpi import mpi_start
+from shoal.envs.program_calls import TOKEN, called
 from shoal.errors import ConfigError, EnvError, EnvStartError
 from shoal.machine.processes import end_with_parent
 
 ENDING_S = 2.0  # between being told to end and being killed
 PRINTED_BYTES = 4000  # of what the program printed last
-ADDRESS, TOKEN = "SHOAL_ADDRESS", "SHOAL_TOKEN"
+ADDRESS = "SHOAL_ADDRESS"
+MOST_LINES = 10_000  # that a program may send ahead
 FAREWELL = written({"close": True})
 
 
 class Link:
     """A stream of lines to a program and back, with what it prints beside; a message is one line."""
 
-    def __init__(self, reading: int, writing: int, printing: Sequence[int] = (), life: int | None = None) -> None:
+    def __init__(
+        self,
+        reading: int,
+        writing: int,
+        printing: Sequence[int] = (),
+        life: int | None = None,
+        heard: bytes = b"",
+    ) -> None:
+        """`heard` is what the program has sent already."""
         self._writing = writing
         self._life = life  # becomes readable when the program ends: what it has started may hold its streams open
         self._buffer = bytearray()
         self._lines: deque[bytes] = deque()
         self._printed = bytearray()
+        self._has_ended = False
         self._selector = selectors.DefaultSelector()
         self._reading = reading
+        os.set_blocking(writing, False)
         for file in (reading, *printing):
             os.set_blocking(file, False)
             self._selector.register(file, selectors.EVENT_READ)
         if life is not None:
             self._selector.register(life, selectors.EVENT_READ)
+        self._hear(heard)
 
     @property
     def printed(self) -> str:
@@ -58,15 +72,18 @@ class Link:
         lines = self._printed.decode(errors="replace").split("\n")
         return " | ".join(line.strip() for line in lines if line.strip())[-300:]
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; an OSError means that nobody is there."""
-        self.write(written(message))
+    def send(self, message: Mapping[str, Any], deadline: float | None) -> None:
+        """Send a message; an OSError means that nobody is there, the TimeoutError that it is not taken in time."""
+        self.write(written(message), deadline)
 
-    def write(self, data: bytes) -> None:
-        """Send whole lines; an OSError means that nobody is there."""
+    def write(self, data: bytes, deadline: float | None) -> None:
+        """Send whole lines; errors as for `send`. What the program says or prints meanwhile is taken in."""
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(self._writing, rest) :]
+            try:
+                rest = rest[os.write(self._writing, rest) :]
+            except BlockingIOError:
+                self._await_room(deadline)
 
     def receive(self, deadline: float | None) -> dict[str, Any] | None:
         """The next message; None if the program has ended the stream. A TimeoutError if it is not there in time."""
@@ -78,18 +95,9 @@ class Link:
     def line(self, deadline: float | None) -> bytes | None:
         """The next line without its end, also an empty one; None and TimeoutError as for `receive`."""
         while not self._lines:
-            wait = None if deadline is None else deadline - monotonic()
-            if wait is not None and wait <= 0:
-                raise TimeoutError
-            ready = {key.fd for key, _ in self._selector.select(wait)}
-            for file in ready - {self._reading, self._life}:
-                self._empty(file)
-            # What it has said before its end is there before its end is.
-            if self._reading in ready:
-                if not self._read():
-                    return None
-            elif self._life in ready:
+            if self._has_ended:
                 return None
+            self._take_in(_left(deadline))
         return self._lines.popleft()
 
     def empty(self) -> None:
@@ -102,22 +110,49 @@ class Link:
         """Forget the streams, which their owners close."""
         self._selector.close()
 
-    def _read(self) -> bool:
-        with contextlib.suppress(BlockingIOError):
-            try:
-                data = os.read(self._reading, 2**20)
-            except OSError:
-                data = b""
-            if not data:
-                return False
-            self._buffer += data
-            if b"\n" in data:
-                *lines, rest = self._buffer.split(b"\n")
-                self._lines.extend(bytes(line) for line in lines)
-                self._buffer = bytearray(rest)
-            elif len(self._buffer) > MOST_BYTES:
-                raise EnvError(f"the program sent a line of more than {MOST_BYTES >> 20} MB")
-        return True
+    def _await_room(self, deadline: float | None) -> None:
+        """Wait until the program may take more."""
+        if self._has_ended:
+            raise BrokenPipeError
+        poll = select.poll()
+        poll.register(self._writing, select.POLLOUT)
+        poll.register(self._selector.fileno(), select.POLLIN)  # or it says something
+        wait = _left(deadline)
+        for file, _ in poll.poll(None if wait is None else math.ceil(wait * 1000)):
+            if file != self._writing:
+                self._take_in(0)
+
+    def _take_in(self, wait: float | None) -> None:
+        """Take in what comes within this time."""
+        ready = {key.fd for key, _ in self._selector.select(wait)}
+        for file in ready - {self._reading, self._life}:
+            self._empty(file)
+        # What it has said before its end is there before its end is.
+        if self._reading in ready:
+            self._read()
+        elif self._life in ready:
+            self._has_ended = True
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._reading, 2**20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._has_ended = not data
+        self._hear(data)
+
+    def _hear(self, data: bytes) -> None:
+        self._buffer += data
+        if b"\n" in data:
+            *lines, rest = self._buffer.split(b"\n")
+            self._lines.extend(bytes(line) for line in lines)
+            self._buffer = bytearray(rest)
+        if len(self._buffer) > MOST_BYTES:
+            raise EnvError(f"the program sent a line of more than {MOST_BYTES >> 20} MB")
+        if len(self._lines) > MOST_LINES:
+            raise EnvError(f"the program sent {len(self._lines):,} lines that nobody had asked for")
 
     def _empty(self, file: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -172,7 +207,7 @@ class ProgramProcess:
             self.link = Link(out, self.process.stdin.fileno(), [err], self._life)
             return
         try:
-            self._socket = _called(listener, monotonic() + start_timeout_s, self.process)
+            self._socket, heard = called(listener, own[TOKEN], monotonic() + start_timeout_s, self.process)
         except BaseException as error:
             self.link = Link(out, out, [err])
             self.link.empty()
@@ -183,11 +218,7 @@ class ProgramProcess:
         finally:
             listener.close()
         file = self._socket.fileno()
-        self.link = Link(file, file, [out, err], self._life)
-        os.set_blocking(file, True)  # for writing; reading waits in the selector
-        self.token = own[TOKEN]
-
-    token: str | None = None
+        self.link = Link(file, file, [out, err], self._life, heard)
 
     def fate(self) -> str:
         """How the program ended, and what it printed last."""
@@ -208,7 +239,7 @@ class ProgramProcess:
     def close(self) -> None:
         """End the program and whatever it has started; never raises."""
         with contextlib.suppress(OSError, ValueError):
-            self.link.write(self._farewell)
+            self.link.write(self._farewell, monotonic())  # who has no room for it does not read
         for stream in (self.process.stdin, self._socket):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -247,7 +278,7 @@ class ProgramProcess:
         path = os.path.join(self._private, "s")
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
-        listener.listen(1)
+        listener.listen(8)
         return listener, {ADDRESS: f"unix:{path}", TOKEN: token}
 
     def _remove(self) -> None:
@@ -266,15 +297,13 @@ class Caller:
             self._listener = socket.create_server((host.strip("[]"), port), family=family)
         except OSError as error:
             raise EnvStartError(f"env.listen: {host}:{port} cannot be opened: {error.strerror or error}") from None
-        self.token = token
         try:
-            self._socket = _called(self._listener, monotonic() + start_timeout_s, None)
+            self._socket, heard = called(self._listener, token, monotonic() + start_timeout_s, None)
         except BaseException:
             self._listener.close()
             raise
         file = self._socket.fileno()
-        self.link = Link(file, file)
-        os.set_blocking(file, True)
+        self.link = Link(file, file, heard=heard)
 
     def fate(self) -> str:
         """How the program ended."""
@@ -288,7 +317,7 @@ class Caller:
     def close(self) -> None:
         """Hang up."""
         with contextlib.suppress(OSError, ValueError):
-            self.link.send({"close": True})
+            self.link.write(FAREWELL, monotonic())
         self.link.close()
         self._socket.close()
         self._listener.close()
@@ -301,22 +330,14 @@ def _life(pid: int) -> int | None:
     return None
 
 
-def check_token(given: Any, wanted: str | None) -> None:
-    """Refuse who does not know the secret of a socket."""
-    if wanted is not None and not hmac.compare_digest(str(given).encode(), wanted.encode()):
-        raise EnvError(f"a program does not know the secret: it must send the value of {TOKEN} as token")
-
-
-def _called(listener: socket.socket, deadline: float, process: subprocess.Popen[bytes] | None) -> socket.socket:
-    listener.settimeout(0.1)
-    while True:
-        try:
-            return listener.accept()[0]
-        except TimeoutError:
-            if process is not None and process.poll() is not None:
-                raise EnvError(f"the program ended with code {process.returncode} before it connected") from None
-            if monotonic() > deadline:
-                raise EnvError("no program has connected in time") from None
+def _left(deadline: float | None) -> float | None:
+    """The seconds until then; a TimeoutError if there are none."""
+    if deadline is None:
+        return None
+    left = deadline - monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def _found(program: str, folder: str) -> str:

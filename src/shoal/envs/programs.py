@@ -16,7 +16,8 @@ from shoal.config.program_envs import ProgramConfig, program_config
 from shoal.config.program_names import program_name
 from shoal.envs.context import EnvContext
 from shoal.envs.line_protocol import VERSION, action, flag, number, observation
-from shoal.envs.program_process import TOKEN, Caller, ProgramProcess, check_token
+from shoal.envs.program_calls import TOKEN
+from shoal.envs.program_process import Caller, ProgramProcess
 from shoal.envs.space_trees import check_numbers, space_from
 from shoal.envs.spaces import Space
 from shoal.errors import ConfigError, EnvError, EnvStartError
@@ -77,15 +78,16 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
         return ProgramProcess(command, folder, variables, config.connection, config.start_timeout_s, ctx)
 
     def _hello(self, ctx: EnvContext) -> dict[str, Any]:
-        hello = self._received(self._config.start_timeout_s, "hello")
+        timeout_s = self._config.start_timeout_s
+        hello = self._received(timeout_s, _deadline(timeout_s), "hello")
         if hello.get("shoal") != VERSION:
             wanted = f'{{"shoal": {VERSION}, ...}}'
             raise EnvStartError(
                 f"the program must begin with {wanted}, the version of the protocol (got {hello!r:.120})"
             )
         assert self._program is not None
-        check_token(hello.get("token"), self._program.token)
-        self._program.link.send({"shoal": VERSION, "env_config": dict(ctx), "env_index": ctx.env_index})
+        answer = {"shoal": VERSION, "env_config": dict(ctx), "env_index": ctx.env_index}
+        self._send(answer, timeout_s, _deadline(timeout_s), "hello")
         return hello
 
     def _space(self, name: str, hello: Mapping[str, Any], said: Mapping[str, Any] | None) -> Space:
@@ -98,18 +100,26 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
             raise EnvStartError(f"the {name} space of the program is invalid: {tree!r:.200} ({error})") from None
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        timeout_s = self._config.timeout_s
+        asked, deadline = next(iter(message)), _deadline(timeout_s)
+        self._send(message, timeout_s, deadline, asked)
+        return self._received(timeout_s, deadline, asked)
+
+    def _send(self, message: Mapping[str, Any], timeout_s: float | None, deadline: float | None, asked: str) -> None:
         if self._program is None:
             raise EnvError("the program was closed")
         try:
-            self._program.link.send(message)
+            self._program.link.send(message, deadline)
+        except TimeoutError:
+            self._program.kill()
+            raise EnvError(f"the program did not even read {asked} within {timeout_s:g} s") from None
         except (OSError, ValueError):
             raise EnvError(f"the program {self._program.fate()}") from None
-        return self._received(self._config.timeout_s, next(iter(message)))
 
-    def _received(self, timeout_s: float | None, asked: str) -> dict[str, Any]:
+    def _received(self, timeout_s: float | None, deadline: float | None, asked: str) -> dict[str, Any]:
         assert self._program is not None
         try:
-            answer = self._program.link.receive(None if timeout_s is None else monotonic() + timeout_s)
+            answer = self._program.link.receive(deadline)
         except TimeoutError:
             self._program.kill()
             raise EnvError(f"the program did not answer {asked} within {timeout_s:g} s") from None
@@ -141,6 +151,10 @@ class ProgramMaker:
             raise
         except EnvError as error:
             raise EnvStartError(f"env {program_name(self.config)}: {error}") from error
+
+
+def _deadline(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else monotonic() + timeout_s
 
 
 def _filled(word: str, ctx: EnvContext) -> str:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from time import monotonic_ns
+from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from shoal.envs.agents import AgentsEnv
 from shoal.envs.cases import Case
@@ -54,32 +60,58 @@ class EpisodeRecorder:
     An environment that is closed within an episode has failed, and the episode is forgotten; where there is
     `one_env_per_episode`, that is how every episode ends. A video that fails is given up: `video_problem` says why, and
     the episodes go on as if nobody had filmed them.
+
+    Where environments have processes of their own, each has a recorder there that leaves what it sees in `folder`, and
+    `collect` takes it in: so nothing is lost with a process but the episode that it was in.
     """
 
-    def __init__(self, options: RecordingOptions | None = None) -> None:
+    def __init__(self, options: RecordingOptions | None = None, folder: Path | None = None) -> None:
         self.is_on = self.one_env_per_episode = False
         self.video_problem = ""
         self.options = options or RecordingOptions()
         self.trajectories: list[Trajectory] = []  # in the order in which episodes ended
         self.begun: Counter[int] = Counter()  # episodes of each environment
+        self._folder = folder
         self._videos: list[Video] = []
+
+    def __reduce__(self) -> Any:
+        if self._folder is None and not self.options.is_empty:
+            raise TypeError("a recorder without a folder cannot be sent to another process: what it keeps stays here")
+        return RecorderElsewhere, (self.options, self._folder, self.one_env_per_episode)
+
+    def begin(self, index: int) -> None:
+        """Count an episode of an environment that begins now."""
+        self.begun[index] += 1
+
+    def keep(self, trajectory: Trajectory) -> None:
+        """Keep an episode that has ended."""
+        self.trajectories.append(trajectory)
 
     def show(self, env: gymnasium.Env[Any, Any], index: int) -> None:
         """Film the environment as it is now, if this is one of the episodes that are wanted of it."""
-        paths = self.options.videos
-        if not paths or self.video_problem or self.begun[index] > self.options.video_episodes:
+        if not self.options.videos or self.video_problem or self.begun[index] > self.options.video_episodes:
             return
         with self._filming():
-            frame = picture(env)
-            if not self._videos:
-                fps = env.metadata.get("render_fps") or DEFAULT_FPS
-                for path in paths:
-                    self._videos.append(Video(path, fps, frame.shape))
-            for video in self._videos:
-                video.add(frame)
+            self._add(env.metadata.get("render_fps") or DEFAULT_FPS, picture(env))
+
+    def collect(self) -> None:
+        """Take in what recorders in other processes have left."""
+        if self._folder is None:
+            return
+        for path in sorted(self._folder.glob(f"{_EPISODE}-*")):
+            self.trajectories.append(_taken(path))
+        for path in sorted(self._folder.glob(f"{_PICTURE}-*")):
+            fps, frame = _taken(path)
+            if not self.video_problem:
+                with self._filming():
+                    self._add(fps, frame)
+        problem = self._folder / _PROBLEM
+        if problem.exists() and not self.video_problem:
+            self._give_up(problem.read_text())
 
     def finish(self) -> None:
         """Write what is to be written."""
+        self.collect()
         with self._filming():
             while self._videos:
                 self._videos[0].finish()
@@ -90,6 +122,13 @@ class EpisodeRecorder:
         while self._videos:
             self._videos.pop().close()
 
+    def _add(self, fps: float, frame: NDArray[np.uint8]) -> None:
+        if not self._videos:
+            for path in self.options.videos:
+                self._videos.append(Video(path, fps, frame.shape))
+        for video in self._videos:
+            video.add(frame)
+
     @contextmanager
     def _filming(self) -> Iterator[None]:
         try:
@@ -97,8 +136,64 @@ class EpisodeRecorder:
         except BaseException as error:
             pass_on_interrupts(error)
             names = " and ".join(map(str, self.options.videos))
-            self.video_problem = f"the video {names} was not made: {error_text(error)}"
-            self.close()
+            self._give_up(f"the video {names} was not made: {error_text(error)}")
+
+    def _give_up(self, why: str) -> None:
+        self.video_problem = why
+        self.close()
+
+
+class RecorderElsewhere(EpisodeRecorder):
+    """The recorder in an environment's own process: what it sees goes into the folder, file by file.
+
+    How many episodes have begun is there too, for the process that takes the place of this one.
+    """
+
+    def __init__(self, options: RecordingOptions, folder: Path | None, one_env_per_episode: bool) -> None:
+        super().__init__(options, folder)
+        self.is_on, self.one_env_per_episode = folder is not None, one_env_per_episode
+
+    def begin(self, index: int) -> None:
+        """See `EpisodeRecorder`."""
+        assert self._folder is not None
+        with open(self._folder / f"{_BEGUN}{index}", "ab") as file:
+            file.write(b".")
+            self.begun[index] = file.tell()
+        if (self._folder / _PROBLEM).exists():
+            self.video_problem = "said already"
+
+    def keep(self, trajectory: Trajectory) -> None:
+        """See `EpisodeRecorder`."""
+        self._leave(_EPISODE, trajectory)
+
+    def collect(self) -> None:
+        """See `EpisodeRecorder`; others do."""
+
+    def _add(self, fps: float, frame: NDArray[np.uint8]) -> None:
+        self._leave(_PICTURE, (fps, frame))
+
+    def _give_up(self, why: str) -> None:
+        super()._give_up(why)
+        assert self._folder is not None
+        (self._folder / _PROBLEM).write_text(why)
+
+    def _leave(self, kind: str, value: Any) -> None:
+        """Leave a file that is whole as soon as it is seen; all processes of a host have one clock."""
+        assert self._folder is not None
+        name = f"{kind}-{monotonic_ns():020}-{os.getpid()}"
+        unfinished = self._folder / f"unfinished-{os.getpid()}"
+        unfinished.write_bytes(zlib.compress(pickle.dumps(value), 1))
+        unfinished.rename(self._folder / name)
+
+
+_EPISODE, _PICTURE, _PROBLEM, _BEGUN = "episode", "picture", "problem", "begun"
+
+
+def _taken(path: Path) -> Any:
+    """What a file of our own has, which is not needed any more."""
+    value = pickle.loads(zlib.decompress(path.read_bytes()))
+    path.unlink()
+    return value
 
 
 class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -124,7 +219,7 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             keywords["options"] = chosen
         result: Any = self.env.reset(**keywords)
         if self._recorder.is_on:
-            self._recorder.begun[self._index] += 1
+            self._recorder.begin(self._index)
             if self._recorder.options.trajectories:
                 first = result[0] if isinstance(result, tuple) and len(result) == 2 else result
                 self._trajectory = Trajectory(self._index, [copy.deepcopy(first)])
@@ -153,7 +248,7 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _end(self) -> None:
         """A reset is the end of the episode before it, whoever ended that."""
         if self._trajectory is not None and self._trajectory.actions:
-            self._recorder.trajectories.append(self._trajectory)
+            self._recorder.keep(self._trajectory)
         self._trajectory = None
 
 
@@ -168,10 +263,12 @@ class RecordedEnvMaker(EnvMaker):
     case: Case = field(default_factory=Case)
     first_options: dict[str, Any] | None = None
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"the maker of recorded environments {self.name} cannot be sent to another process: its recorder stays here"
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        return recorded, (plain_maker(self), self.recorder, self.case, self.first_options)
+
+    def for_look(self) -> RecordedEnvMaker:
+        """See `EnvMaker`."""
+        return replace(self, recorder=EpisodeRecorder())
 
     def make(self, ctx: EnvContext) -> AnyEnv:
         """See `EnvMaker`."""

@@ -3,6 +3,9 @@
 It has no name (a memfd), so nothing of it is left when the last process that maps it is gone, however that ended. A row
 has two writers that never write at the same time: the worker until it has sent a command, then the environment's
 process until it has answered.
+
+What is written last tells that the rest is there: `answered` after the numbers of a step, `phase` after `began`. A
+processor of another kind than x86 may show stores, and do loads, in another order: `memory_barrier` is between them.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import platform
 from dataclasses import dataclass
 from enum import IntEnum
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +26,23 @@ from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
 
 CACHE_LINE = 64  # bytes
-LONGEST_STRETCH = 64  # steps
+LONGEST_STRETCH = 256  # steps
 MOST_STRETCH_BYTES = 1 << 20  # of an environment
+
+
+_KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
+_barrier = Lock()
+
+
+def memory_barrier() -> None:
+    """Let others see what was written before this no later than what is written after it; and for reading, the same.
+
+    A lock that is let go and taken again is a full barrier on every processor; x86 needs none for this.
+    """
+    if not _KEEPS_ORDER:
+        for _ in range(2):
+            with _barrier:
+                pass
 
 
 class Phase(IntEnum):
@@ -50,10 +70,12 @@ class SharedRows:
 
     A stretch (`env_process.py`) is the step that was asked for and plain ones before it, for which the environment's
     process acts by itself. `stretch` is how many steps it may take, `taken` how many there are before the last; of
-    these `passed` has the observation after each and `passed_rewards` the reward. The k-th action of a stretch, with
-    the outputs of the policy, is row k of `chosen` and `outputs`, and the noise for it row k of `noise`; the worker has
-    those of the first. All processes act by the same `weights`, whose `version` tells when they have changed;
-    without chance where `explores` is False.
+    these `passed` has the observation after each, `passed_rewards` the reward, `passed_seeded` whether an episode began
+    with a seed, and `passed_lengths` and `passed_returns` the episode that ended there, whose length is 0 if none did.
+    The k-th action of a stretch, with the outputs of the policy, is row k of `chosen` and `outputs`, and the noise for
+    it row k of `noise`; the worker has those of the first. All processes act by the same `weights`, whose `version`
+    tells when they have changed; without chance where `explores` is False; and over the ends of episodes where
+    `through_ends` is set.
     """
 
     obs: Parts  # where the next action is taken
@@ -80,14 +102,19 @@ class SharedRows:
     episode_length: NDArray[np.int64]
     stretch: NDArray[np.int64]
     taken: NDArray[np.int64]
-    passed: NDArray[np.generic]  # [N, S, D]
+    passed: Parts  # [N, S, ...]
     passed_rewards: NDArray[np.float32]  # [N, S]
+    passed_terminated: NDArray[np.bool_]  # [N, S]
+    passed_seeded: NDArray[np.bool_]  # [N, S]
+    passed_lengths: NDArray[np.int64]  # [N, S]
+    passed_returns: NDArray[np.float64]  # [N, S]
     chosen: NDArray[np.generic]  # [N, S, A]
     outputs: NDArray[np.float32]  # [N, S, K]
     noise: NDArray[np.float32]  # [N, S, M]
     weights: NDArray[np.float32]  # [W]
     version: NDArray[np.int64]  # [1]
     explores: NDArray[np.bool_]  # [1]
+    through_ends: NDArray[np.bool_]  # [1]
 
     def __init__(
         self,
@@ -118,8 +145,12 @@ class SharedRows:
                 for name in ("seedings", "seeded_by", "lengths", "since_seed", "resets", "answered", "episode_length")
             ),
             *((name, (), np.dtype(np.int64)) for name in ("stretch", "taken")),
-            ("passed", (longest, *obs_spec.shapes[0]), obs_spec.dtypes[0]),
+            *((f"passed{k}", (longest, *shape), dtype) for k, (shape, dtype) in enumerate(kinds)),
             ("passed_rewards", (longest,), np.dtype(np.float32)),
+            ("passed_terminated", (longest,), np.dtype(np.bool_)),
+            ("passed_seeded", (longest,), np.dtype(np.bool_)),
+            ("passed_lengths", (longest,), np.dtype(np.int64)),
+            ("passed_returns", (longest,), np.dtype(np.float64)),
             ("chosen", (longest, action_spec.size), action_spec.dtype),
             ("outputs", (longest, given.num_outputs), np.dtype(np.float32)),
             ("noise", (longest, given.num_noise), np.dtype(np.float32)),
@@ -147,14 +178,16 @@ class SharedRows:
         }
         self.obs = tuple(arrays.pop(f"obs{k}") for k in range(len(kinds)))
         self.final = tuple(arrays.pop(f"final{k}") for k in range(len(kinds)))
+        self.passed = tuple(arrays.pop(f"passed{k}") for k in range(len(kinds)))
         for name, array in arrays.items():
             setattr(self, name, array)
         self.weights = np.ndarray((given.num_weights,), np.float32, memory, weights_at)
         self.version = np.ndarray((1,), np.int64, memory, version_at)
         self.explores = np.ndarray((1,), np.bool_, memory, version_at + 8)
+        self.through_ends = np.ndarray((1,), np.bool_, memory, version_at + 9)
 
 
 def _longest_stretch(obs_spec: ObsSpec, action_spec: ActionSpec, actor: ActorShape) -> int:
     """How many steps there is room for."""
-    numbers = math.prod(obs_spec.shapes[0]) + 2 * action_spec.size + actor.num_outputs + actor.num_noise + 1
+    numbers = sum(map(math.prod, obs_spec.shapes)) + 2 * action_spec.size + actor.num_outputs + actor.num_noise + 6
     return min(LONGEST_STRETCH, MOST_STRETCH_BYTES // (4 * numbers))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from time import time
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -96,6 +96,19 @@ class Vector(Protocol):
         """Close every environment; never raises."""
 
 
+class Counters(NamedTuple):
+    """What a vector counts of each environment's episode, each `[N]`."""
+
+    lengths: NDArray[np.int64]
+    since_seed: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+    limits: NDArray[np.int64]  # of the lengths
+
+    def part(self, rows: slice) -> Counters:
+        """Those of some environments, in the same memory."""
+        return Counters(self.lengths[rows], self.since_seed[rows], self.rewards[rows], self.limits[rows])
+
+
 class EpisodeObserver(Protocol):
     """Is told of a vector's episodes as they happen, each by the `env_index` of its environment.
 
@@ -174,13 +187,23 @@ class PythonVector:
         self._lengths = np.zeros(num_envs, np.int64)
         self._limits = np.full(num_envs, np.iinfo(np.int64).max)
         self._blank = obs_spec.get(obs_spec.allocate(1), 0)
-        self._columns: tuple[list[Any], ...] = tuple([None] * num_envs for _ in range(5))
+        self.columns: tuple[list[Any], ...] = tuple([None] * num_envs for _ in range(5))
         self.envs: list[Any] = [None] * num_envs
         self._steps: list[Callable[[Any], Any]] = [None] * num_envs  # type: ignore[list-item]
         for row in range(num_envs):
             self._build(row, 1)
         is_atari = type(getattr(self.envs[0], "unwrapped", None)).__module__.startswith("ale_py.")
         self._steps_between_seeds = STEPS_BETWEEN_ATARI_SEEDS if is_atari else STEPS_BETWEEN_SEEDS
+
+    def counters(self) -> Counters:
+        """What is counted of each environment's episode; whoever has it may change it in place."""
+        return Counters(self._lengths, self._since_seed, self._rewards, self._limits)
+
+    def count_in(self, counters: Counters) -> None:
+        """Count in these arrays from now on, such as parts of larger ones."""
+        for mine, theirs in zip(self.counters(), counters, strict=True):
+            theirs[:] = mine
+        self._lengths, self._since_seed, self._rewards, self._limits = counters
 
     def reset(self, obs: Parts) -> None:
         """See `Vector`."""
@@ -189,9 +212,8 @@ class PythonVector:
 
     def step(self, actions: NDArray[Any], active: NDArray[np.bool_] | None, steps: Steps) -> None:
         """See `Vector`."""
-        observations, rewards, terminated, truncated, infos = self._columns
+        observations, rewards, terminated, truncated, infos = self.columns
         decoded = self._action_spec.decode(actions)
-        failed = steps.failed
         for row, step in enumerate(self._steps):
             if active is not None and not active[row]:
                 observations[row], rewards[row], terminated[row], truncated[row] = self._blank, 0.0, False, False
@@ -201,13 +223,24 @@ class PythonVector:
             except BaseException as error:  # a solver that calls sys.exit() ends itself, not the run
                 pass_on_interrupts(error)
                 self._fail(row, error, decoded[row])
-                failed.append(row)
-        self._settle(steps, active, decoded)
+                steps.failed.append(row)
+        self.settle(steps, active, decoded)
 
-    def _settle(self, steps: Steps, active: NDArray[np.bool_] | None, decoded: Sequence[Any]) -> None:
+    def take(self, decoded: Sequence[Any], failed: list[int]) -> None:
+        """Take one step everywhere, and leave what it gave in `columns` for whoever settles several vectors at once."""
+        observations, rewards, terminated, truncated, infos = self.columns
+        for row, step in enumerate(self._steps):
+            try:
+                observations[row], rewards[row], terminated[row], truncated[row], infos[row] = step(decoded[row])
+            except BaseException as error:
+                pass_on_interrupts(error)
+                self._fail(row, error, decoded[row])
+                failed.append(row)
+
+    def settle(self, steps: Steps, active: NDArray[np.bool_] | None, decoded: Sequence[Any]) -> None:
         """Write what came of the steps, guard it, and begin new episodes where they ended."""
         failed = steps.failed
-        if failed or not self._written(steps):
+        if failed or not self.written(self.columns, steps):
             self._write_one_by_one(steps, decoded)
         self._lengths += 1
         self._since_seed += 1
@@ -230,7 +263,7 @@ class PythonVector:
         if self.observer is not None:
             taken = np.ones_like(ended) if active is None else active
             self._show_steps(steps, taken if self.observer.wants_every_step else ended, decoded)
-        self._go_on(steps, ended)
+        self.go_on(steps, ended)
 
     def env_states(self) -> list[State | None]:
         """See `Vector`."""
@@ -276,9 +309,9 @@ class PythonVector:
         for env in self.envs:
             close_quietly(env)
 
-    def _written(self, steps: Steps) -> bool:
-        """Write what all rows gave at once; False if any of it is unfit."""
-        observations, rewards, terminated, truncated, _ = self._columns
+    def written(self, columns: Sequence[list[Any]], steps: Steps) -> bool:
+        """Write what all rows gave at once, here or in vectors like this one; False if any of it is unfit."""
+        observations, rewards, terminated, truncated, *_ = columns
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused below
                 self._obs_spec.put_all(observations, steps.obs)
@@ -298,7 +331,7 @@ class PythonVector:
 
     def _write_one_by_one(self, steps: Steps, decoded: Sequence[Any]) -> None:
         """Write what is sound and blame what is not."""
-        observations, rewards, terminated, truncated, _ = self._columns
+        observations, rewards, terminated, truncated, _ = self.columns
         for row in range(self.num_envs):
             if row not in steps.failed:
                 try:
@@ -315,7 +348,7 @@ class PythonVector:
 
     def _show_steps(self, steps: Steps, shown: NDArray[np.bool_], decoded: Sequence[Any]) -> None:
         """Tell the observer what came of the steps; one that failed did not happen."""
-        observations, _, _, _, infos = self._columns
+        observations, _, _, _, infos = self.columns
         for row in shown.nonzero()[0].tolist():
             if row not in steps.failed:
                 self._show_step(row, decoded[row], observations[row], float(steps.rewards[row]), infos[row])
@@ -325,7 +358,7 @@ class PythonVector:
             length, total_reward = int(self._lengths[row]), float(self._rewards[row])
             self.observer.step(self._first_index + row, action, obs, reward, info, length, total_reward)
 
-    def _go_on(self, steps: Steps, ended: NDArray[np.bool_]) -> None:
+    def go_on(self, steps: Steps, ended: NDArray[np.bool_]) -> None:
         """Begin the next episode where one has ended, or was cut by a failure."""
         for row in ended.nonzero()[0].tolist():
             self._end(row, steps)
@@ -345,7 +378,7 @@ class PythonVector:
 
     def _metrics(self, row: int) -> dict[str, float]:
         """The numbers of a finished episode that its results show."""
-        info = self._columns[4][row]
+        info = self.columns[4][row]
         metrics = plain_numbers(info) if isinstance(info, dict) else {}
         if self.observer is not None:
             metrics |= self.observer.end(self._first_index + row)
@@ -488,6 +521,9 @@ class PythonVector:
 
     def _fail(self, row: int, error: BaseException, action: Any) -> None:
         """Write the failure down, rebuild the environment, or end the run when it is one failure too many."""
+        if action is not None and _is_no_five(error):
+            told = f"step() must return obs, reward, terminated, truncated and info ({error})"
+            error = ValueError(told).with_traceback(error.__traceback__)
         incident = Incident(
             env_index=self._first_index + row,
             worker_index=self._worker_index,
@@ -527,6 +563,12 @@ class PythonVector:
         except BaseException as error:
             pass_on_interrupts(error)
             self._fail(row, error, None)
+
+
+def _is_no_five(error: BaseException) -> bool:
+    """Whether it was raised here, by taking apart what a step has returned."""
+    is_here = error.__traceback__ is not None and error.__traceback__.tb_next is None
+    return is_here and isinstance(error, TypeError | ValueError) and "unpack" in str(error)
 
 
 def settings_text(task: Any, drawn: EpisodeValues) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
@@ -90,6 +91,5 @@ def _wrapper(request: Request, plan: Plan, variables: list[Variable], guid: str)
         "BIG": request.name.upper(),
         "NAME": request.name,
     }
-    for word, value in filled.items():
-        text = text.replace(word, value)
-    return text
+    words = re.compile("|".join(filled))  # all at once: a name may hold any of the words
+    return words.sub(lambda found: filled[found[0]], text)

@@ -54,9 +54,11 @@ contains
 end program prove
 """
 
+PUBLIC = ("state", "reset", "act", "num_obs", "num_action", "num_outputs")
+
 
 def fortran_module(source: CSource) -> str:
-    """The text of `NAME_module.f90`."""
+    """The text of `NAME_module.f90`; with the longest name, no line of it has more than Fortran's 132 columns."""
     plan, name = source.plan, source.name
     members = []
     for _, member, size, note in source.members("! {}"):
@@ -76,8 +78,7 @@ def fortran_module(source: CSource) -> str:
             "   use, intrinsic :: iso_c_binding, only: c_int, c_float, c_double",
             "   implicit none",
             "   private",
-            f"   public :: {name}_state, {name}_reset, {name}_act, &",
-            f"             {name}_num_obs, {name}_num_action, {name}_num_outputs",
+            *(f"   public :: {name}_{what}" for what in PUBLIC),
             f"   integer, parameter :: {name}_num_obs = {plan.num_obs}",
             f"   integer, parameter :: {name}_num_action = {plan.num_action}",
             f"   integer, parameter :: {name}_num_outputs = {len(plan.head.bias)}",
@@ -89,12 +90,14 @@ def fortran_module(source: CSource) -> str:
             "",
             "   interface",
             "      ! Call it once before the first action, and wherever an episode begins.",
-            f'      subroutine {name}_reset(state) bind(c, name="{name}_reset")',
+            f"      subroutine {name}_reset(state) &",
+            f'            bind(c, name="{name}_reset")',
             f"         import :: {name}_state",
             f"         type({name}_state), intent(inout) :: state",
             "      end subroutine",
             "      ! The likeliest action. Returns 0; 1: a number is not finite; 2: a mask allows nothing.",
-            f'      integer(c_int) function {name}_act(state, obs, action) bind(c, name="{name}_act")',
+            f"      integer(c_int) function {name}_act(state, obs, action) &",
+            f'            bind(c, name="{name}_act")',
             f"         import :: c_int, c_double, {name}_state",
             f"         type({name}_state), intent(inout) :: state",
             f"         real(c_double), intent(in) :: obs({plan.num_obs})",

@@ -34,6 +34,7 @@ def make_hub(request: Request) -> Made:
         state = policy.filter.get_state()
         arrays["filter.mean"], arrays["filter.m2"] = state.arrays["mean"], state.arrays["m2"]
         arrays["filter.count"] = np.array([state.values["count"]])
+        arrays["filter.clip"] = np.array([policy.filter.clip], np.float64)
     save_file(arrays, weights, metadata={"format": "np", "shoal": __version__})
     config.write_text(json.dumps(_config(subject), indent=1, default=str) + "\n")
     files, answers = [card, config, weights], _asked(request, weights)
@@ -90,7 +91,7 @@ def _fill(policy: Policy, arrays: Mapping[str, Any]) -> None:
     if policy.filter is not None:
         state = policy.filter.get_state()
         policy.filter.mean[:] = 0
-        state.values["count"] = float(arrays["filter.count"][0])
+        state.values.update(count=float(arrays["filter.count"][0]), clip=float(arrays["filter.clip"][0]))
         state.arrays.update(mean=arrays["filter.mean"], m2=arrays["filter.m2"])
         policy.filter.set_state(state)
 
@@ -125,6 +126,7 @@ def _one_by_one(policy: Policy, request: Request) -> tuple[Any, Any]:
 def _card(subject: Subject, runs_alone: bool, has_video: bool) -> str:
     """README.md with the metadata that hubs read."""
     result = _result(subject.summary)
+    spread = _finite(subject.summary, "evaluation/episode_reward_std")
     env, algorithm = json.dumps(subject.env), json.dumps(subject.algorithm)
     head = [
         "---",
@@ -134,13 +136,14 @@ def _card(subject: Subject, runs_alone: bool, has_video: bool) -> str:
         *(f"- {tag}" for tag in ("reinforcement-learning", "deep-reinforcement-learning", "shoal", algorithm, env)),
     ]
     if result is not None:
+        told = f"{result:.2f}" if spread is None else f"{result:.2f} +/- {spread:.2f}"  # as hubs order them
         head += [
             "model-index:",
             f"- name: {algorithm}",
             "  results:",
             "  - task: {type: reinforcement-learning, name: reinforcement-learning}",
             f"    dataset: {{name: {env}, type: {env}}}",
-            f"    metrics: [{{type: mean_reward, value: {json.dumps(f'{result:.2f}')}, name: mean_reward}}]",
+            f"    metrics: [{{type: mean_reward, value: {json.dumps(told)}, name: mean_reward}}]",
         ]
     text = [
         *head,
@@ -157,8 +160,9 @@ def _card(subject: Subject, runs_alone: bool, has_video: bool) -> str:
         f"| parameters | {len(subject.policy.network.params):,} |",
     ]
     for key, words in RESULTS.items():
-        if isinstance(subject.summary.get(key), int | float):
-            text.append(f"| {words} | {subject.summary[key]:,.10g} |")
+        value = _finite(subject.summary, key)
+        if value is not None:
+            text.append(f"| {words} | {value:,.10g} |")
     if has_video:
         text += ["", f"A recorded episode is in [{VIDEO}]({VIDEO})."]
     text += ["", "## Use", ""]
@@ -175,7 +179,7 @@ def _card(subject: Subject, runs_alone: bool, has_video: bool) -> str:
             "",
         ]
     text += [
-        f"`{WEIGHTS}` has every parameter by its name, with the observation filter's mean and squared deviations",
+        f"`{WEIGHTS}` has every parameter by its name, and mean, deviations and limit of the observation filter",
         f"where there is one; `{CONFIG}` has the spaces and the whole configuration of the training.",
         "",
     ]
@@ -183,6 +187,11 @@ def _card(subject: Subject, runs_alone: bool, has_video: bool) -> str:
 
 
 RESULTS = {
+    "evaluation/episode_reward_mean": "mean return in evaluation",
+    "evaluation/episode_reward_std": "standard deviation of these returns",
+    "evaluation/episode_reward_ci_low": "lower end of the 95 % interval of that mean",
+    "evaluation/episode_reward_ci_high": "upper end of the 95 % interval of that mean",
+    "evaluation/episodes_this_iter": "episodes of the evaluation",
     "episode_reward_mean": "mean return of the last episodes in training",
     "training_iteration": "training iterations",
     "timesteps_total": "environment steps",
@@ -190,7 +199,13 @@ RESULTS = {
 
 
 def _result(summary: Mapping[str, Any]) -> float | None:
-    value = summary.get("episode_reward_mean")
+    """The mean return, of the checkpoint's own evaluation if it had one, otherwise of training."""
+    measured = _finite(summary, "evaluation/episode_reward_mean")
+    return _finite(summary, "episode_reward_mean") if measured is None else measured
+
+
+def _finite(summary: Mapping[str, Any], key: str) -> float | None:
+    value = summary.get(key)
     return float(value) if isinstance(value, int | float) and np.isfinite(value) else None
 
 

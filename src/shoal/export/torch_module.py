@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.envs.observations import ObsLeaf
-from shoal.errors import ShoalError
+from shoal.errors import ConfigError
 from shoal.export.graph_answers import asked_by_name
 from shoal.export.made import Made, Request
 from shoal.export.plan import (
@@ -184,8 +184,7 @@ def make_torch_export(request: Request) -> Made:
             program = torch.export.export(module, two, dynamic_shapes={"inputs": tuple({0: batch} for _ in two)})
             torch.export.save(program, file)
         except Exception as error:
-            what = " ".join(str(error).split())[:300]
-            raise ShoalError(f"torch.export cannot take this policy: {what}; use --format torchscript") from error
+            raise _refused("torch_export", error, "torchscript") from error
         loaded = torch.export.load(file).module()
     return _made(request, module, file, loaded)
 
@@ -230,8 +229,7 @@ def write_onnx(request: Request, file: Path) -> tuple[dict[str, tuple[int, ...]]
                 dynamic_axes={name: {0: "B"} for name in (*example, *names)},
             )
         except Exception as error:
-            what = " ".join(str(error).split())[:300]
-            raise ShoalError(f"PyTorch cannot write this policy as ONNX: {what}; use --format torchscript") from error
+            raise _refused("onnx", error, "torchscript") from error
     return _state_shapes(module), {"by": f"PyTorch {torch.__version__}"}
 
 
@@ -240,7 +238,16 @@ def _traced(request: Request, module: PolicyModule) -> Any:
     module.eval()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # that sizes become constants, which is tried below, and of deprecations
-        return torch.jit.trace(module, tuple(_example(request, module).values()), check_trace=False)  # type: ignore[no-untyped-call]
+        try:
+            return torch.jit.trace(module, tuple(_example(request, module).values()), check_trace=False)  # type: ignore[no-untyped-call]
+        except Exception as error:  # of the user's model, which may raise anything
+            raise _refused("torchscript", error, "hub") from error
+
+
+def _refused(format_name: str, error: Exception, instead: str) -> ConfigError:
+    """The sentence for a model that PyTorch cannot turn into something else."""
+    what = " ".join(str(error).split())[:300]
+    return ConfigError(f"--format {format_name}: PyTorch cannot write this policy: {what}; use --format {instead}")
 
 
 def _output_names(module: PolicyModule) -> list[str]:

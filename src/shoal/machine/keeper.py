@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from shoal.machine.broadcasts import ENDINGS, WARNINGS
-from shoal.machine.processes import adopt_orphans, below, children_of_all, end_with_parent, processes
+from shoal.machine.processes import adopt_orphans, allow_open_files, below, children_of_all, end_with_parent, processes
 
 POLL_S = 0.02
 LAST_GRACE_S = 2.0
@@ -114,8 +114,7 @@ def _at_birth(heard: set[signal.Signals], is_ray: bool) -> None:
             signal.signal(number, signal.SIG_IGN)
     # Hundreds of processes that dump core fill a disk; as many that talk to each other want many descriptors.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_open_files()
     end_with_parent(signal.SIGKILL if is_ray else signal.SIGTERM)
 
 

@@ -21,6 +21,8 @@ from shoal.machine.slots import RankSlot
 
 VARIABLE = "SHOAL_MPIRUN"
 ASKING_TIMEOUT_S = 30.0
+OPEN_MPI = "Open MPI"
+AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 class MpiLauncher(NamedTuple):
@@ -61,6 +63,17 @@ def mpi_variables(found: FoundLauncher, environ: Mapping[str, str]) -> dict[str,
     """The variables for the launcher: the given ones, without those of a launch that we are ourselves part of."""
     own = {name: value for name, value in environ.items() if not _OF_OUTER_LAUNCH.match(name)}
     return {**found.launcher.variables, **own}
+
+
+def refuse_root(found: FoundLauncher, environ: Mapping[str, str]) -> None:
+    """Say in one sentence what Open MPI says to root in a page, of which the reason would be cut off."""
+    unset = [name for name in AS_ROOT if environ.get(name) != "1"]
+    is_open_mpi = found.launcher.name == OPEN_MPI and "--allow-run-as-root" not in found.words
+    if is_open_mpi and os.geteuid() == 0 and unset:
+        raise ConfigError(
+            "config.env_ranks: Open MPI starts nothing for root; run as another user, or, as is usual in a container, "
+            f"set {' and '.join(unset)} to 1"
+        )
 
 
 def find_launcher(environ: Mapping[str, str]) -> FoundLauncher:
@@ -153,7 +166,7 @@ def _pals(host: str, count: int) -> list[str]:
 SRUN = MpiLauncher("srun", r"^slurm ", "SLURM_PROCID", _srun)
 LAUNCHERS = (
     MpiLauncher(
-        "Open MPI",
+        OPEN_MPI,
         r"Open MPI|OpenRTE|PRRTE",
         "OMPI_COMM_WORLD_RANK",
         _openmpi,

@@ -63,6 +63,13 @@ class PrivateFolder:
         os.close(self.lock)
 
 
+def sweep_all(environ: Mapping[str, str]) -> None:
+    """Remove what killed jobs of this user have left on this host's own disks, wherever such a folder can be."""
+    for place in _candidates(environ):
+        if not file_system(Path(place)).startswith(SHARED_TYPES):
+            sweep(Path(place))
+
+
 def sweep(place: Path) -> None:
     """Remove what killed jobs of this user have left: folders with our mark that nobody locks any more."""
     for folder in place.glob(f"{PREFIX}*"):
@@ -93,13 +100,16 @@ def file_system(path: Path) -> str:
     return kind
 
 
+def _candidates(environ: Mapping[str, str]) -> list[str]:
+    """Where the folder may be, best first."""
+    places = [environ.get("RAY_TMPDIR", ""), environ.get("TMPDIR", ""), "/tmp"]
+    return [place for place in places if place]
+
+
 def _place(environ: Mapping[str, str], may_be_shared: bool) -> str:
     """Where the folder can be: short enough, writable, and on this host's own disk."""
     problems, shared = [], []
-    for name in ("RAY_TMPDIR", "TMPDIR", ""):
-        place = environ.get(name, "") if name else "/tmp"
-        if not place:
-            continue
+    for place in _candidates(environ):
         kind = file_system(Path(place))
         if len(os.fsencode(place)) + len(PREFIX) + 11 > MOST_BYTES:
             problems.append(f"{place} is too long for Ray's sockets")

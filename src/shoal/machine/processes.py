@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,12 @@ def adopt_orphans() -> None:
 def end_with_parent(number: int = signal.SIGTERM) -> None:
     """Be sent a signal when the parent is killed; for a process that has just been forked."""
     _prctl(PR_SET_PDEATHSIG, number)
+
+
+def allow_open_files() -> None:
+    """Let this process, and those that it starts, have as many open files as it may give itself."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def exit_as_orphan() -> None:

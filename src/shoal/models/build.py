@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 from gymnasium import spaces
 
-from shoal.config.algorithms import name_of
+from shoal.config.algorithms import algorithms_that, name_of
 from shoal.config.dqn import EpsilonGreedyConfig
 from shoal.config.model import ModelConfig
 from shoal.config.sections import NoiseConfig
@@ -113,6 +113,7 @@ def _single_policy(
         # Policy and value share the convolutions, which are nearly all of the work.
         policy.act_and_value = getattr(network, "act_and_value", None)
     policy.kernel_use = kernel_use
+    policy.learns_by_probability = not config.learns_from_replay
     _set_log_std(policy, config.model)
     if isinstance(exploration, NoiseConfig):
         _set_noise(policy, exploration)
@@ -316,6 +317,6 @@ def _recurrence(network: Network, config: AlgorithmConfig, previous: PreviousSte
     if not config.takes_memory:
         raise ConfigError(
             f"config.model.custom_model: {name_of(type(config))} learns policies without memory, and your model has "
-            "memory (get_initial_state); set run: PPO, or return []"
+            f"memory (get_initial_state); set run: {algorithms_that('takes_memory')}, or return []"
         )
     return Recurrence(network.step, network.initial_state, previous, config.model.max_seq_len)

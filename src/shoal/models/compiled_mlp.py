@@ -1,6 +1,6 @@
 """The NumPy MLP with its passes in compiled C (`kernel.c`): the same parameters, and the same numbers up to rounding.
 
-What is rare (`jvp`, `vjp_inputs`, `act_with`) stays NumPy's, on the same tape.
+What is rare (`jvp`, `act_with`) stays NumPy's, on the same tape.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class CompiledMLP(MLP):
         self.kernel = kernel
         self._passes: dict[tuple[int, int], CompiledPass] = {}
         self._widths: NDArray[np.int64] = np.array(self.hiddens, np.int64)
-        num_computed = len(self._computed)
+        num_computed = len(self.computed_outputs)
         sizes = [self.hiddens[-1] * num_computed]
-        for fan_in, fan_out in pairwise(self.hiddens):
+        for fan_in, fan_out in pairwise((self.num_features, *self.hiddens)):
             sizes.append(fan_in * fan_out)
         self._room = self._empty(max(sizes) + self.hiddens[-1])
         self._net = NetStruct(
@@ -128,9 +128,9 @@ class CompiledMLP(MLP):
             ACTIVATIONS[self.activation_name],
             address(self._widths),
             num_computed,
-            len(self._free),
-            address(self._computed),
-            address(self._free),
+            len(self.free_outputs),
+            address(self.computed_outputs),
+            address(self.free_outputs),
             address(self._room),
         )
         self._net_address = ctypes.addressof(self._net)
@@ -193,8 +193,18 @@ class CompiledMLP(MLP):
 
     def vjp_inputs(self, tape: MLPTape, d_outputs: Array) -> Array:
         """See `Network`."""
-        self._find_slopes(tape)
-        return super().vjp_inputs(tape, d_outputs)
+        assert tape.nets is self._policy
+        taped, d_outputs = tape.compiled, _plain(d_outputs)
+        gradient = np.empty((len(d_outputs), self.num_features), np.float32)
+        self.kernel.backward_inputs(
+            self._net_address,
+            self._params_address,
+            taped.address,
+            address(d_outputs),
+            address(taped.computed),
+            address(gradient),
+        )
+        return gradient
 
     def jvp(self, tape: MLPTape, tangent: Array) -> Array:
         """See `Network`."""
@@ -223,6 +233,10 @@ class CompiledMLP(MLP):
             check_close("gradients", self.vjp(tape, d_outputs, d_values), gradient)
             check_close("actions", self.act((x,)), outputs)
             check_close("values alone", self.values((x,)), values)
+            d_outputs[::2] = 0
+            expected = super().vjp_inputs(super().forward_policy((x,))[1], d_outputs)
+            found = self.vjp_inputs(self.forward_policy((x,))[1], d_outputs)
+            check_close("derivatives by the inputs", found, expected)
         self.params[:] = kept
 
     def _forward(self, inputs: Inputs, nets: StackedNets) -> tuple[Array | None, Array | None, MLPTape]:
@@ -230,7 +244,7 @@ class CompiledMLP(MLP):
         tape = self._tape(len(x), nets)
         parts = self._parts[id(nets)]
         if tape.compiled is None:
-            tape.compiled = CompiledPass.of(len(x), parts, tape.hidden, tape.grads, len(self._computed))
+            tape.compiled = CompiledPass.of(len(x), parts, tape.hidden, tape.grads, len(self.computed_outputs))
         tape.x, tape.has_slopes = x, False
         outputs, values = None, None
         if parts & POLICY:
@@ -274,8 +288,16 @@ class CompiledMLP(MLP):
         if tape.has_slopes:
             return
         for h, slopes in zip(tape.hidden, tape.slopes, strict=True):
-            self._activation.slope(h, h, slopes)
+            self.activation.slope(h, h, slopes)
         tape.has_slopes = True
+
+
+def compiled_like(network: MLP) -> CompiledMLP:
+    """The same network with the kernel; an OSError says in a sentence why there is none."""
+    _, shape, params = network.__reduce__()
+    made = CompiledMLP(load_kernel(), *shape)
+    made.params[:] = params
+    return made
 
 
 def _plain(array: NDArray[Any]) -> Array:

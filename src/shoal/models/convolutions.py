@@ -66,13 +66,16 @@ def _by_axis(channels: int, vertical: tuple[int, int], horizontal: tuple[int, in
 
 
 def classic_convolutions(filters: Sequence[Sequence[Any]], height: int, width: int) -> list[Convolution]:
-    """`conv_filters` as classic RLlib means them: only strides shrink the map (by padding), but for the last layer."""
+    """`conv_filters` as classic RLlib means them: only strides shrink the map (by padding), but for the last layer.
+
+    A fourth entry of a layer says it outright: `same`, or `valid`, which is no padding.
+    """
     layers: list[Convolution] = []
     sides = (height, width)
-    for channels, kernel, stride in filters:
+    for channels, kernel, stride, *given in filters:
         kernels, strides = _pair(kernel), _pair(stride)
         padding: list[int] = []
-        if len(layers) < len(filters) - 1:
+        if (given or ["same" if len(layers) < len(filters) - 1 else "valid"]) == ["same"]:
             for axis in (1, 0):
                 wanted = -(-sides[axis] // strides[axis])
                 missing = max((wanted - 1) * strides[axis] + kernels[axis] - sides[axis], 0)

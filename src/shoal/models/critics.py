@@ -30,7 +30,7 @@ def build_critic(config: SACConfig, policy: Policy, actions: SoftActions, seed: 
         )
         return critic
     if config.high_update_ratio:
-        raise ConfigError(f"config.high_update_ratio: is for NumPy networks, and {reason} needs PyTorch; leave it out")
+        raise ConfigError(f"config.high_update_ratio: is for NumPy networks, and {reason} needs PyTorch; leave one out")
     from shoal.models.torch_build import build_torch_network
 
     network: Network = build_torch_network(

@@ -72,6 +72,14 @@ class Categorical:
         e = rng.standard_exponential((steps, self.num_noise), dtype=np.float32)
         return -np.log(np.maximum(e, np.float32(1e-30)))
 
+    def noise_of_all(self, rngs: Sequence[np.random.Generator], steps: int) -> Array:
+        """The same noise of many environments, `[N, steps, M]`, with one logarithm of all."""
+        e = np.empty((len(rngs), steps, self.num_noise), np.float32)
+        for rng, room in zip(rngs, e, strict=True):
+            rng.standard_exponential(out=room, dtype=np.float32)
+        np.log(np.maximum(e, np.float32(1e-30)), out=e)
+        return -e
+
     def sample(self, inputs: Array, noise: Array) -> NDArray[Any]:
         """The Gumbel-max trick."""
         return self.mode(inputs + noise)

@@ -285,23 +285,25 @@ static void layer_forward(const float *x, const float *weight, const float *bias
     }
 }
 
+INLINE float dot(const float *a, const float *b, int64_t count) {
+    vec sum0 = {0}, sum1 = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= count; i += 2 * LANES) {
+        sum0 = fused(load(a + i), load(b + i), sum0);
+        sum1 = fused(load(a + i + LANES), load(b + i + LANES), sum1);
+    }
+    float sum = total(sum0 + sum1);
+    for (; i < count; i++) sum = fused1(a[i], b[i], sum);
+    return sum;
+}
+
 /* out [rows, .] at the places of `to`: dot products of each row of h with each column of weight [width, count]. */
 static void head_forward(const float *h, const float *weight, const float *bias, float *out, int64_t rows, int64_t width,
                          int64_t count, int64_t out_row, const int64_t *to, float *room) {
     transpose(weight, room, width, count);
     for (int64_t row = 0; row < rows; row++, h += width)
-        for (int64_t k = 0; k < count; k++) {
-            const float *w = room + k * width;
-            vec sum0 = {0}, sum1 = {0};
-            int64_t i = 0;
-            for (; i + 2 * LANES <= width; i += 2 * LANES) {
-                sum0 = fused(load(h + i), load(w + i), sum0);
-                sum1 = fused(load(h + i + LANES), load(w + i + LANES), sum1);
-            }
-            float sum = total(sum0 + sum1);
-            for (; i < width; i++) sum = fused1(h[i], w[i], sum);
-            out[row * out_row + (to ? to[k] : k)] = sum + bias[k];
-        }
+        for (int64_t k = 0; k < count; k++)
+            out[row * out_row + (to ? to[k] : k)] = dot(h, room + k * width, width) + bias[k];
 }
 
 /* Outputs [rows, K] and values [rows], as the tape's parts want them; grads may be NULL here. */
@@ -395,6 +397,59 @@ void shoal_backward(const Net *n, const float *params, float *gradient, const Ta
             transpose(params + weights_at(n, l, group), n->room, depth, width);
             product(d, n->room, NULL, t->grads[l - 1] + at * depth, rows, width, depth);
         }
+}
+
+/* Whether a row of the gradient by the outputs has anything in it that the network computes. */
+INLINE int is_asked(const Net *n, const float *d_outputs) {
+    for (int64_t k = 0; k < n->computed; k++)
+        if (d_outputs[n->computed_at[k]] != 0) return 1;
+    return 0;
+}
+
+/* The gradient [rows, features] of sum(d_outputs outputs) by the inputs, of a tape of the policy. Rows that nobody asks
+   about, those of zeros, are gone around: the others lie one after another in d_computed and in the tape's grads. */
+void shoal_backward_inputs(const Net *n, const float *params, const Tape *t, const float *d_outputs, float *d_computed,
+                           float *d_inputs) {
+    const int64_t top = top_of(n), all = n->computed + n->free, features = n->features;
+    int64_t used = 0;
+    for (int64_t row = 0; row < t->rows; row++) {
+        const float *from = d_outputs + row * all;
+        if (!is_asked(n, from)) continue;
+        for (int64_t k = 0; k < n->computed; k++) d_computed[used * n->computed + k] = from[n->computed_at[k]];
+        used++;
+    }
+    transpose(params + policy_at(n), n->room, top, n->computed);
+    product(d_computed, n->room, NULL, t->grads[n->layers - 1], used, n->computed, top);
+    for (int64_t l = n->layers - 1; l >= 0; l--) {
+        const int64_t width = n->widths[l], depth = input_of(n, l);
+        const float *weight = params + weights_at(n, l, 0);
+        float *d = t->grads[l], *below = l ? t->grads[l - 1] : d_inputs;
+        for (int64_t row = 0, at = 0; row < t->rows; row++) {
+            if (!is_asked(n, d_outputs + row * all)) continue;
+            const float *h = t->hidden[l] + row * width;
+            int64_t i = 0;
+            for (; i + LANES <= width; i += LANES)
+                store(d + at + i, load(d + at + i) * slope(load(h + i), n->activation));
+            if (i < width) {
+                const vec some = load_some(d + at + i, width - i) * slope(load_some(h + i, width - i), n->activation);
+                store_some(d + at + i, some, width - i);
+            }
+            at += width;
+        }
+        if (l || features >= LANES) {
+            transpose(weight, n->room, depth, width);
+            product(d, n->room, NULL, below, used, width, depth);
+        } else { /* too few columns for a vector */
+            for (int64_t row = 0; row < used; row++)
+                for (int64_t k = 0; k < features; k++)
+                    below[row * features + k] = dot(d + row * width, weight + k * width, width);
+        }
+    }
+    for (int64_t row = t->rows - 1; row >= 0; row--) { /* each to its own row, from behind */
+        const int asked = is_asked(n, d_outputs + row * all);
+        used -= asked;
+        for (int64_t k = 0; k < features; k++) d_inputs[row * features + k] = asked ? d_inputs[used * features + k] : 0;
+    }
 }
 
 enum { GAUSSIAN, CATEGORICAL };

@@ -88,6 +88,7 @@ class Kernel:
         self.digest = digest
         self.forward = _function(library.shoal_forward, 6)
         self.backward = _function(library.shoal_backward, 8)
+        self.backward_inputs = _function(library.shoal_backward_inputs, 6)
         self.ppo_gradient = library.shoal_ppo_gradient
         self.ppo_gradient.argtypes = [_ADDRESS, _INT, *[_ADDRESS] * 10]
         self.ppo_gradient.restype = _INT

@@ -72,6 +72,7 @@ class Policy:
         self.ou: OrnsteinUhlenbeck | None = None  # of a sampler's noise; single calls know nothing of each other
         self.recurrence = recurrence  # None: without memory
         self.kernel_use: KernelUse | None = None  # None: `kernel: numpy`
+        self.learns_by_probability = True  # else nobody asks for the outputs and log-probabilities of what was sampled
         self.others: dict[str, Policy] = {}  # those of other agents in the same environments, by their names
         self.candidates: Array | None = None  # [N, P]: the parameters of each environment's policy, where they differ
         # Outputs and values in one pass, where values come with hardly more work; None where they do not.
@@ -89,6 +90,13 @@ class Policy:
     def is_stochastic(self) -> bool:
         """Whether actions have log-probabilities under the policy, which a learner may ask for."""
         return not isinstance(self.distribution, ByValue)
+
+    @property
+    def num_kept_outputs(self) -> int:
+        """How many numbers of the network's outputs sampling keeps for each step: all of them, or none."""
+        if self.is_stochastic and self.learns_by_probability:
+            return self.distribution.num_inputs
+        return 0
 
     @property
     def filter(self) -> MeanStdFilter | None:

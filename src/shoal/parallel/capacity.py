@@ -129,6 +129,8 @@ def check_network(config: AlgorithmConfig, is_private: bool) -> None:
         widest = max(WIDTHS, key=lambda key: _weights(getattr(config.model, key) or ()))
         if _cell_weights(config) > _weights(getattr(config.model, widest) or ()):
             widest = "lstm_cell_size"
+        elif _attention_weights(config) > _weights(getattr(config.model, widest) or ()):
+            widest = max(ATTENTION, key=lambda key: getattr(config.model, key))
         raise ConfigError(
             f"config.model.{widest}: a network of {parameters:,} parameters takes {bytes_text(needed)} of memory with "
             f"its gradient, its optimiser and the workers' copies, and {bytes_text(free)} are free; use narrower layers"
@@ -136,6 +138,14 @@ def check_network(config: AlgorithmConfig, is_private: bool) -> None:
 
 
 WIDTHS = ("fcnet_hiddens", "post_fcnet_hiddens", "sequence_hiddens")
+ATTENTION = (
+    "attention_num_transformer_units",
+    "attention_dim",
+    "attention_num_heads",
+    "attention_head_dim",
+    "attention_position_wise_mlp_dim",
+    "attention_memory_inference",
+)
 
 
 def least_parameters(config: AlgorithmConfig) -> int:
@@ -144,7 +154,7 @@ def least_parameters(config: AlgorithmConfig) -> int:
     if model.custom_model is not None:
         return 0
     counts = sum(_weights(getattr(model, key) or ()) for key in WIDTHS)
-    counts += _cell_weights(config)
+    counts += _cell_weights(config) + _attention_weights(config)
     is_one = model.vf_share_layers or config.acts_by_value
     return counts if is_one else 2 * counts
 
@@ -170,6 +180,17 @@ def _cell_weights(config: AlgorithmConfig) -> int:
     if not (model.use_lstm or model.use_gru):
         return 0
     return int((4 if model.use_lstm else 3) * model.lstm_cell_size**2)
+
+
+def _attention_weights(config: AlgorithmConfig) -> int:
+    """The parameters inside of an attention's units: query, key, value and output, and the layers after them."""
+    model = config.model
+    if not model.use_attention:
+        return 0
+    inner = 4 * model.attention_dim * model.attention_num_heads * model.attention_head_dim
+    after = 2 * model.attention_dim * model.attention_position_wise_mlp_dim
+    distances = model.attention_num_heads * model.attention_memory_inference
+    return int(model.attention_num_transformer_units * (inner + after + distances))
 
 
 def _weights(widths: Sequence[int]) -> int:

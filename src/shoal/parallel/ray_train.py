@@ -228,7 +228,7 @@ def start_ray_train(
     dataset = read_dataset(workers)
     if workers.policy.filter is not None and not workers.policy.filter.count:
         fit_filter(dataset, workers, config.scaler)
-    pieces = dataset.split_at_indices(firsts[1:].tolist())
+    pieces = dataset.split_at_indices(firsts[1:].tolist()) if count > 1 else [dataset.materialize()]
     ends = [*firsts[1:], total]
     own = [starts[(starts >= begin) & (starts < end)] - begin for begin, end in zip(firsts, ends, strict=True)]
     job = TrainJob(config, workers.spaces, user_code, make, workers.steps.name, own, firsts.tolist())

@@ -36,8 +36,9 @@ SLOW_START_S = 30.0  # after which a worker that has not started is told of
 LOOKING_S = 1.0  # between two looks at whether Ray lives, while nothing answers
 LOOK_AGAIN_S = 0.2  # for a node with room, where there is none
 MOST_SENT_BYTES = 1 << 20  # of weights that go along with the calls; more is put where all can read it
-# As many samplers as cores would take a third of the learner's time, which is what an iteration waits for.
-BESIDE_LEARNER = 5  # the niceness of samplers that work while it learns
+# An iteration waits for the learner: samplers beside it take the time that it leaves. One that the kernel puts on the
+# learner's core has 3 % of that with this niceness, until it is moved to another; with 5 it would have a quarter.
+BESIDE_LEARNER = 15  # the niceness of samplers that work while it learns
 COLLECT, STOP = "collect", "stop"  # what a host does beside its other calls
 
 T = TypeVar("T")

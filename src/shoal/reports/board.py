@@ -29,8 +29,8 @@ from shoal.reports.page import page as sweep_page
 from shoal.reports.page_shell import json_text
 from shoal.reports.reported_runs import ReportedRun, grouped, read_run
 from shoal.reports.run_list import ListedRun
-from shoal.reports.run_page import ReportInput, run_page
-from shoal.reports.run_report import REPORT_FILE
+from shoal.reports.run_page import run_page
+from shoal.reports.run_report import REPORT_FILE, report_input
 from shoal.reports.watched_runs import LOOK_S, Sight, WatchedRuns
 from shoal.runs.bounded_files import open_regular
 from shoal.runs.incidents import FILE as INCIDENTS_FILE
@@ -138,12 +138,12 @@ class Board:
         if name == "figures.json":
             return _figures([read_run(run.path)])
         if name == REPORT_FILE:
-            return _html(run_page(ReportInput([read_run(run.path)], run.path / REPORT_FILE)))
+            return self._report([read_run(run.path)], run.path)
         if name == LOG_FILE:
             with open_regular(run.path / LOG_FILE) as file:
                 file.seek(max(os.fstat(file.fileno()).st_size - MOST_LOG, 0))
                 return Page(file.read(MOST_LOG), "text/plain; charset=utf-8")
-        return self._video(self._address(run), name)
+        return self._video(self._address(run.path), name)
 
     def _of_several(self, path: str, chosen: Sequence[ListedRun]) -> Page | None:
         if not chosen:
@@ -152,8 +152,16 @@ class Board:
         if path.endswith(".json"):
             return _figures(runs)
         if path.endswith(REPORT_FILE):
-            return _html(run_page(ReportInput(runs, self.folder / REPORT_FILE)))
-        return _html(pages.compare_page(self.base, runs, [self._address(run) for run in chosen], self.folder))
+            return self._report(runs, self.folder)
+        return _html(pages.compare_page(self.base, runs, [self._address(run.path) for run in chosen], self.folder))
+
+    def _report(self, runs: Sequence[ReportedRun], folder: Path) -> Page:
+        """What `shoal report` would write there; of the parents of forks, those that a look has found."""
+        about = report_input(runs, folder / REPORT_FILE, parents=self._is_known)
+        return _html(run_page(about))
+
+    def _is_known(self, folder: Path) -> bool:
+        return folder.is_relative_to(self.folder) and self.run_at(self._address(folder)) is not None
 
     def _video(self, place: str, name: str) -> Page | None:
         """A video in the folder of a run, or in a folder of it."""
@@ -176,8 +184,8 @@ class Board:
                 return Page(file.read(), kind)
         return None
 
-    def _address(self, run: ListedRun) -> str:
-        return self._root.address(run.path)
+    def _address(self, run: Path) -> str:
+        return self._root.address(run)
 
     def _list_messages(self, watched: WatchedRuns, query: Query, wait: Wait) -> Iterator[Message | None]:
         """All runs, and then what changes."""

@@ -101,7 +101,12 @@ def parallel_coordinates(answer: Answer, entries: Sequence[ChartEntry]) -> str:
         touched = [line(points, class_="touch")] if len(entries) <= MOST_TOUCHED else []
         lines.append(entry.group(line(points), *touched))
     title = "Parallel coordinates: each line is one trial, through its settings to its score"
-    return chart(title, width, height, *lines, *axes, class_=f"full {_crowd(entries)}")
+    metric = answer.analysis.sweep.metric
+    rows: list[list[Any]] = [["trials", *paths, metric]]
+    for entry in reversed(entries):
+        trials = " ".join(str(record.index) for record in entry.records)
+        rows.append([trials, *(value_text(entry.records[0].settings.get(path)) for path in paths), entry.score])
+    return chart(title, width, height, *lines, *axes, class_=f"full {_crowd(entries)}", rows=rows)
 
 
 def _axis(

@@ -88,8 +88,14 @@ class Comparison:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the difference is more than luck."""
-        return self.chance is not None and self.chance < SURE
+        """Whether the difference is more than luck, and that of the means of the same sign as that of the IQMs."""
+        return self.chance is not None and self.chance < SURE and not self.is_contrary
+
+    @property
+    def is_contrary(self) -> bool:
+        """Whether the mean of the first, which is better by its IQM, is worse."""
+        apart = float(np.mean(self.first.scores)) - float(np.mean(self.second.scores))
+        return apart < 0 if self.mode == "max" else apart > 0
 
     @property
     def lacking(self) -> int | None:
@@ -119,6 +125,10 @@ class Comparison:
         return f"{first.label} looks better than {second.label} ({scores}), {self._doubt()}"
 
     def _doubt(self) -> str:
+        if self.is_contrary:
+            means = " and ".join(number_text(float(np.mean(side.scores))) for side in (self.first, self.second))
+            why = f"but its mean is worse ({means}): a few of its runs are far off; look at each"
+            return f"with probability {self.probability:.2f}, {why}."
         lacking = self.lacking
         if lacking is None:
             more = "it would take more seeds than anybody trains to tell"

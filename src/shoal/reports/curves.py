@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from shoal.data.results import number_in
+from shoal.runs.bounded_files import MOST_RESULTS_BYTES, open_regular
 from shoal.runs.folders import RESULTS_FILE
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def read_curve(path: Path, metric: str, axis: str, most: int = MOST_POINTS) -> C
     None if it never appears.
     """
     try:
-        content = path.read_bytes()
+        with open_regular(path, MOST_RESULTS_BYTES) as file:
+            content = file.read()
     except OSError:
         return None
     known = list(enumerate(content.splitlines(), start=1))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.config.problems import printable
 from shoal.data.number_text import tick_text
+from shoal.data.results import plain_json
 
 
 def escaped(text: object) -> str:
@@ -26,8 +29,10 @@ def tag(name: str, /, *inside: str, **attributes: object) -> str:
     return f"<{name}{pairs}>{''.join(inside)}</{name}>" if inside else f"<{name}{pairs}/>"
 
 
-def chart(title: str, width: int, height: int, *inside: str, class_: str = "") -> str:
-    """A drawing with a title that a screen reader reads."""
+def chart(
+    title: str, width: int, height: int, *inside: str, class_: str = "", rows: Sequence[Sequence[Any]] = ()
+) -> str:
+    """A drawing with a title that a screen reader reads; `rows` are its numbers, the head first, to be saved as CSV."""
     return tag(
         "div",
         tag(
@@ -42,6 +47,7 @@ def chart(title: str, width: int, height: int, *inside: str, class_: str = "") -
         ),
         class_=f"chart {class_}".strip(),
         tabindex="0",
+        data_rows=json.dumps(plain_json([list(row) for row in rows])) if rows else None,
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shoal.config.algorithms import ALGORITHMS
-from shoal.config.result_names import EVALUATION_NAMES, RESULT_NAMES
+from shoal.config.result_names import EVALUATION_NAMES, POLICY_REWARDS, RESULT_NAMES
 from shoal.reports.bands import band_of, thinned
 from shoal.reports.curves import Curve, Floats
 from shoal.reports.plot_data import WORDS
@@ -23,6 +23,7 @@ POINTS_IN_ALL, FEWEST_POINTS, MOST_POINTS = 40_000, 60, 1200
 KNOTS = 200
 MOST_WITH_BOUNDS = 4  # runs that stand alone and are drawn with their lowest and highest
 BAND_POINTS, BAND_RESAMPLES = 200, 300
+AGENTS = "policy_reward_mean/"
 
 
 @dataclass(frozen=True)
@@ -46,44 +47,105 @@ KNOWN = (
         "evaluation/episode_reward_ci_high",
         section="evaluation",
     ),
+    FigureSpec("Returns tried", "learner/return_mean", "learner/return_min", "learner/return_max"),
     FigureSpec("Episode length", "episode_len_mean"),
     FigureSpec("Loss", "learner/total_loss"),
     FigureSpec("Policy loss", "learner/policy_loss"),
     FigureSpec("Value loss", "learner/vf_loss"),
     FigureSpec("Critic loss", "learner/critic_loss"),
+    FigureSpec("Value of the actions", "learner/mean_q"),
+    FigureSpec("Error of the values", "learner/mean_td_error"),
+    FigureSpec("Overfitting of the values", "learner/overfit_ratio"),
     FigureSpec("KL divergence", "learner/kl"),
     FigureSpec("Entropy", "learner/entropy"),
     FigureSpec("Explained variance", "learner/vf_explained_var"),
     FigureSpec("Gradient norm", "learner/grad_gnorm"),
+    FigureSpec("Gradient norm of the critics", "learner/critic_gnorm"),
+    FigureSpec("Part of the step that is taken", "learner/step_fraction"),
+    FigureSpec("Limit of the KL divergence", "learner/max_kl"),
+    FigureSpec("Refused steps", "learner/refused_steps"),
+    FigureSpec("Refused minibatches", "learner/refused_minibatches"),
     FigureSpec("Clip fraction", "learner/clip_fraction"),
+    FigureSpec("Clip parameter", "learner/clip_param"),
+    FigureSpec("Passes", "learner/num_passes"),
+    FigureSpec("Weight of the steps", "learner/mean_rho"),
+    FigureSpec("Staleness", "learner/staleness_mean"),
+    FigureSpec("Weight of the recorded actions", "learner/mean_weight"),
+    FigureSpec("Size of the advantages", "learner/advantage_norm"),
+    FigureSpec("Scale of the rewards", "learner/reward_scale"),
+    FigureSpec("Spread of the search", "learner/noise_stdev"),
+    FigureSpec("Step of the parameters", "learner/update_norm"),
     FigureSpec("Learning rate", "learner/cur_lr"),
+    FigureSpec("Coefficient of the KL penalty", "learner/cur_kl_coeff"),
+    FigureSpec("Weight of the entropy", "learner/entropy_coeff"),
+    FigureSpec("Spread of the actions", "learner/cur_stddev"),
     FigureSpec("Share of random actions", "learner/cur_epsilon"),
     FigureSpec("Temperature", "learner/cur_alpha"),
+    FigureSpec("Temperature of the choices", "learner/cur_alpha_choices"),
+    FigureSpec("Steps in replay", "learner/replay_size"),
+    FigureSpec("Updates of an iteration", "learner/num_updates"),
+    FigureSpec("Transitions learned from per step", "learner/training_intensity"),
     FigureSpec("Throughput", "timesteps_per_s", section="time"),
     FigureSpec("Running workers", "num_healthy_workers", section="time"),
     FigureSpec("Environment failures", "env_failures_total", section="time"),
     FigureSpec("Task", "task", section="curriculum"),
     FigureSpec("Stages passed", "stages_passed", section="curriculum"),
 )
-STILL = ("learner/cur_lr", "learner/clip_fraction", "env_failures_total", "num_healthy_workers", "learner/grad_gnorm")
+STILL = (
+    "env_failures_total",
+    "num_healthy_workers",
+    *(
+        f"learner/{name}"
+        for name in (
+            "clip_fraction", "clip_param", "cur_alpha", "cur_alpha_choices", "cur_epsilon", "cur_kl_coeff", "cur_lr",
+            "cur_stddev", "entropy_coeff", "grad_gnorm", "max_kl", "mean_rho", "mean_weight", "noise_stdev",
+            "num_passes", "num_updates", "refused_minibatches", "refused_steps", "replay_size", "reward_scale",
+            "staleness_mean", "step_fraction", "training_intensity",
+        )
+    ),
+)  # fmt: skip
 """Results that say nothing where they never move."""
+MOST_POLICIES = 6  # that have figures of their own
 
 
 def figures_of(runs: Sequence[ReportedRun]) -> list[FigureSpec]:
-    """The figures of which some run has at least two points, and those of the user's own metrics."""
+    """The figures of which some run has at least two points, and those of each policy and of the user's own metrics."""
     names = {name for run in runs for name in run.columns}
     own = sorted(name for name in names if name.startswith("custom_metrics/") and name.endswith("_mean"))
     found = [spec for spec in KNOWN if spec.metric in names]
+    for policy in _policies(names)[:MOST_POLICIES]:
+        found += [spec for spec in _of_policy(policy) if spec.metric in names]
     for name in own:
         base = name.removesuffix("_mean")
         found.append(FigureSpec(base.partition("/")[2], name, f"{base}_min", f"{base}_max", section="metrics"))
     return [spec for spec in found if any(_is_shown(run, spec.metric) for run in runs)]
 
 
+def _policies(names: Iterable[str]) -> list[str]:
+    """The policies of several agents, by what their learners and their returns are called."""
+    of_learners = {name.split("/")[1] for name in names if name.startswith("learner/") and name.count("/") > 1}
+    of_returns = {name.removeprefix(AGENTS) for name in names if name.startswith(AGENTS)}
+    return sorted(of_learners | of_returns)
+
+
+def _of_policy(policy: str) -> list[FigureSpec]:
+    """Its agents' return, and what is told of a lone policy's learner."""
+    mean, low, high = (f"policy_reward_{kind}/{policy}" for kind in ("mean", "min", "max"))
+    found = [FigureSpec(f"{policy}: Return of an agent", mean, low, high, section="policies")]
+    for spec in KNOWN:
+        if spec.metric.startswith("learner/"):
+            names = (name.replace("learner/", f"learner/{policy}/") for name in (spec.metric, spec.low, spec.high))
+            metric, low, high = names
+            found.append(FigureSpec(f"{policy}: {spec.title}", metric, low, high, section="policies"))
+    return found
+
+
 def _is_shown(run: ReportedRun, metric: str) -> bool:
     values = run.column(metric)
     values = values[~np.isnan(values)]
-    return len(values) > 0 and (metric not in STILL or bool(np.ptp(values) > 0))
+    place, _, rest = metric.partition("/")
+    of_all = f"learner/{rest.rpartition('/')[2]}" if place == "learner" else metric
+    return len(values) > 0 and (of_all not in STILL or bool(np.ptp(values) > 0))
 
 
 def figure_data(groups: Sequence[RunGroup], specs: Sequence[FigureSpec]) -> dict[str, Any]:
@@ -168,10 +230,12 @@ def _points(curve: Curve) -> dict[str, str]:
 
 def _meaning(metric: str, groups: Sequence[RunGroup]) -> str:
     """What a result means; of learners' results as their own algorithm says, so that no other is imported."""
+    if metric.startswith(AGENTS):
+        return POLICY_REWARDS[AGENTS.rstrip("/")]
     if not metric.startswith("learner/"):
         return RESULT_NAMES.get(metric, EVALUATION_NAMES.get(metric, ""))
     names = dict.fromkeys(run.algorithm for group in groups for run in group.runs)
-    found = (ALGORITHMS[name].results.get(metric.partition("/")[2]) for name in names if name in ALGORITHMS)
+    found = (ALGORITHMS[name].results.get(metric.rpartition("/")[2]) for name in names if name in ALGORITHMS)
     return next((meaning for meaning in found if meaning), "")
 
 

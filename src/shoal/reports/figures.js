@@ -174,7 +174,8 @@
     var x0 = Infinity, x1 = -Infinity;
     lines.forEach(function (line) { if (line.x.length) { x0 = Math.min(x0, line.x[0]); x1 = Math.max(x1, line.x[line.x.length - 1]); } });
     if (x0 > x1) { x0 = 0; x1 = 1; }
-    var axis = axisOfFigure(figure.spec), range = shared.zooms[axis.name] || [Math.min(x0, x1 * 0.05), x1], y = limits(lines, range, figure.log);
+    figure.whole = [Math.min(x0, x1 * 0.05), x1];
+    var axis = axisOfFigure(figure.spec), range = shared.zooms[axis.name] || figure.whole, y = limits(lines, range, figure.log);
     var svg = element("svg", { viewBox: "0 0 " + wide + " " + high, width: wide, height: high, role: "img", xmlns: NS,
       "aria-label": figure.spec.title + ": " + figure.spec.metric + " over " + axis.label });
     var sx = figure.sx = scale(range[0], range[1], frame.left, frame.right), sy = figure.sy = scale(y[0], y[1], frame.bottom, frame.top, figure.log);
@@ -268,9 +269,14 @@
     document.querySelectorAll("[data-do=reset]").forEach(function (button) { button.disabled = range === null; });
     redraw();
   }
+  /* Never past all that there is. */
+  function zoomWithin(low, high, figure) {
+    low = Math.max(low, figure.whole[0]); high = Math.min(high, figure.whole[1]);
+    if (low <= figure.whole[0] && high >= figure.whole[1]) { zoom(null); } else if (high > low) { zoom([low, high], figure); }
+  }
   function zoomBy(figure, factor) {
     var low = figure.sx.low, high = figure.sx.high, middle = figure.sx.back(figure.at || (figure.frame.left + figure.frame.right) / 2);
-    zoom([middle - (middle - low) * factor, middle + (high - middle) * factor], figure);
+    zoomWithin(middle - (middle - low) * factor, middle + (high - middle) * factor, figure);
   }
   function redraw() {
     figures.forEach(function (figure) { figure.stale = true; if (figure.seen) { draw(figure); forget(figure); } });
@@ -280,13 +286,35 @@
     var box = figure.box, start = null, shade = null;
     function place(event) { var rect = box.getBoundingClientRect(); return [event.clientX - rect.left, event.clientY - rect.top]; }
     function inside(x) { return Math.max(figure.frame.left, Math.min(figure.frame.right, x)); }
+    /* Two fingers: what was under each stays under it. */
+    var fingers = {}, held = null;
+    function pinch() {
+      var at = Object.keys(fingers).map(function (id) { return fingers[id]; });
+      if (at.length !== 2 || Math.abs(at[0] - at[1]) < 12) { return; }
+      held = held || at.map(figure.sx.back);
+      var slope = (held[1] - held[0]) / (at[1] - at[0]);
+      if (slope > 0) { zoomWithin(held[0] - slope * (at[0] - figure.frame.left), held[0] + slope * (figure.frame.right - at[0]), figure); }
+    }
+    function lift(event) { delete fingers[event.pointerId]; held = null; }
+    box.addEventListener("pointercancel", lift);
     box.addEventListener("pointerdown", function (event) {
-      if (event.button !== 0 || event.pointerType === "touch") { return; }
+      if (event.pointerType === "touch") {
+        fingers[event.pointerId] = inside(place(event)[0]);
+        held = null;
+        box.setPointerCapture(event.pointerId);
+        pinch();
+        return;
+      }
+      if (event.button !== 0) { return; }
       start = inside(place(event)[0]);
       box.setPointerCapture(event.pointerId);
     });
     box.addEventListener("pointermove", function (event) {
       var at = place(event);
+      if (event.pointerId in fingers) {
+        fingers[event.pointerId] = inside(at[0]);
+        if (Object.keys(fingers).length > 1) { pinch(); return; }
+      }
       if (start !== null && Math.abs(at[0] - start) > 4) {
         if (!shade) { shade = element("rect", { y: figure.frame.top, height: figure.frame.bottom - figure.frame.top, "class": "shade" }); box.querySelector("svg").appendChild(shade); }
         var to = inside(at[0]);
@@ -294,6 +322,7 @@
       } else { point(figure, inside(at[0]), at[1]); }
     });
     box.addEventListener("pointerup", function (event) {
+      lift(event);
       var to = inside(place(event)[0]);
       if (shade) { shade.remove(); shade = null; zoom([figure.sx.back(Math.min(start, to)), figure.sx.back(Math.max(start, to))], figure); }
       start = null;
@@ -313,23 +342,22 @@
   }
   function press(figure) { figure.element.querySelector("[data-do=log]").setAttribute("aria-pressed", String(figure.log)); }
 
+  /* A number of 32 bits as short as it can be said: 0.1, and not 0.10000000149011612. */
+  function single(value) {
+    for (var count = 6; count < 9; count++) { if (Math.fround(+value.toPrecision(count)) === value) { break; } }
+    return +value.toPrecision(count);
+  }
   function csv(figure) {
     var rows = [["group", "run", axisOfFigure(figure.spec).name, figure.spec.metric, "low", "high"]], before = shared.runs, smoothing = shared.smooth;
     shared.runs = true; shared.smooth = 1;
     linesOf(figure.spec).forEach(function (line) {
       var label = line.kind ? line.title : data.groups[line.group].label, run = line.kind ? "" : line.title === label ? (data.groups[line.group].runs.length > 1 ? "all" : "") : line.title.slice(label.length + 2);
       for (var i = 0; i < line.x.length; i++) {
-        rows.push([label, run, line.x[i], line.y[i], line.low ? line.low[i] : "", line.high ? line.high[i] : ""]);
+        rows.push([label, run, line.x[i], single(line.y[i]), line.low ? single(line.low[i]) : "", line.high ? single(line.high[i]) : ""]);
       }
     });
     shared.runs = before; shared.smooth = smoothing;
-    return rows.map(function (row) {
-      return row.map(function (one) {
-        var text = String(one);
-        if (typeof one === "string" && /^[=+@\t\r-]/.test(text)) { text = "'" + text; }
-        return /[",\n]/.test(text) ? '"' + text.replace(/"/g, '""') + '"' : text;
-      }).join(",");
-    }).join("\n") + "\n";
+    return window.shoal.csvText(rows);
   }
 
   document.querySelectorAll("figure[data-figure]").forEach(function (home) {

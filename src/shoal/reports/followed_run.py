@@ -17,7 +17,7 @@ from typing import Any
 from shoal.reports.run_list import RunState, listed
 from shoal.runs.bounded_files import open_regular
 from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE
-from shoal.runs.lease import holder
+from shoal.runs.lease import LeaseWatch
 from shoal.runs.outcomes import read_outcome
 
 _TOLD = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (WARNING|ERROR|CRITICAL) (.*)$")
@@ -70,6 +70,7 @@ class FollowedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lease = LeaseWatch()
         self._results = GrowingFile(folder / RESULTS_FILE)
         self._log = GrowingFile(folder / "log.txt", from_end=True)
 
@@ -104,7 +105,7 @@ class FollowedRun:
     @property
     def is_written(self) -> bool:
         """Whether somebody trains it now, here or on another host."""
-        return holder(self.folder) is not None
+        return self._lease.is_written(self.folder)
 
     def ending(self) -> tuple[RunState | None, str]:
         """How it stands when nobody trains it, and the sentence that it left; None if the folder is gone."""

@@ -46,7 +46,10 @@ def lineage(answer: Answer, entries: Sequence[ChartEntry]) -> str:
         for index, a, b in ancestry(order, answer.best.trials[0].index, analysis.axis):
             way += [(x(min(b, ends[index])), lanes[index]), (x(a), lanes[index])]
     title = "Lineage: which trial copied which, and when; the bold line is the history of the best trial"
-    return chart(title, width, height, tag("g", *axis, *words, class_="grid"), *lines, line(way, class_="way"))
+    taken: list[list[Any]] = [["trial", "took over", f"at {analysis.axis}"]]
+    taken += [[one.index, exploit.source, _when(exploit, analysis.axis)] for one in order for exploit in one.exploits]
+    grid = tag("g", *axis, *words, class_="grid")
+    return chart(title, width, height, grid, *lines, line(way, class_="way"), rows=taken)
 
 
 def ancestry(records: Sequence[TrialRecord], index: int, axis: str) -> list[tuple[int, float, float]]:
@@ -87,7 +90,10 @@ def settings_over_time(answer: Answer, entries: Sequence[ChartEntry]) -> list[st
                 points.append((x(at), y(own[path])))
             lines.append(entry.group(line(points)))
         words = frame.lattice(x, y, analysis.axis, answer.names[path])
-        drawings.append(chart(f"{answer.names[path]} over {analysis.axis}", frame.width, frame.height, words, *lines))
+        rows: list[list[Any]] = [["trial", analysis.axis, path]]
+        rows += [[index, at, own[path]] for index, way in sorted(ways.items()) for at, own in way]
+        title = f"{answer.names[path]} over {analysis.axis}"
+        drawings.append(chart(title, frame.width, frame.height, words, *lines, rows=rows))
     return drawings
 
 

@@ -63,13 +63,27 @@
     copy.style.background = getComputedStyle(document.body).backgroundColor;
     save(new XMLSerializer().serializeToString(copy), "image/svg+xml", name + ".svg");
   }
+  function csvText(rows) {
+    return rows.map(function (row) {
+      return row.map(function (one) {
+        var text = one === null ? "" : String(one);
+        if (typeof one === "string" && /^[=+@\t\r-]/.test(text) && isNaN(text)) { text = "'" + text; }  // no formula of a spreadsheet's
+        return /[",\n]/.test(text) ? '"' + text.replace(/"/g, '""') + '"' : text;
+      }).join(",");
+    }).join("\n") + "\n";
+  }
   document.querySelectorAll(".chart").forEach(function (home, place) {
-    var button = document.createElement("button");
-    button.type = "button";
-    button.className = "tool";
-    button.textContent = "Save SVG";
-    button.addEventListener("click", function () { saveSvg(home.querySelector("svg"), "figure-" + (place + 1)); });
-    home.after(button);
+    var name = "figure-" + (place + 1), rows = home.dataset.rows;
+    function add(words, act) {
+      var button = document.createElement("button");
+      button.type = "button";
+      button.className = "tool";
+      button.textContent = words;
+      button.addEventListener("click", act);
+      home.after(button, " ");
+    }
+    if (rows) { add("Save CSV", function () { window.shoal.save(csvText(JSON.parse(rows)), "text/csv", name + ".csv"); }); }
+    add("Save SVG", function () { window.shoal.saveSvg(home.querySelector("svg"), name); });
   });
-  window.shoal = { save: save, saveSvg: saveSvg };
+  window.shoal = { save: save, saveSvg: saveSvg, csvText: csvText };
 })();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from shoal.data.number_text import number_text, percent_text
 from shoal.reports.answer import Answer, interval_text
@@ -14,8 +15,9 @@ from shoal.reports.charts import (
     legend,
     parallel_coordinates,
 )
-from shoal.reports.drawing import escaped, tag
+from shoal.reports.drawing import chart, escaped, label, tag
 from shoal.reports.figure_data import FigureSpec, own_figure
+from shoal.reports.importance import Importance
 from shoal.reports.labels import value_text
 from shoal.reports.lineage import lineage, settings_over_time
 from shoal.reports.page_shell import cell, figure_box, figure_controls, filtered_table, html_page
@@ -24,6 +26,7 @@ from shoal.reports.tables import axis_text, reached_text
 
 LONGEST_REASON = 160
 CURVES = "Learning curves"
+MOST_LETTERS = 40  # of a setting above its bar
 
 
 def page(answer: Answer) -> str:
@@ -121,20 +124,28 @@ def _importance(answer: Answer) -> list[str]:
             "The share of the differences between trials that each setting explains, by rank, less what chance would."
         )
         parts.append(tag("p", words, class_="soft"))
-        rows = [
-            tag(
-                "tr",
-                tag("td", escaped(answer.name_of(one))),
-                tag("td", tag("div", " ", style=f"width:{100 * one.share:.1f}%"), class_="bar"),
-                tag("td", percent_text(one.share) + (", no more than chance" if one.by_chance else "")),
-                class_="chance" if one.by_chance else None,
-            )
-            for one in (*found.settings, *found.pairs)
-        ]
-        parts.append(tag("div", tag("table", tag("tbody", *rows), class_="bars wide"), class_="scroll"))
+        parts.append(_importance_bars(answer, [*found.settings, *found.pairs]))
     if found.note:
         parts.append(tag("p", escaped(f"{found.note[:1].upper()}{found.note[1:]}."), class_="soft"))
     return parts
+
+
+def _importance_bars(answer: Answer, shares: Sequence[Importance]) -> str:
+    """A bar for each setting and pair, with its name above it."""
+    width, step = 480, 44
+    marks = []
+    for place, one in enumerate(shares):
+        y = step * place + 18
+        words = percent_text(one.share) + (", no more than chance" if one.by_chance else "")
+        name = answer.name_of(one)
+        shown = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
+        marks += [label(shown, 0, y - 5, "start"), label(words, width, y - 5, "end", "tick")]
+        kind = "bar chance" if one.by_chance else "bar"
+        marks.append(tag("rect", x=0, y=y, width=f"{max(width * one.share, 2):.1f}", height=14, class_=kind))
+    rows: list[list[Any]] = [["setting", "share", "no more than chance"]]
+    rows += [[answer.name_of(one), round(one.share, 6), one.by_chance] for one in shares]
+    title = "How much of the differences between trials each setting explains"
+    return chart(title, width, step * len(shares), *marks, class_="times", rows=rows)
 
 
 def _configurations(answer: Answer) -> str:

@@ -8,7 +8,8 @@ RESULTS/NAME/sweep_1a2b3_2026-11-16_21-30-05/
                  log.txt what it printed; .trial.json: what it began with, .done: how it ended, error.txt: why it failed
   log.txt        one line per event; ray.log: what Ray itself had to say
   outcome.json   how the sweep ended, if it did
-  ray/           Ray Tune's own state, from which an interrupted sweep goes on
+  ray/           Ray Tune's own state, from which an interrupted sweep goes on; with `seeds_together` in it all seeds
+                 of a configuration are one trial of Ray Tune's
   best.yml       the experiment of the best trial, for `shoal train -f`
   index.html     the page
 ```
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoal.data.results import is_number, numbers, plain_json
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import replace_file
-from shoal.runs.bounded_files import bounded_bytes, bounded_json
+from shoal.runs.bounded_files import bounded_bytes, bounded_json, bounded_lines, reading, small_json
 from shoal.runs.folders import RESULTS_FILE
 from shoal.runs.folders import SWEEP_FILE as SWEEP_FILE
 from shoal.runs.outcomes import OUTCOME_FILE as OUTCOME_FILE
@@ -171,8 +172,8 @@ def results_and_unreadable(run_folder: Path) -> tuple[list[dict[str, Any]], int]
 def _lines_of(folder: Path) -> list[dict[str, Any] | None]:
     """The results in a folder in order, None in the place of what is none."""
     found: list[dict[str, Any] | None] = []
-    with suppress(FileNotFoundError), open(folder / RESULTS_FILE, "rb") as file:
-        for line in file:
+    with suppress(FileNotFoundError), reading(folder / RESULTS_FILE) as file:
+        for line in bounded_lines(file):
             entry = None
             with suppress(ValueError, RecursionError):
                 entry = json.loads(line)
@@ -205,7 +206,7 @@ def write_done(folder: Path, status: Status, reason: str) -> None:
 def read_done(folder: Path) -> tuple[Status, str] | None:
     """How the trial of a folder has ended; None if it has not."""
     try:
-        told = json.loads((folder / DONE_FILE).read_bytes())
+        told = small_json(folder / DONE_FILE)
         return told["status"], str(told["reason"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -227,7 +228,7 @@ def recovered_trials(folder: Path) -> list[TrialRecord]:
     for place in folder.glob("trials/*"):
         if place.name.isdecimal() and int(place.name) not in found:
             with suppress(OSError, ValueError):
-                begun = json.loads((place / BEGINNING_FILE).read_bytes())
+                begun = small_json(place / BEGINNING_FILE)
                 record = new_record(int(place.name), 0, begun["settings"], begun["seed"])
                 found[record.index] = replace(record, status="interrupted")
     return [_reconciled(folder, found[number]) for number in sorted(found)]
@@ -253,7 +254,7 @@ def write_failure(folder: Path, failure: Failure, trace: str) -> None:
 def read_failure(folder: Path, life: str) -> Failure | None:
     """Why a trial failed in this life of its sweep; None if it did not."""
     try:
-        failure = Failure(**json.loads((folder / FAILURE_FILE).read_bytes()))
+        failure = Failure(**small_json(folder / FAILURE_FILE))
     except (OSError, ValueError, TypeError):
         return None
     return failure if failure.life == life else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,12 +153,12 @@ def read_runs(texts: Iterable[str], results_dir: str | None = None) -> list[Repo
     return found
 
 
-def with_parents(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+def with_parents(runs: Sequence[ReportedRun], may_read: Callable[[Path], bool] = lambda _: True) -> list[ReportedRun]:
     """The runs, and after each that is a fork the run that it continues, if that is there and not among them."""
     found = list(runs)
     for run in runs:
         parent = parent_of(run.path)
-        while parent is not None and parent.resolve() not in {one.path.resolve() for one in found}:
+        while parent is not None and may_read(parent) and parent.resolve() not in {one.path.resolve() for one in found}:
             with suppress(ConfigError):
                 found.append(read_run(parent))
             if found[-1].path != parent:
@@ -173,8 +173,8 @@ def check_metric(runs: Sequence[ReportedRun], name: str, option: str = "--metric
     if name in names:
         return
     foreign = FOREIGN_RESULTS.get(name.strip().lower())
-    close = foreign if foreign in names else nearest(name, names)
     part = name.strip().lower()
+    close = next((known for known in (foreign, f"{part}_mean") if known in names), None) or nearest(name, names)
     alike = [close] if close else sorted(known for known in names if part and part in known)
     hint = f"did you mean {' or '.join(alike)}?" if alike else f"there are {', '.join(sorted(names))}"
     raise ConfigError(f"{option}: no run has {name!r}; {hint}")

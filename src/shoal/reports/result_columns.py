@@ -19,7 +19,7 @@ import numpy as np
 
 from shoal.data.results import numbers
 from shoal.reports.curves import Floats
-from shoal.runs.bounded_files import open_regular
+from shoal.runs.bounded_files import bounded_lines, reading
 
 MOST_LINES = 50_000  # of a run's results that are read
 BATCH = 500  # lines that are parsed together
@@ -133,10 +133,10 @@ def _alone(place: int, result: Mapping[str, Any]) -> Block:
 
 
 def _lines_of(path: Path, most: int) -> Iterator[bytes]:
-    with suppress(FileNotFoundError), open_regular(path) as file:
+    with suppress(FileNotFoundError), reading(path) as file:
         count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b"")) + 1
         file.seek(0)
         stride = -(-count // most)
-        for number, line in enumerate(file):
+        for number, line in enumerate(bounded_lines(file)):
             if number % stride == 0 or number >= count - 2:
                 yield line

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from shoal.runs.atomic_files import replace_file
 
 CACHE_FILE = ".shoal_runs.json"
+SETTINGS_CACHE_FILE = ".shoal_settings.json"  # by itself: only conditions and orders by settings need it
 CACHE_FORMAT = 2
 
 Value = TypeVar("Value")
@@ -22,8 +23,8 @@ Value = TypeVar("Value")
 class RunCache:
     """What is known of the runs of a folder; of none without a folder."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._path = None if folder is None else folder / CACHE_FILE
+    def __init__(self, folder: Path | None = None, name: str = CACHE_FILE) -> None:
+        self._path = None if folder is None else folder / name
         self._before: dict[str, Any] = {}
         self._now: dict[str, dict[str, Any]] = {}
         if self._path is not None:

@@ -10,6 +10,8 @@ from shoal.envs.expressions import Expression
 from shoal.errors import ConfigError
 from shoal.reports.run_list import ListedRun
 
+LISTED = ("name", "state", "run", "env", "best", "last", "steps", "changed", "size")
+
 
 class Condition:
     """A condition such as `best > 400 and lr < 1e-3`; a run that lacks a name in it does not meet it."""
@@ -57,6 +59,11 @@ def in_order(chosen: list[ListedRun], found: list[ListedRun], sort: str) -> list
     key = _text_key if any(isinstance(value, str) for _, value in having) else _number_key
     having.sort(key=lambda pair: key(pair[1]), reverse=not is_rising)
     return [run for run, _ in having] + without
+
+
+def is_listed(sort: str) -> bool:
+    """Whether an order is by what the table shows, so that nobody's settings need be read."""
+    return sort.removeprefix("-") in LISTED
 
 
 def value_of(run: ListedRun, name: str) -> Any:

@@ -1,7 +1,7 @@
 """The runs of a results folder, each with its state and its numbers, as far as its folder tells.
 
 What a run is, has reported and has saved is read once and kept beside the experiments (`run_cache.py`), so a thousand
-runs are listed by the sizes and times of their files alone. Settings are read when somebody asks for them.
+runs are listed by the sizes and times of their files alone. So are settings, when somebody asks for them.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 from shoal.data.results import flat, number_in, numbers
 from shoal.errors import CheckpointError, ConfigError
-from shoal.reports.run_cache import RunCache
-from shoal.runs.bounded_files import bounded_bytes, open_regular
+from shoal.reports.run_cache import SETTINGS_CACHE_FILE, RunCache
+from shoal.runs.bounded_files import MOST_RESULTS_BYTES, bounded_bytes, bounded_lines, open_regular
 from shoal.runs.checkpoint_folders import CHECKPOINT_NAME, LIMITS, checkpoints_of
 from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, SWEEP_FILE, env_text
-from shoal.runs.lease import holder
+from shoal.runs.lease import LeaseWatch
 from shoal.runs.outcomes import OUTCOME_FILE, read_outcome
 from shoal.runs.stopping import stop_reason
 
@@ -58,13 +58,15 @@ class ListedRun:
     progress: Progress
     changed: float  # seconds since 1970
     size: int  # bytes
+    known_settings: Mapping[str, Any] | None = None  # if they were read together with those of others
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """Its config, flat; nothing if it cannot be read any more."""
+        if self.known_settings is not None:
+            return self.known_settings
         try:
-            tree = _tree(self.path)
-            return flat({name: value for name, value in tree["config"].items() if name != "env"})
+            return _read_settings(self.path)
         except UNREADABLE:
             return {}
 
@@ -113,15 +115,35 @@ class RunsBelow:
     damaged: list[Path]
 
 
-def runs_below(folder: Path) -> RunsBelow:
-    """The runs of a results folder or of one experiment; trials of sweeps are left out."""
+def runs_below(folder: Path, with_settings: bool = False) -> RunsBelow:
+    """The runs of a results folder or of one experiment; trials of sweeps are left out.
+
+    `with_settings` reads the settings of all, which are kept beside the runs too.
+    """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder; give one that holds runs, such as ~/shoal_results.")
     cache = RunCache(folder)
     found = {path: listed(path, cache) for path in _run_folders(folder)}
     cache.keep()
     runs = sorted((run for run in found.values() if run is not None), key=lambda run: -run.changed)
+    if with_settings:
+        runs = _with_settings(runs, RunCache(folder, SETTINGS_CACHE_FILE))
     return RunsBelow(runs, [path for path, run in found.items() if run is None and is_damaged(path)])
+
+
+def _with_settings(runs: Sequence[ListedRun], cache: RunCache) -> list[ListedRun]:
+    """The runs, each with its settings; one whose settings cannot be read any more is as it was."""
+    found = []
+    for run in runs:
+        try:
+            stamp = _stamp(run.path / EXPERIMENT_FILE)
+            read = partial(_read_settings, run.path)
+            known: dict[str, Any] = cache.value(run.path, "settings", stamp, read, dict, _settings_again)
+            found.append(replace(run, known_settings=known))
+        except UNREADABLE:
+            found.append(run)
+    cache.keep()
+    return found
 
 
 def is_damaged(path: Path) -> bool:
@@ -143,7 +165,7 @@ def listed(path: Path, cache: RunCache | None = None, progress: Progress | None 
         size, changed = size_and_change(path, cache)
         if progress is None:
             progress = known_progress(path, cache)
-        return described(path, progress, holder(path) is not None, size, changed, cache)
+        return described(path, progress, LeaseWatch().is_written(path), size, changed, cache)
     except UNREADABLE:
         return None
 
@@ -185,6 +207,14 @@ def _read_about(path: Path) -> _About:
     return _About(str(tree["name"]), str(tree["run"]), env, numbers(dict(tree.get("stop") or {})))
 
 
+def _settings_again(kept: Any) -> dict[str, Any]:
+    return dict(kept)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    return flat({name: value for name, value in _tree(path)["config"].items() if name != "env"})
+
+
 def _tree(path: Path) -> dict[str, Any]:
     return dict(json.loads(bounded_bytes(path / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE])))
 
@@ -205,8 +235,8 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 def read_progress(file: Path) -> Progress:
     """Read a run's results; a line that is half written is passed over."""
-    with open_regular(file) as lines:
-        return progress_after(Progress(), lines)
+    with open_regular(file, MOST_RESULTS_BYTES) as opened:
+        return progress_after(Progress(), bounded_lines(opened))
 
 
 def progress_after(before: Progress, lines: Iterable[bytes]) -> Progress:
@@ -310,7 +340,7 @@ def _state(path: Path, progress: Progress, stop: Mapping[str, float], cache: Run
     ended: RunState | None = None
     with suppress(FileNotFoundError):
         stamp = _stamp(path / OUTCOME_FILE)
-        ended = cache.value(path, "outcome", stamp, lambda: _ended(path), lambda state: state, _state_again)
+        ended = cache.value(path, "outcome", stamp, lambda: ended_state(path), lambda state: state, _state_again)
     if ended is not None:
         return ended
     if stop_reason(progress.last, stop):  # of a version that wrote no outcome
@@ -318,7 +348,8 @@ def _state(path: Path, progress: Progress, stop: Mapping[str, float], cache: Run
     return "killed" if progress.last else "new"
 
 
-def _ended(path: Path) -> RunState | None:
+def ended_state(path: Path) -> RunState | None:
+    """How a run has ended, if it has; also while its process still closes its environments, and reports."""
     outcome = read_outcome(path)
     return None if outcome is None else STATES[outcome.kind]
 

@@ -14,7 +14,7 @@ from shoal.reports.figure_data import FigureSpec, figure_data, figures_of
 from shoal.reports.labels import counted
 from shoal.reports.page_shell import cell, figure_box, figure_controls, filtered_table, html_page
 from shoal.reports.reported_runs import ReportedRun, RunGroup, grouped
-from shoal.reports.run_list import listed
+from shoal.reports.run_list import ended_state, listed
 from shoal.reports.run_verdict import RETURN, solved_at, time_shares, verdict_of
 from shoal.reports.trajectories import Trajectories
 from shoal.reports.trajectory_section import trajectory_section
@@ -23,6 +23,7 @@ from shoal.reports.video_section import videos
 COLOURS = 8
 HEADINGS = {
     "learning": "Learning",
+    "policies": "Policies",
     "metrics": "Metrics of the environment",
     "evaluation": "Evaluation",
     "curriculum": "Curriculum",
@@ -59,7 +60,7 @@ def run_page(about: ReportInput) -> str:
                 "Lines are the interquartile mean over runs, bands its 95 % interval (bootstrap), as far as all went."
             )
             parts.append(tag("p", words, class_="soft"))
-    for name in ("learning", "metrics"):
+    for name in ("learning", "policies", "metrics"):
         parts += _figures(name, by_section[name], specs)
     parts += _section("evaluation", by_section, specs, sections.evaluations(runs))
     parts += sections.cases(about.cases)
@@ -187,7 +188,7 @@ def table_of_runs(groups: Sequence[RunGroup], place: Path) -> str:
             cells = [
                 *([cell(group.label)] if several else []),
                 tag("td", link),
-                cell(found.state if found else "-"),
+                cell(ended_state(run.path) or (found.state if found else "-")),
                 cell("-" if run.seed is None else str(run.seed), run.seed),
                 cell(number_text(returns), returns),
                 cell(number_text(best), best),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +24,8 @@ def leave_report(folder: Path) -> None:
     run = read_run(folder)
     if run.columns:
         is_short = (run.last("time_total_s") or 0.0) < QUICK_S
-        own = ReportFiles.newest(folder)
-        runs, place = with_parents([run]), folder / REPORT_FILE
-        about = ReportInput(runs, place, _grouping(runs, ()), own.cases, own.trajectories, has_findings=not is_short)
-        replace_file(folder / REPORT_FILE, run_page(about).encode())
+        page = run_page(report_input([run], folder / REPORT_FILE, has_findings=not is_short))
+        replace_file(folder / REPORT_FILE, page.encode())
 
 
 @dataclass(frozen=True)
@@ -44,22 +43,39 @@ class ReportFiles:
 
     @classmethod
     def newest(cls, folder: Path) -> ReportFiles:
-        """Those of the last evaluations in a run's folder; a file that cannot be read is left out."""
+        """Those of the last evaluations in a run's folder; what cannot be read, or is no regular file, is left out."""
         found = []
         for kind in ("csv", "parquet"):
-            found.append(sorted(folder.glob(f"evaluation_*.{kind}"), key=_age)[-1:])
+            files = (file for file in folder.glob(f"evaluation_*.{kind}") if _age(file) > 0)
+            found.append(sorted(files, key=_age)[-1:])
         try:
             return cls.read(*found)
         except ConfigError:
             return cls()
 
 
-def write_report(runs: Sequence[ReportedRun], place: Path, by: Sequence[str], more: ReportFiles) -> None:
-    """Write the report of runs to a file; a single run's last evaluations are shown if no others are named."""
+def report_input(
+    runs: Sequence[ReportedRun],
+    place: Path,
+    by: Sequence[str] = (),
+    more: ReportFiles | None = None,
+    has_findings: bool = True,
+    parents: Callable[[Path], bool] = lambda _: True,
+) -> ReportInput:
+    """What a report about runs shows: their parents too, and a single run's last evaluations if no others are named.
+
+    `parents` says whether a folder may be read that a fork names as its parent's.
+    """
+    more = more or ReportFiles()
     own = ReportFiles.newest(runs[0].path) if len(runs) == 1 else ReportFiles()
     cases, trajectories = more.cases or own.cases, more.trajectories or own.trajectories
-    runs = with_parents(runs)
-    text = run_page(ReportInput(runs, place, _grouping(runs, by), cases, trajectories))
+    runs = with_parents(runs, parents)
+    return ReportInput(runs, place, _grouping(runs, by), cases, trajectories, has_findings)
+
+
+def write_report(runs: Sequence[ReportedRun], place: Path, by: Sequence[str], more: ReportFiles) -> None:
+    """Write the report of runs to a file."""
+    text = run_page(report_input(runs, place, by, more))
     try:
         replace_file(place, text.encode())
     except OSError as error:
@@ -74,10 +90,12 @@ def _grouping(runs: Sequence[ReportedRun], by: Sequence[str]) -> Sequence[str]:
 
 
 def _age(path: Path) -> float:
+    """When a regular file was changed; 0 for anything else, such as a pipe, or a link out of the folder."""
     try:
-        return path.stat().st_mtime
+        status = path.lstat()
     except OSError:
         return 0.0
+    return status.st_mtime if stat.S_ISREG(status.st_mode) else 0.0
 
 
 def _table(path: Path) -> list[list[str]]:

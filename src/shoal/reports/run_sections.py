@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,30 +13,30 @@ from urllib.parse import quote
 
 import numpy as np
 
-from shoal.config.problems import printable
 from shoal.data.number_text import number_text, percent_text, rate_text
 from shoal.data.results import numbers
 from shoal.errors import ShoalError
 from shoal.reports.code_folders import entering_code
-from shoal.reports.drawing import escaped, tag
+from shoal.reports.drawing import chart, escaped, label, tag
 from shoal.reports.labels import same_key, value_text
 from shoal.reports.page_shell import cell, filtered_table
 from shoal.reports.records import results_of
 from shoal.reports.reported_runs import NOT_SET, SEED, ReportedRun, RunGroup
 from shoal.reports.run_verdict import TIMERS, TimeShares, time_shares
+from shoal.reports.run_versions import versions
+from shoal.runs.bounded_files import small_bytes, small_json
 from shoal.runs.incidents import FILE as INCIDENTS_FILE
 from shoal.runs.incidents import read_incidents
 from shoal.runs.lineage import read_lineage
 from shoal.runs.trust import MARK
-from shoal.version import __version__
 
 MOST_ROWS = 500
 MOST_BARS = 12
+MOST_LETTERS = 64  # of a group beside its bar
 MOST_EVALUATIONS = 20  # of one run
 MOST_COLUMNS = 6  # groups whose settings stand side by side
 MOST_CONFIGURATIONS = 3  # of several runs, whose files stand in the page
 PHASES = {"env": "environment", "policy": "actions", "learn": "learning", "communicate": "messages", "idle": "waiting"}
-PACKAGES = ("numpy", "gymnasium", "torch", "ray")
 
 
 def link_to(target: Path, place: Path) -> str:
@@ -56,29 +53,44 @@ def times(groups: Sequence[RunGroup]) -> list[str]:
             found.append((group, shares, _mean_shares(shares)))
     if not found:
         return []
-    seen = [name for name in TIMERS if any(means[name] > 0 for _, _, means in found)]
-    key = [tag("i", " ", class_=f"p{TIMERS.index(name)}") + f" {PHASES[name]} " for name in seen]
-    legend = tag("p", *key, "(the rest of a bar: everything else)", class_="legend")
+    parts = [_time_bars(found, len(groups) > 1)]
     rows = []
     for group, shares, means in found:
-        label = [tag("td", escaped(group.label))] if len(groups) > 1 else []
-        words = tag("td", escaped(_time_words(shares, means)), class_="long")
-        rows.append(tag("tr", *label, tag("td", _time_bar(means), class_="shares"), words))
-    more = [tag("p", f"The first {MOST_BARS} groups.", class_="soft")] if len(groups) > MOST_BARS else []
-    return [legend, tag("div", tag("table", tag("tbody", *rows), class_="bars wide"), class_="scroll"), *more]
+        name = [tag("td", escaped(group.label))] if len(groups) > 1 else []
+        rows.append(tag("tr", *name, tag("td", escaped(_time_words(shares, means)), class_="long")))
+    parts.append(tag("div", tag("table", tag("tbody", *rows), class_="bars wide"), class_="scroll"))
+    return parts + ([tag("p", f"The first {MOST_BARS} groups.", class_="soft")] if len(groups) > MOST_BARS else [])
+
+
+def _time_bars(found: Sequence[tuple[RunGroup, Sequence[TimeShares], Mapping[str, float]]], has_labels: bool) -> str:
+    """A bar for each group."""
+    seen = [name for name in TIMERS if any(means[name] > 0 for _, _, means in found)]
+    names = [*((PHASES[name], f"p{TIMERS.index(name)}") for name in seen), ("everything else", "rest")]
+    width, top, step = 480, 8 + 20 * -(-len(names) // 3), 44 if has_labels else 26
+    parts = []
+    for place, (words, kind) in enumerate(names):
+        x, y = 160 * (place % 3), 20 * (place // 3)
+        parts += [tag("rect", x=x, y=y + 3, width=14, height=11, class_=kind), label(words, x + 20, y + 13, "start")]
+    for place, (group, _, means) in enumerate(found):
+        at, y = 0.0, top + step * place + (18 if has_labels else 0)
+        shown = group.label if len(group.label) <= MOST_LETTERS else f"{group.label[: MOST_LETTERS - 1]}…"
+        parts += [label(shown, 0, y - 5, "start")] if has_labels else []
+        parts.append(tag("rect", x=0, y=y, width=width, height=18, class_="rest"))
+        for name in seen:
+            wide = width * means[name]
+            words = tag("title", escaped(f"{PHASES[name]} {percent_text(means[name])}"))
+            kind = f"p{TIMERS.index(name)}"
+            parts.append(tag("rect", words, x=f"{at:.1f}", y=y, width=f"{wide:.1f}", height=18, class_=kind))
+            at += wide
+    rows: list[list[Any]] = [["group", *(PHASES[name] for name in TIMERS), "steps/s"]]
+    for group, shares, means in found:
+        rate = float(np.mean([one.steps_per_s for one in shares]))
+        rows.append([group.label, *(round(means[name], 6) for name in TIMERS), round(rate, 3)])
+    return chart("Where the time went", width, top + step * len(found), *parts, class_="times", rows=rows)
 
 
 def _mean_shares(shares: Sequence[TimeShares]) -> dict[str, float]:
     return {name: float(np.mean([one.shares.get(name, 0.0) for one in shares])) for name in TIMERS}
-
-
-def _time_bar(means: Mapping[str, float]) -> str:
-    parts = []
-    for place, name in enumerate(TIMERS):
-        if means[name] > 0:
-            title = f"{PHASES[name]} {percent_text(means[name])}"
-            parts.append(tag("div", " ", class_=f"p{place}", style=f"width:{100 * means[name]:.1f}%", title=title))
-    return tag("div", *parts, " ", class_="stack")
 
 
 def _time_words(shares: Sequence[TimeShares], means: Mapping[str, float]) -> str:
@@ -135,7 +147,7 @@ def _evaluations(runs: Sequence[ReportedRun]) -> Iterator[tuple[ReportedRun, str
             yield run, f"at {int(steps[places[-1]]):,} steps" if len(steps) else "in training", known
         for file in sorted(run.path.glob("evaluation_*.json"))[-MOST_EVALUATIONS:]:
             with suppress(OSError, ValueError):
-                found = json.loads(file.read_bytes())
+                found = small_json(file)
                 if isinstance(found, dict) and numbers(found).get("episode_reward_mean") is not None:
                     yield run, f"{file.stem} of {Path(str(found.get('checkpoint', ''))).name}", dict(numbers(found))
 
@@ -343,32 +355,10 @@ def reproduction(runs: Sequence[ReportedRun]) -> list[str]:
             words = f"It continues {lineage.parent} from iteration {lineage.iteration}: {changes}."
             parts.append(tag("p", escaped(words)))
         with suppress(OSError):
-            text = file.read_text(encoding="utf-8", errors="replace")
+            text = small_bytes(file).decode(errors="replace")
             inner = "\n".join(escaped(line) for line in text.splitlines())
             parts.append(tag("details", tag("summary", escaped(f"{file.name} of {run.path.name}")), tag("pre", inner)))
     if len(runs) > MOST_CONFIGURATIONS:
         parts.append(tag("p", "The others likewise, each with the config.yaml of its folder.", class_="soft"))
     rows = [tag("dt", escaped(name)) + tag("dd", escaped(text)) for name, text in versions(runs).items()]
     return [*parts, tag("h2", "Versions"), tag("dl", *rows)]
-
-
-def versions(runs: Sequence[ReportedRun]) -> dict[str, str]:
-    """What wrote the runs, as far as their checkpoints tell, and what wrote this page."""
-    from shoal.runs.checkpoint_folders import MANIFEST, checkpoints_of
-
-    wrote = set()
-    for run in runs:
-        for checkpoint in checkpoints_of(run.path)[:1]:
-            with suppress(OSError, ValueError, AttributeError):
-                wrote.add(str(json.loads((checkpoint / MANIFEST).read_bytes()).get("shoal")))
-    found = {
-        "shoal": __version__,
-        "Python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
-    }
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    if wrote - {__version__}:
-        found["shoal of the checkpoints"] = printable(", ".join(sorted(wrote)))
-    return found

@@ -22,7 +22,7 @@ TIMER_WORDS = {
     "policy": "choosing actions takes",
     "learn": "learning takes",
     "communicate": "messages between processes take",
-    "idle": "waiting takes",
+    "idle": "waiting for workers takes",
 }
 MUCH = 0.05  # of the range of returns, by which a run still rises
 
@@ -39,15 +39,27 @@ class TimeShares:
 
 
 def time_shares(run: ReportedRun) -> TimeShares | None:
-    """Sums over all iterations; None if the run has no times."""
+    """Sums over all iterations; None if the run has no times.
+
+    With workers, it is the learner's time that is shared out: what they sample while it learns costs none, and idle is
+    what it waits longer than a worker samples on average. (`timers/idle` is of a worker, and has learning in it.)
+    """
     whole = float(np.nansum(run.column("time_this_iter_s")))
     if whole <= 0:
         return None
-    seconds = {name: float(np.nansum(run.column(f"timers/{name}_s"))) for name in TIMERS}
+    names = (*TIMERS[:-1], "wait")
+    seconds = {name: float(np.nansum(run.column(f"timers/{name}_s"))) for name in names}
+    waited, env = seconds.pop("wait"), seconds["env"]
+    if "timers/wait_s" in run.columns:
+        free = max(whole - seconds["learn"] - seconds["communicate"], 0.0)
+        sampled = seconds["env"] + seconds["policy"]
+        part = min(free / sampled, 1.0) if sampled > 0 else 0.0
+        seconds |= {name: part * seconds[name] for name in ("env", "policy")}
+        seconds["idle"] = min(waited, free) - part * sampled
     shares = {name: min(value / whole, 1.0) for name, value in seconds.items() if value > 0}
     shares["other"] = max(1 - sum(shares.values()), 0.0)
     steps = float(np.nansum(run.column("timesteps_this_iter")))
-    return TimeShares(shares, steps / whole, steps / seconds["env"] if seconds["env"] > 0 else None)
+    return TimeShares(shares, steps / whole, steps / env if env > 0 else None)
 
 
 def verdict_of(groups: Sequence[RunGroup]) -> str:

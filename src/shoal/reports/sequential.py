@@ -50,6 +50,15 @@ class PairedTest:
         """Whether further seeds may end."""
         return self.evidence >= ENOUGH
 
+    @property
+    def least_missing(self) -> int:
+        """How many further pairs it takes at least, which is where all of them go one way."""
+        count = 0
+        most, least = max(self.first_wins, self.second_wins), min(self.first_wins, self.second_wins)
+        while evidence_of(most + count, least) < ENOUGH:
+            count += 1
+        return count
+
     def sentence(self) -> str:
         """What the pairs say."""
         pairs = self.first_wins + self.second_wins
@@ -110,10 +119,9 @@ def by_seed(runs: Sequence[ReportedRun]) -> dict[int, ReportedRun]:
     return found
 
 
-def next_seed(first: Sequence[int], second: Sequence[int]) -> int:
-    """The seed to train next: one that a side lacks, else the smallest that neither has."""
-    lacking = sorted(set(first) ^ set(second))
-    if lacking:
-        return lacking[0]
+def next_seeds(first: Sequence[int], second: Sequence[int], count: int) -> list[int]:
+    """The seeds to train next: those that a side lacks, then the smallest that neither has."""
+    chosen = sorted(set(first) ^ set(second))[:count]
     known = {*first, *second}
-    return next(seed for seed in range(len(known) + 1) if seed not in known)
+    new = (seed for seed in range(len(known) + count) if seed not in known)
+    return chosen + [next(new) for _ in range(count - len(chosen))]

@@ -165,9 +165,10 @@ def gradients_cut(facts: RunFacts) -> Iterator[Finding]:
 
 
 def unexplained(facts: RunFacts) -> Iterator[Finding]:
-    """The value function tells nothing of the returns; exactly 0 is said where returns do not differ at all."""
+    """The value function tells nothing of the returns, if there is one; 0 is said also where they do not differ."""
     explained = facts.late("learner/vf_explained_var")
-    explained = explained[explained != 0]
+    if not getattr(facts.config, "use_critic", True):
+        return
     if facts.is_learning or len(explained) < PERSISTENT or np.median(explained) >= LEAST_EXPLAINED:
         return
     text = f"the value function explains nothing of the returns (vf_explained_var {np.median(explained):.2g})"

@@ -11,6 +11,7 @@ from pathlib import Path
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.reported_runs import ReportedRun
 from shoal.reports.run_sections import link_to
+from shoal.runs.bounded_files import small_bytes
 
 REPLAY_FILE = "replay.mp4"  # as `runs/playing.py` calls it, which brings all that plays with it
 MOST_BYTES = 4 << 20  # of a video that stands in the page
@@ -32,7 +33,7 @@ def videos(runs: Sequence[ReportedRun], place: Path) -> list[str]:
     items = [tag("li", tag("a", escaped(_name(video)), href=link_to(video, place))) for video in links[:MOST_LINKS]]
     parts = [*shown, *([tag("ul", *items)] if items else [])]
     if not parts and len(runs) == 1:
-        words = "None yet. If the environment draws, `shoal report RUN --video` films an episode of it."
+        words = "None yet. If the environment draws, shoal report RUN --video films an episode of it."
         parts = [tag("p", escaped(words), class_="soft")]
     return [tag("h2", "Videos"), *parts] if parts else []
 
@@ -55,7 +56,7 @@ def _embedded(run: ReportedRun, video: Path, place: Path, several: bool) -> str:
         when = time.strftime(", filmed %Y-%m-%d %H:%M", time.localtime(told.st_mtime))
         size = f"{told.st_size / 1e6:.1f} MB" if told.st_size > 1e6 else f"{told.st_size / 1e3:.0f} kB"
         when = f" ({size}{when})"
-        data = video.read_bytes() if told.st_size <= MOST_BYTES else b""
+        data = small_bytes(video) if told.st_size <= MOST_BYTES else b""
     link = tag("a", escaped(_name(video)), href=link_to(video, place))
     words = f"{run.path.name}: " if several else ""
     if not data:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from shoal.runs.trainer import Trainer
 
 progress = logging.getLogger("shoal.progress")
-"""Sentences about what takes its time before the first iteration, such as `starting 3 workers`."""
+"""Sentences about what takes its time before the first iteration and after the last, such as `starting 3 workers`."""
 
 
 @dataclass(frozen=True)
 class Activity:
     """One thing that a run does, since when, and how much of it is done."""
 
-    kind: Literal["starting", "training", "evaluating"] = "starting"
+    kind: Literal["starting", "training", "evaluating", "ending"] = "starting"
     iteration: int = 0
     since: float = field(default_factory=monotonic)
     sampled: Callable[[], int] = int  # steps of this iteration so far

@@ -27,10 +27,19 @@ def open_own(path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise CheckpointError(
-                f"{path} is a symbolic link, and a run writes only to files of its own; remove it."
-            ) from None
+            raise _link(path) from None
         raise
+
+
+def own_folder(path: Path) -> Path:
+    """A folder that a run writes into, be it there or not; a symbolic link is refused likewise."""
+    if path.is_symlink():
+        raise _link(path)
+    return path
+
+
+def _link(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} is a symbolic link, and a run writes only to files of its own; remove it.")
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from shoal.algorithms.optimizer import Optimizer
+from shoal.config.problems import printable
 from shoal.data.batch import Batch, Sample
 from shoal.data.number_text import number_text
 from shoal.data.results import flat, number_in
 from shoal.errors import CheckpointError
-from shoal.runs.atomic_files import replace_file
+from shoal.runs.atomic_files import remove_tree, replace_file
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
 from shoal.runs.retraining import PastRun, past_run, with_workers
 from shoal.runs.run import make_trainer
@@ -242,7 +242,7 @@ def bisect(
     if worst is None:
         return Found(broke, None, None)
     place = folder / BISECT_FOLDER
-    shutil.rmtree(place, ignore_errors=True)
+    remove_tree(place)
     if worst.iteration > 1:
         counters = {"training_iteration": worst.iteration - 1, "timesteps_total": worst_state.values["timesteps_total"]}
         write_checkpoint(place, worst_state, past.tree, counters)
@@ -284,18 +284,17 @@ def reopened(folder: str | Path, before: int, trust: bool = False) -> Iterator[T
 
 
 def _script(folder: Path, broke: Breakdown, worst: WatchedIteration) -> str:
-    told = "\n".join(worst.lines())
-    return f'''"""Shows where {folder.name} broke: {broke.sentence}.
-
-{told}
-"""
+    # Names come from the run, which may be a stranger's: in a comment, on one line each, they are no code.
+    told = [f"Shows where {folder.name} broke: {broke.sentence}.", "", *worst.lines()]
+    comment = "\n".join(f"# {printable(line)}".rstrip() for line in told)
+    return f"""{comment}
 
 from shoal.runs.bisecting import reopened, watching
 
-with reopened({str(folder)!r}, before={worst.iteration}) as trainer, watching(trainer) as watch:
+with reopened({str(folder)!a}, before={worst.iteration}) as trainer, watching(trainer) as watch:
     trainer.train()
 for line in watch.lines():
     print(line)
 for number, norm in enumerate(watch.norms, start=1):
     print(number, "not finite" if norm is None else norm)
-'''
+"""

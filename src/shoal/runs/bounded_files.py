@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -16,6 +18,16 @@ from shoal.machine.memory import available_memory, bytes_text
 
 MOST_VALUES = 1 << 23
 """Numbers, texts, lists and mappings that a JSON file may hold: some hundred MB of memory, and seconds of parsing."""
+
+
+MOST_SMALL_BYTES = 1 << 26
+"""Of what says how a run has ended, what it was, what a trial tries."""
+
+
+MOST_RESULTS_BYTES = 1 << 34
+"""Of all results of a run, a few kilobytes for each iteration."""
+MOST_LINE_BYTES = 1 << 24
+"""Of one of them."""
 
 
 def bounded_bytes(path: Path, limit: int, expected: int | None = None) -> bytes:
@@ -49,13 +61,62 @@ def proof_of(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """A regular file, open for reading; an OSError for a link, and for a pipe or device, which might wait for ever."""
+def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
+    """A regular file, open for reading, of at most `limit` bytes; else an OSError.
+
+    No link, and no pipe or device, which might wait for ever.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    is_too_large = limit is not None and status.st_size > limit
+    if is_too_large or not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
+        if is_too_large:
+            raise OSError(errno.EFBIG, f"it has {bytes_text(status.st_size)}", str(path))
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(descriptor, "rb")
+
+
+def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; one that is too long to be ours is empty."""
+    while line := file.readline(MOST_LINE_BYTES):
+        if len(line) < MOST_LINE_BYTES or line.endswith(b"\n"):
+            yield line
+        else:
+            while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            yield b""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """A regular file that a command needs: FileNotFoundError if it is missing, a sentence if it cannot be read."""
+    try:
+        file = open_regular(path, MOST_RESULTS_BYTES)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        why = "is a link" if error.errno == errno.ELOOP else f"cannot be read ({error.strerror})"
+        raise CheckpointError(f"{path} {why}; put the file there that shoal has written") from None
+    with file:
+        yield file
+
+
+def small_bytes(path: Path) -> bytes:
+    """The bytes of a regular file that shoal keeps small; else an OSError."""
+    with open_regular(path) as file:
+        content = file.read(MOST_SMALL_BYTES + 1)
+    if len(content) > MOST_SMALL_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
+
+
+def small_json(path: Path) -> Any:
+    """What such a file says in JSON; else an OSError or a ValueError."""
+    try:
+        return json.loads(small_bytes(path))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def bounded_json(content: bytes, name: str) -> Any:

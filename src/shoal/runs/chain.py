@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from shoal.data.state import State
+from shoal.errors import CheckpointError
 from shoal.runs.appended_file import AppendedFile
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.bounded_files import bounded_bytes
@@ -181,6 +182,23 @@ def read_chain(folder: Path) -> ChainRecord | None:
     if not path.exists():
         return None
     return _parsed(bounded_bytes(path, LIMIT).splitlines(keepends=True))
+
+
+def machines_of(folder: Path) -> list[tuple[int, dict[str, Any]]]:
+    """What a chain says of the machines that trained, each with the iteration after which it did; no link is read."""
+    try:
+        content = b"\n" + bounded_bytes(folder / CHAIN_FILE, LIMIT)
+    except CheckpointError:
+        return []
+    found = []
+    place = 0
+    while place >= 0:
+        line = content[place + 1 : content.find(b"\n", place + 1)]
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            entry = json.loads(line)
+            found.append((int(entry["after"]), dict(entry["machine"])) if place else (0, _machine(entry)))
+        place = content.find(b'\n{"after"', place + 1)
+    return found
 
 
 def machine_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +15,20 @@ import numpy as np
 from shoal.config.changing import unchecked
 from shoal.config.sections import RandomizeConfig
 from shoal.config.settings import AlgorithmConfig
+from shoal.data.batch import Incident
 from shoal.data.metrics import custom_metrics, episode_statistics, mean_interval
 from shoal.data.streams import evaluation_seed
 from shoal.envs.cases import Case
 from shoal.envs.making import EnvMaker, spaces_of
 from shoal.envs.randomizing import first_draw
 from shoal.envs.recording import RecordingOptions
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvError
 from shoal.models.policy import Policy
 from shoal.parallel.evaluators import Evaluators
+from shoal.runs.incidents import append_of_evaluation
 from shoal.sampling.evaluation_episodes import EpisodeResults, EvaluationPart, check_same_form
+
+log = logging.getLogger("shoal")
 
 PARTS_PER_WORKER = 4  # of cases: who gets the short ones takes more of them
 NO_RECORDING = RecordingOptions()
@@ -50,6 +56,22 @@ class PendingEvaluation:
         """Wait for its end: statistics over its episodes, and each of them."""
         results = joined_results(self._pending.wait())
         return statistics(results, self._whole), results
+
+    def results_kept(self, folder: Path, **where: int) -> tuple[dict[str, Any], EpisodeResults]:
+        """The same, and its failures are written down in the folder of the run; `where` is what that was at."""
+        try:
+            metrics, results = self.results()
+        except EnvError as error:
+            self._keep(folder, [(incident, Case()) for incident in error.incidents], where)
+            raise
+        self._keep(folder, results.incidents, where)
+        return metrics, results
+
+    def _keep(self, folder: Path, failed: Sequence[tuple[Incident, Case]], where: Mapping[str, int]) -> None:
+        try:
+            append_of_evaluation(folder, failed, self._whole.config.seed, **where)
+        except OSError as error:
+            log.warning("%s/incidents.jsonl cannot be written (%s)", folder, error.strerror)
 
 
 def start_evaluation(
@@ -138,6 +160,7 @@ def joined_results(parts: Sequence[EpisodeResults]) -> EpisodeResults:
         {index: why for part in parts for index, why in part.failed_cases.items()},
         [trajectory for part in parts for trajectory in part.trajectories],
         " ".join(part.video_problem for part in parts if part.video_problem),
+        [failed for part in parts for failed in part.incidents],
     )
 
 

@@ -66,7 +66,9 @@ class Hints:
                 self._has_varied = True  # what was before is not known
             self._return = low
             self._steps_before = int(result.get("timesteps_total", 0)) - int(result.get("timesteps_this_iter", 0))
-        if low != high or low != self._return:
+        # Where one agent wins what another loses, the sum of their returns tells nothing.
+        of_agents = result.get("policy_reward_min"), result.get("policy_reward_max")
+        if low != high or low != self._return or of_agents[0] != of_agents[1]:
             self._has_varied = True
         steps = int(result.get("timesteps_total", 0)) - self._steps_before
         episodes = int(result.get("episodes_total", 0))
@@ -94,7 +96,10 @@ class Hints:
         )
 
     def _cut_off(self, learner: Mapping[str, Any]) -> str | None:
-        """Next to nothing of each gradient passes `grad_clip`."""
+        """Next to nothing of each gradient passes `grad_clip`: of the policy's, of the values', or of both.
+
+        The norm that is known is of both together, while each is clipped by itself.
+        """
         limit, norm = self._config.grad_clip, learner.get("grad_gnorm")
         if limit is None or norm is None or not self._config.clips_reported_norm:
             return None
@@ -106,13 +111,14 @@ class Hints:
             way = "divide rewards by their scale: --set config.normalize_rewards=true"
         return (
             f"gradients have been more than {CUT_OFF} times config.grad_clip ({number_text(limit)}) for "
-            f"{PERSISTENT_ITERATIONS} iterations, so nearly all of each is cut off; {way}"
+            f"{PERSISTENT_ITERATIONS} iterations, those of the policy and of the values together, so nearly all of one "
+            f"of them or of both is cut off; {way}"
         )
 
     def _unexplained(self, learner: Mapping[str, Any]) -> str | None:
-        """The value function tells nothing of the returns; exactly 0 is said where returns do not differ at all."""
+        """The value function tells nothing of the returns, if there is one; 0 is said also where they do not differ."""
         explained = learner.get("vf_explained_var")
-        if not explained:
+        if explained is None or not getattr(self._config, "use_critic", True):
             return None
         self._unexplained_iterations = _in_a_row(self._unexplained_iterations, explained < LEAST_EXPLAINED)
         if self._unexplained_iterations != PERSISTENT_ITERATIONS:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shoal.data.batch import Incident
+from shoal.envs.cases import Case
 from shoal.errors import ConfigError
 from shoal.machine.redaction import redacted
+from shoal.runs.appended_file import AppendedFile
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.bounded_files import open_regular
 
 FILE = "incidents.jsonl"
+FIRST_OF_EVALUATION = 1_000_001
+"""The number of the first failure in an evaluation: those of training are counted from 1, and never come so far."""
 MOST_KEPT = 100_000  # incidents of a run: of more, nobody reads the last
 MOST_BYTES = 16_384  # of a traceback or of what a process printed
 LIMIT = 1 << 30
@@ -31,14 +35,48 @@ def append_incidents(folder: Path, incidents: Iterable[Incident], known: int, **
     lines = []
     for number, incident in enumerate(incidents, known + 1):
         if number <= MOST_KEPT:
-            entry = {"number": number, **where, **as_json(incident)}
-            entry["host"] = entry["host"] or socket.gethostname()
-            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+            lines.append(_line(number, incident, where))
+    _append(folder, lines)
+
+
+def append_of_evaluation(folder: Path, failed: Sequence[tuple[Incident, Case]], seed: int, **where: int) -> None:
+    """Write down the incidents of an evaluation, with what makes its episodes others than those of training."""
+    if not failed:
+        return
+    before = [entry["number"] for entry in read_incidents(folder) if "evaluation" in entry]
+    lines = []
+    for number, (incident, case) in enumerate(failed, max(before, default=FIRST_OF_EVALUATION - 1) + 1):
+        if number < FIRST_OF_EVALUATION + MOST_KEPT:
+            told = {"seed": seed, "case": None if case == Case() else asdict(case)}
+            lines.append(_line(number, incident, {**where, "evaluation": told}))
+    _append(folder, lines)
+
+
+def _line(number: int, incident: Incident, where: Mapping[str, Any]) -> str:
+    entry = {"number": number, **where, **as_json(incident)}
+    entry["host"] = entry["host"] or socket.gethostname()
+    return json.dumps(entry, ensure_ascii=False, default=_plain) + "\n"
+
+
+def _append(folder: Path, lines: Sequence[str]) -> None:
     if not lines:
         return
-    # One write at the end of the file: a killed run leaves whole lines.
-    with open(folder / FILE, "ab") as file:
-        file.write("".join(lines).encode(errors="replace"))
+    path = folder / FILE
+    file = AppendedFile(path)  # which takes back what a full disk cuts off
+    try:
+        begin = b"\n" if _ends_in_a_line(path) else b""
+        file.append(begin + "".join(lines).encode(errors="replace"))
+    finally:
+        file.close()
+
+
+def _ends_in_a_line(path: Path) -> bool:
+    """Whether a killed writer has left a piece of a line, with which the next would be lost too."""
+    with open(path, "rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def forget_after(folder: Path, iteration: int) -> None:
@@ -85,6 +123,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         with open_regular(path) as file:
             left = LIMIT
             while left > 0 and (line := file.readline(min(left, LINE_LIMIT))):
+                if len(line) == LINE_LIMIT and not line.endswith(b"\n"):
+                    return  # no line of ours, and what follows is none either
                 left -= len(line)
                 yield line
     except OSError:
@@ -100,8 +140,8 @@ def incident_of(folder: Path, number: int) -> dict[str, Any]:
     if not found:
         raise ConfigError(f"{folder}: no environment of this run has failed, so there is nothing to replay")
     raise ConfigError(
-        f"{folder}: there is no incident {number}; they are {found[0]['number']} to {found[-1]['number']}, see "
-        f"`shoal incidents {os.path.relpath(folder)}`"
+        f"{folder}: there is no incident {number}; `shoal incidents {os.path.relpath(folder)}` lists the numbers, of "
+        f"which the last is {found[-1]['number']}"
     )
 
 

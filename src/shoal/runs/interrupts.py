@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from shoal.errors import Interrupted
+from shoal.machine.left_processes import end_left_processes
 from shoal.machine.signals import ECHO_S, exit_code
 from shoal.machine.terminal import can_redraw
 
@@ -271,6 +272,8 @@ class Interrupts:
         with suppress(Exception):
             if select.select([], [2], [], 0)[1]:  # somebody who reads nothing must not hold this up
                 os.write(2, f"{words}{self.what_is_saved()}\n".encode())
+        with suppress(Exception):
+            end_left_processes(grace_s=0.0, ending_s=0.0)  # of a command alone
         os._exit(code)
 
     def __enter__(self) -> Interrupts:

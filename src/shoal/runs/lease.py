@@ -6,6 +6,7 @@ if that very process is. An owner elsewhere is alive while its heartbeat is fres
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -21,12 +22,15 @@ from types import TracebackType
 
 from shoal.errors import FolderGone, ShoalError
 from shoal.runs.atomic_files import open_own
+from shoal.runs.bounded_files import small_json
 
 logger = logging.getLogger("shoal.lease")
 
 LEASE = ".lease"
 HEARTBEAT_S = 10.0
 LOST_AFTER_S = 60.0
+
+_given_back: set[str] = set()  # nonces of this process's own, whose files may have stayed on a disk that was away
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class LeaseOwner:
     pid: int
     started: str
     nonce: str
+
+    @property
+    def is_this_process(self) -> bool:
+        """Whether it is the calling process itself, in whatever lease."""
+        return self.pid == os.getpid() and (self.host, self.boot) == (socket.gethostname(), _boot())
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -84,14 +93,17 @@ class Lease:
         """Give the folder back; harmless if it is no longer ours."""
         self._done.set()
         self._heart.join()
+        _given_back.add(self._owner.nonce)
         path = (self._moved_to() or self._path.parent) / LEASE
-        os.close(self._descriptor)
-        if not path.exists():  # a lock must not be made where the folder was
-            return
-        with suppress(OSError, ShoalError), _guard(path.parent):
-            owner = _read(path)
-            if owner is not None and owner.nonce == self._owner.nonce:
-                path.unlink()
+        with suppress(OSError):  # of a disk that is away
+            os.close(self._descriptor)
+        with suppress(OSError, ShoalError):
+            if not path.exists():  # a lock must not be made where the folder was
+                return
+            with _guard(path.parent):
+                owner = _read(path)
+                if owner is not None and owner.nonce == self._owner.nonce:
+                    path.unlink()
 
     def _moved_to(self) -> Path | None:
         """Where the folder is now, with our lease in it, if that is another place; only Linux tells."""
@@ -126,7 +138,7 @@ class Lease:
 
 
 def holder(folder: Path) -> LeaseOwner | None:
-    """Who is writing the run folder now, if anybody."""
+    """Who is writing the run folder now, if anybody, for who is about to write there: it may make a file to ask."""
     path = folder / LEASE
     owner = _read(path)
     return owner if owner is not None and _is_alive(owner, path) else None
@@ -140,7 +152,7 @@ def last_owner(folder: Path) -> LeaseOwner | None:
 
 
 class LeaseWatch:
-    """Whether run folders are being written, for who looks again and again and writes nothing there.
+    """Whether run folders are being written, for who looks, once or again and again, and writes nothing there.
 
     `holder` asks the file system for its time by a file. Here a heartbeat is fresh from when it is seen to come, so
     that hosts' clocks may differ; only at the first look this host's clock is trusted.
@@ -149,18 +161,30 @@ class LeaseWatch:
     def __init__(self) -> None:
         self._beats: dict[Path, tuple[int, float]] = {}  # the time of the last, and when it was seen
         self._dead: dict[Path, int] = {}  # the lease of a process of this kernel that has ended
+        self._alive: dict[Path, float] = {}  # when somebody was seen to write
 
     def is_written(self, folder: Path) -> bool:
-        """Whether somebody trains the run of a folder now."""
-        path = folder / LEASE
+        """Whether somebody trains the run of a folder now; a disk that is away for a while tells nothing new."""
+        now = time.monotonic()
         try:
+            is_written = self._look(folder, now)
+        except OSError:  # as with NFS that has gone stale
+            return now - self._alive.get(folder, -LOST_AFTER_S) < LOST_AFTER_S
+        if is_written:
+            self._alive[folder] = now
+        else:
+            self._alive.pop(folder, None)
+        return is_written
+
+    def _look(self, folder: Path, now: float) -> bool:
+        path = folder / LEASE
+        owner = None
+        with suppress(FileNotFoundError, NotADirectoryError):
             beat = path.lstat().st_mtime_ns
             if self._dead.get(folder) == beat:
                 return False
             owner = _read(path)
-        except OSError:
-            owner = None
-        if owner is None:
+        if owner is None or owner.nonce in _given_back:
             self._beats.pop(folder, None)
             return False
         if is_on_this_kernel(owner):
@@ -168,7 +192,6 @@ class LeaseWatch:
             if not is_alive:
                 self._dead[folder] = beat
             return is_alive
-        now = time.monotonic()
         before = self._beats.get(folder)
         if before is None:
             seen = now - abs(time.time() - beat / 1e9)
@@ -244,10 +267,14 @@ def _guard(folder: Path) -> Iterator[None]:
 def _read(path: Path) -> LeaseOwner | None:
     """The owner in the file; None if there is no file; an unknown owner if it is not readable yet or any more."""
     try:
-        return LeaseOwner(**json.loads(path.read_text()))
+        return LeaseOwner(**small_json(path))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):
+        return LeaseOwner("an unknown host", "", "", 0, "", "")
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP, errno.EFBIG):  # it is no file of ours
+            raise
         return LeaseOwner("an unknown host", "", "", 0, "", "")
 
 
@@ -257,6 +284,8 @@ def is_on_this_kernel(owner: LeaseOwner) -> bool:
 
 
 def _is_alive(owner: LeaseOwner, path: Path) -> bool:
+    if owner.nonce in _given_back:
+        return False
     if is_on_this_kernel(owner):
         return bool(owner.started) and _start_time(owner.pid) == owner.started
     return _age_s(path) <= LOST_AFTER_S

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -16,6 +17,31 @@ from shoal.runs.atomic_files import open_own
 
 BURST = 20
 PERIOD_S = 60.0
+
+
+_spoken_of: ContextVar[Path | None] = ContextVar("spoken_of", default=None)
+
+
+@contextmanager
+def speaking_of(folder: Path | None) -> Iterator[None]:
+    """Let what is said meanwhile stand in the log of this run alone, of several in a process; None: in all of them."""
+    token = _spoken_of.set(folder)
+    try:
+        yield
+    finally:
+        _spoken_of.reset(token)
+
+
+class OwnOnly(logging.Filter):
+    """Let pass what is said of one run, and of all."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002
+        """Whether the record is written."""
+        return _spoken_of.get() in (None, self._folder)
 
 
 class RateLimit(logging.Filter):
@@ -76,6 +102,7 @@ def log_to(path: Path, level: str) -> Iterator[None]:
         os.close(open_own(path, os.O_WRONLY))
     handler = LogFile(path, delay=True)
     handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(OwnOnly(path.parent))
     handler.addFilter(RateLimit())
     handlers: list[logging.Handler] = [handler]
     if not log.hasHandlers():

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from shoal.machine.redaction import redacted
 from shoal.runs.atomic_files import replace_file
+from shoal.runs.bounded_files import small_json
 
 OUTCOME_FILE = "outcome.json"
 
@@ -38,7 +39,7 @@ def forget_outcome(folder: Path) -> None:
 def read_outcome(folder: Path) -> Outcome | None:
     """How a run has ended; None if that is not written, or cannot be read."""
     try:
-        found = json.loads((folder / OUTCOME_FILE).read_bytes())
+        found = small_json(folder / OUTCOME_FILE)
         outcome = Outcome(str(found["kind"]), str(found["sentence"]), found.get("signal"))  # type: ignore[arg-type]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

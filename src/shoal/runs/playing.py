@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.config.changing import unchecked
 from shoal.data.batch import Episode
@@ -19,9 +20,19 @@ from shoal.runs.evaluation import EvaluationSetup, whole_evaluation
 from shoal.runs.folders import check_writable
 from shoal.runs.loaded_policy import find_checkpoint
 from shoal.runs.trained_agent import trained_agent
-from shoal.sampling.evaluation_episodes import IN_THIS_PROCESS, check_same_form
+from shoal.sampling.evaluation_episodes import check_same_form
 from shoal.sampling.fragment import LONGEST_EPISODE
 from shoal.sampling.worker import Worker
+
+IN_THIS_PROCESS: dict[str, Any] = {
+    "env_isolation": "none",
+    "env_step_timeout_s": None,
+    "env_reset_timeout_s": None,
+    "env_memory_limit_mb": None,
+    "env_scratch_limit_mb": None,
+    "env_restart_delay_s": 0.0,
+}
+"""Settings of environments that somebody watches, who may end the command."""
 
 REPLAY_FILE = "replay.mp4"
 REPLAY_PICTURES = 1000

@@ -60,6 +60,7 @@ def probe(checkpoint: Checkpoint, episodes: int, max_steps: int, budget_s: float
         render_env=False,
         seed=evaluation_seed(config.seed),
     )
+    policy.learns_by_probability = True  # its outputs are looked at
     worker = Worker(own, maker, policy=policy, any_size=True)
     try:
         worker.task = (checkpoint.state.values.get("curriculum") or {}).get("task")

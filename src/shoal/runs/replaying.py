@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from shoal.config.changing import unchecked
+from shoal.config.sections import RandomizeConfig
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Incident
 from shoal.data.streams import reset_seed
+from shoal.envs.cases import Case
 from shoal.envs.env_limits import Limits
 from shoal.envs.env_process import EnvPlan
 from shoal.envs.env_processes import env_processes
@@ -24,11 +27,14 @@ from shoal.envs.isolated import IsolatedVector
 from shoal.envs.making import maker_of, strip
 from shoal.envs.observations import ObsSpec
 from shoal.envs.randomizing import EpisodeValues, Randomizer
+from shoal.envs.recording import EpisodeRecorder, recorded
 from shoal.envs.scratch import scratch_folder
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import PythonVector, Steps, Vector
 from shoal.errors import CheckpointError, ConfigError, EnvError
+from shoal.runs.evaluation import config_for_evaluation
 from shoal.runs.resuming import experiment_to_run, stored_tree
+from shoal.sampling.sampler import MOST_REPLAYED_STEPS
 
 DEFAULT_TIMEOUT_S = 60.0  # of a step or reset, where the run had no deadline: a replay must end
 
@@ -56,10 +62,17 @@ class EpisodeReplay:
         experiment, user_code = experiment_to_run(tree, folder, trust)
         self.entry = entry
         self.config: AlgorithmConfig = experiment.config
+        evaluation = entry.get("evaluation")
+        case = Case()
+        if evaluation is not None:
+            case = Case(**evaluation["case"] or {})
+            self.config = config_for_evaluation(self.config, evaluation["seed"])
+            if evaluation["case"]:
+                self.config = unchecked(self.config, randomize=RandomizeConfig())
         if entry["actions"] is None and entry["steps_since_seed"]:
-            reason = "an episode of more than 20,000 steps"
-            if self.config.multiagent.num_agents:
-                reason = "those of several agents are not"
+            reason = "they are more than 20,000"
+            if entry["steps_since_seed"] <= MOST_REPLAYED_STEPS:
+                reason = "as those of several agents, and of an episode that was resumed from the environment's state"
             raise ConfigError(
                 f"{folder}: the actions that led to incident {entry['number']} were not kept ({reason}); it cannot be "
                 "replayed"
@@ -67,12 +80,15 @@ class EpisodeReplay:
         if reset_seed(self.config.seed, entry["env_index"], entry["seeding"]) != entry["seed"]:
             raise ConfigError(f"{folder}: incident {entry['number']} is of another seed than the run has now")
         maker = maker_of(self.config, user_code)
+        if case != Case():
+            maker = recorded(maker, EpisodeRecorder(), case)
         self._plan = EnvPlan(
             maker,
             self.config.env_config,
             worker_index=entry["worker_index"],
             num_workers=self.config.worker_count,
             first_index=entry["env_index"],
+            index_offset=0 if evaluation is None else experiment.config.num_envs,
             vector_offset=entry["env_index"] % self.config.envs_per_worker,
             horizon=self.config.horizon,
             randomizer=Randomizer.from_config(self.config, maker.user_code),
@@ -105,7 +121,7 @@ class EpisodeReplay:
         """Run it in this process, in a window if it `shows`; `on_failure` gets the environment's own error."""
         plan = self._plan
         if shows:
-            plan = replace(plan, shown=self.entry["env_index"])
+            plan = replace(plan, shown=plan.index_offset + self.entry["env_index"])
 
         def make(row: int, drawn: Mapping[str, Any] | None = None) -> tuple[Any, int | None]:
             env, limit = strip(plan.make(row, drawn))  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from typing import Any
 from shoal.data.results import flat, numbers, plain_json
 from shoal.runs.appended_file import AppendedFile
 from shoal.runs.atomic_files import replace_file
+from shoal.runs.bounded_files import MOST_RESULTS_BYTES, bounded_bytes
 from shoal.runs.folders import RESULTS_FILE
 from shoal.runs.tensorboard import event_file_name, opening, scalars
 
@@ -57,7 +58,7 @@ class ResultJson:
     def __init__(self, path: Path, iteration: int) -> None:
         self.path = path
         if path.exists():
-            old = path.read_bytes()
+            old = bounded_bytes(path.resolve(), MOST_RESULTS_BYTES)
             kept = b"".join(line for line in old.splitlines(keepends=True) if _is_kept(line, iteration))
             if kept != old:
                 replace_file(path, kept)
@@ -90,19 +91,24 @@ class ProgressCsv:
     def __init__(self, path: Path, iteration: int) -> None:
         self.path = path
         self._columns: list[str] = []
+        self._waiting: list[dict[str, str]] = []  # rows that a full disk has not taken, and whose columns it may lack
         if path.exists():
             self._cut_back(iteration)
         self._file = AppendedFile(path)
 
     def report(self, result: Mapping[str, Any]) -> None:
         """Append one row."""
-        row = {name: _cell(value) for name, value in flat(result).items()}
-        if new := [name for name in row if name not in self._columns]:
-            self._widen(new)
-        self._file.append(_csv([[row.get(name, "") for name in self._columns]]))
+        self._waiting.append({name: _cell(value) for name, value in flat(result).items()})
+        self.catch_up()
 
     def catch_up(self) -> None:
         """Write what waits."""
+        while self._waiting:
+            row = self._waiting[0]
+            if new := [name for name in row if name not in self._columns]:
+                self._widen(new)
+            del self._waiting[0]  # from here on the file keeps it
+            self._file.append(_csv([[row.get(name, "") for name in self._columns]]))
         self._file.append(b"")
 
     def close(self) -> None:
@@ -110,7 +116,7 @@ class ProgressCsv:
         self._file.close()
 
     def _cut_back(self, iteration: int) -> None:
-        old = self.path.read_text(encoding="utf-8", errors="replace")
+        old = bounded_bytes(self.path.resolve(), MOST_RESULTS_BYTES).decode(errors="replace")
         rows = [row for row in csv.reader(io.StringIO(old, newline="")) if row]
         columns = rows[0] if rows and "training_iteration" in rows[0] else []
         at = columns.index("training_iteration") if columns else 0
@@ -135,13 +141,15 @@ class ProgressCsv:
             self._columns = new
             self._file.append(_csv([new]))
             return
+        self._file.append(b"")  # what waits must be in the file before it is read
         wider = [*self._columns, *new]
         with open(self.path, encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))
-        replace_file(self.path, _csv([wider, *([*row, *([""] * len(new))] for row in rows[1:])]))
-        self._columns = wider
+        # A row may be as wide already, if only the opening below has failed before.
+        replace_file(self.path, _csv([wider, *([*row, *([""] * (len(wider) - len(row)))] for row in rows[1:])]))
+        widened = AppendedFile(self.path)
         self._file.close()
-        self._file = AppendedFile(self.path)
+        self._file, self._columns = widened, wider
 
 
 def _csv(rows: list[list[str]]) -> bytes:

@@ -17,7 +17,7 @@ from shoal.config.experiment import Experiment, apply_overrides, as_tree, experi
 from shoal.config.problems import got
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError
-from shoal.runs.bounded_files import bounded_bytes, bounded_json
+from shoal.runs.bounded_files import bounded_bytes, bounded_json, open_regular
 from shoal.runs.checkpoint_folders import LIMITS, checkpoints_of
 from shoal.runs.checkpoints import newest_good, newest_summary
 from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, runs_of
@@ -189,7 +189,7 @@ def unsaved_iterations(checkpoint: Path) -> int:
     """The finished iterations after a checkpoint that a run was killed with; they are trained again."""
     saved = re.fullmatch(r"checkpoint_(\d+)", checkpoint.name)
     with suppress(OSError, ValueError, TypeError, KeyError, IndexError):
-        with (checkpoint.parent / RESULTS_FILE).open("rb") as file:
+        with open_regular(checkpoint.parent / RESULTS_FILE) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE_BYTES))
             last = [line for line in file.read().split(b"\n")[:-1] if line][-1]
         if saved is not None:
@@ -268,9 +268,11 @@ def _other(folder: Path, stored: Mapping[str, Any], asked: Mapping[str, Any]) ->
     """A word about an unfinished run with other settings."""
     if stop_reason(newest_summary(folder) or {}, stored.get("stop") or {}) is not None:
         return ResumeChoice()
+    owner = holder(folder)
+    if owner is not None and owner.is_this_process:  # another seed, which trains together with this one
+        return ResumeChoice()
     keys = differences(settings(stored), asked)
     shown = "; ".join(keys[:5]) + (f"; and {len(keys) - 5} more" if len(keys) > 5 else "")
-    owner = holder(folder)
     busy = f", and {owner} is running it" if owner else ""
     return ResumeChoice(
         note=f"A new run is started, because {folder.name} is unfinished but has other settings ({shown}){busy}."

@@ -7,7 +7,8 @@ import logging
 import signal
 import weakref
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -47,6 +48,7 @@ from shoal.runs.loggers import Loggers, check_loggers
 from shoal.runs.logs import log_to
 from shoal.runs.lost_processes import disappearance
 from shoal.runs.outcomes import Outcome, forget_outcome, read_outcome
+from shoal.runs.own_replay import film_own_replay, films_itself
 from shoal.runs.preset_notes import preset_note
 from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_recorded_paths
 from shoal.runs.reporters import Reporters
@@ -79,6 +81,15 @@ CLOSING_S = 15.0  # for the environments of this process to close, at the end of
 RAY_CLOSING_S = 60.0  # with workers, which have a limit of their own, and Ray
 
 
+@dataclass(frozen=True)
+class SharedWatch:
+    """Who hears of signals, and watches the walltime, for so many runs of one process."""
+
+    interrupts: Interrupts
+    walltime: Walltime
+    count: int
+
+
 class Run:
     """A run and its folder; `results()` trains it.
 
@@ -88,7 +99,8 @@ class Run:
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
     this process and its iteration. `leaves_report` says whether it leaves a page about itself, `keeps_code` whether it
     keeps a copy of the user's code. `deadline` is when its process will be ended: it saves and ends before.
-    `more_follows` says whether the same command has further runs to train.
+    `more_follows` says whether the same command has further runs to train. `watch` is shared by runs that train
+    together; their `results` begin with an empty one, when everything is ready. `trainer` is there from then on.
     """
 
     def __init__(
@@ -115,6 +127,8 @@ class Run:
         self.keeps_code = False
         self.deadline: Deadline | None = None
         self.more_follows = False
+        self.watch: SharedWatch | None = None
+        self.trainer: Trainer | None = None
         self._was_out_of_time = self._has_trained = self._is_command = False
         self._walltime = Walltime(None)
         self._is_new = is_new
@@ -248,10 +262,7 @@ class Run:
             logger.info("shoal %s starts in %s.", __version__, self.folder)
             for note in self.notes:
                 logger.info("%s", note)
-            interrupts = stack.enter_context(Interrupts(hold_signals))
-            interrupts.what_is_saved = self._saved_words
-            interrupts.when_late = self._save_meanwhile
-            self._walltime = stack.enter_context(Walltime(self.deadline))
+            interrupts = self._watched(stack, hold_signals)
             try:
                 with interrupts.cutting():
                     start = self._start()
@@ -265,6 +276,7 @@ class Run:
                     self._remove(stack)
                 raise
             stack.callback(self._close, trainer)
+            self.trainer = trainer
             self._kept.on_checkpoint = lambda path: trainer.call_hook("on_checkpoint", checkpoint=str(path))
             trainer.folder = self.folder
             interrupts.install()  # Ray takes the handlers when it starts
@@ -282,7 +294,20 @@ class Run:
                 self._taken_over = None
                 if start is not None:  # its own checkpoint has it from now on, so that it is taken over once
                     self._kept.replace(start, trainer.get_state())
+            if self.watch is not None:
+                yield {}  # the others begin too before anybody trains
             yield from self._train(trainer, reporters, loggers, interrupts)
+
+    def _watched(self, stack: ExitStack, hold_signals: bool) -> Interrupts:
+        """Who hears of signals and watches the walltime: somebody of its own, or one for several runs."""
+        if self.watch is not None:
+            self._walltime = self.watch.walltime
+            return self.watch.interrupts
+        interrupts = stack.enter_context(Interrupts(hold_signals))
+        interrupts.what_is_saved = self.saved_words
+        interrupts.when_late = self.save_meanwhile
+        self._walltime = stack.enter_context(Walltime(self.deadline))
+        return interrupts
 
     def _begin_chain(self, trainer: Trainer, stack: ExitStack) -> None:
         """Open the receipt of the run, and keep the user's code if that is asked for."""
@@ -308,7 +333,7 @@ class Run:
         after_s = RAY_CLOSING_S if has_ray else CLOSING_S
         words = (
             f"close() of an environment has not ended within {after_s:.0f} s, and the process ends without it"
-            f"{self._saved_words()}"
+            f"{self.saved_words()}"
         )
         with ending_anyway(after_s, self._exit_code(), words):
             trainer.stop()
@@ -341,6 +366,14 @@ class Run:
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             logger.warning("report.html cannot be written (%s); the run itself is complete.", reason)
+            return
+        if self.outcome.kind == "stopped" and films_itself(self.experiment.config.env, self._training_s):
+            self.activity = Activity("ending")
+            film_own_replay(self.folder)
+
+    @property
+    def _training_s(self) -> float:
+        return float(self.last_result.get("time_total_s", 0.0))
 
     def _remove(self, stack: ExitStack) -> None:
         """Leave nothing of a run that never began."""
@@ -352,7 +385,7 @@ class Run:
     ) -> Iterator[Result]:
         """The loop, and the save at its end."""
         hints = Hints(self.experiment.run, trainer.config.num_envs, trainer.config)
-        trainer.stop_at(self.experiment.stop.get("timesteps_total"))
+        trainer.stop_at(self.experiment.stop)
         is_left = False
         try:
             while self.outcome is None:
@@ -370,7 +403,7 @@ class Run:
                     self._save_if_due()
                     if reason := stop_reason(result, self.experiment.stop):
                         self.outcome = Outcome("stopped", reason)
-                    with interrupts.away():
+                    with interrupts.away() if self.watch is None else nullcontext():
                         is_left = True  # unless the program comes back for more
                         yield result
                         is_left = False
@@ -396,7 +429,8 @@ class Run:
     def _save_if_due(self) -> None:
         """Save on schedule, and note how long that takes."""
         self._kept.save_if_due()
-        self._walltime.save_s = self._kept.last_save_s
+        together = 1 if self.watch is None else self.watch.count
+        self._walltime.save_s = together * self._kept.last_save_s
 
     def _fail(self, error: BaseException) -> None:
         """Write down what ended the run, and save what there is; who catches the error shows it."""
@@ -446,7 +480,7 @@ class Run:
         if mean is not None and (self.best_return is None or mean > self.best_return[0]):
             self.best_return = mean, int(self.last_result["training_iteration"])
 
-    def _saved_words(self) -> str:
+    def saved_words(self) -> str:
         """What a process says that is ended before it could save."""
         if self.last_checkpoint is None:
             return "; nothing is saved."
@@ -462,7 +496,7 @@ class Run:
             return self._walltime.sentence
         return f"interrupted by {signal.Signals(number).name}"
 
-    def _save_meanwhile(self, number: int) -> None:
+    def save_meanwhile(self, number: int) -> None:
         """Save while the main thread hangs in somebody's code in spite of a signal, and say what it waits for."""
         waiting = f"{signal.Signals(number).name}: {self._unended()}"
         end = "Ctrl-C or SIGTERM ends the process at once"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from threadpoolctl import ThreadpoolController
 
@@ -19,7 +20,7 @@ from shoal.config.foreign_names import POLICY_NAMES, keyword_problems, missing_m
 from shoal.config.presets import fold_preset
 from shoal.config.sections import NoiseConfig
 from shoal.config.settings import AlgorithmConfig, key_paths
-from shoal.data.batch import Incident, Step
+from shoal.data.batch import Incident, SampleSummary, Step
 from shoal.data.metrics import EpisodeWindow
 from shoal.data.returns import scheduled
 from shoal.data.state import State
@@ -34,25 +35,34 @@ from shoal.models.policy import Policy
 from shoal.parallel.capacity import check_batch
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
+from shoal.runs.atomic_files import own_folder
 from shoal.runs.auto_workers import with_worker_count
 from shoal.runs.checkpoints import understood, write_sharing
 from shoal.runs.curriculum import Curriculum
 from shoal.runs.evaluation import EvaluationSetup, PendingEvaluation, check_environment, start_evaluation
 from shoal.runs.experience_output import ExperienceOutput, WritingWorkers
 from shoal.runs.folders import make_run_folder, results_folder
+from shoal.runs.hints import Hints
 from shoal.runs.learners import make_learner
 from shoal.runs.minari_output import start_output
 from shoal.runs.resuming import tree_of
 from shoal.runs.row_segments import SavedRows
 from shoal.runs.saved_states import read_state
+from shoal.runs.stopping import stop_reason
 from shoal.runs.videos import check_pictures, video_in, videos_folder
 from shoal.sampling.callbacks import call_hook, load_callbacks
-from shoal.sampling.evaluation_episodes import EpisodeResults
 
 log = logging.getLogger("shoal")
 progress = logging.getLogger("shoal.progress")
 
 MOST_INCIDENTS_SHOWN = 5
+
+
+class Together(Protocol):
+    """Takes the iterations of several trainers at once."""
+
+    def step_of(self, trainer: Trainer) -> Step:
+        """One trainer's iteration."""
 
 
 class TrainerType(type):
@@ -130,13 +140,16 @@ class Trainer(metaclass=TrainerType):
         """Set what counts up from nothing."""
         self.folder: Path | None = None  # where `save` writes if it is not told
         self.iteration = 0
+        self._started = perf_counter()  # the iteration that is trained now
         self.timesteps_total = 0
         self.time_total_s = 0.0
         self.env_failures_total = 0
         self._saved_rows: Mapping[str, SavedRows] = {}  # of replay, in the last checkpoint that `save` has written
+        self._hints = Hints(self.algorithm, self.config.num_envs, self.config)
         self._has_noted = False  # that observations are outside of their space
         self._window = EpisodeWindow()
         self._evaluation: PendingEvaluation | None = None  # beside training
+        self.stack: Together | None = None  # of the trainers that train together with this one
 
     if not TYPE_CHECKING:
 
@@ -147,21 +160,46 @@ class Trainer(metaclass=TrainerType):
             return object.__getattribute__(self, name)  # which raises again what it has raised before
 
     def train(self) -> dict[str, Any]:
-        """One iteration: sample, learn, report; and where one is due, an evaluation."""
+        """One iteration: sample, learn, report, and warn of what goes wrong; where one is due, an evaluation."""
         result = self.train_iteration()
+        for hint in self._hints.add(result):
+            log.warning("%s", hint)
         if self.evaluation_is_due:
             result["evaluation"] = self.evaluate_iteration()
         return result
 
-    def stop_at(self, timesteps: float | None) -> None:
-        """Let an iteration of many short fragments end with the one that reaches so many steps in all; null: none."""
-        if hasattr(self.learner, "timesteps_limit"):  # those of other algorithms are one fragment long
-            self.learner.timesteps_limit = timesteps
+    def stop_at(self, stop: Mapping[str, float]) -> None:
+        """Let an iteration of many short fragments end with the one that meets a stop criterion; {}: none."""
+        limit, starts = stop.get("timesteps_total"), getattr(self.config, "learning_starts", None)
+        if limit is not None and starts is not None and self.timesteps_total < limit < starts:
+            log.warning(
+                "nothing is learned: the run ends at %d steps, and learning begins after config.learning_starts=%d; "
+                "set that to less, or train for longer",
+                limit,
+                starts,
+            )
+        if hasattr(self.learner, "is_over"):  # the iterations of other algorithms are one fragment long
+            self.learner.is_over = partial(self._is_met, stop) if stop else None
+
+    def _is_met(self, stop: Mapping[str, float], timesteps: int, samples: Sequence[SampleSummary]) -> bool:
+        """Whether the iteration would meet a stop criterion if it ended with these samples."""
+        episodes = [episode for sample in samples for episode in sample.episodes]
+        count = self._window.total + len(episodes)
+        result: dict[str, Any] = {
+            "timesteps_total": timesteps,
+            "time_total_s": self.time_total_s + perf_counter() - self._started,
+            "episodes_total": count,
+            "simulator_calls_total": timesteps + count,
+        }
+        has_news = bool(samples and samples[-1].episodes) and not self.config.curriculum.stages
+        if has_news and not stop.keys() <= result.keys():
+            result |= self._window.with_episodes(episodes)
+        return stop_reason(result, stop) is not None
 
     def train_iteration(self) -> dict[str, Any]:
         """One iteration without the evaluation, though with `evaluation_parallel_to_training` that begins here."""
         self._check_going()
-        start = perf_counter()
+        start = self._started = perf_counter()
         if self.curriculum.advance():
             self._window.clear()
         self.workers.task = self.curriculum.task
@@ -172,7 +210,10 @@ class Trainer(metaclass=TrainerType):
         # Small matrices lose by threads, and lose hundredfold where another process wants the core.
         with self._thread_pools.limit(limits=1, user_api="blas"):
             try:
-                step = self.learner.training_step(self._sampled, self.timesteps_total)
+                if self.stack is None:
+                    step = self.learner.training_step(self._sampled, self.timesteps_total)
+                else:
+                    step = self.stack.step_of(self)
             except EnvError as error:
                 self._keep_incidents(error.incidents)
                 raise
@@ -185,7 +226,7 @@ class Trainer(metaclass=TrainerType):
         if step.notes and not self._has_noted:
             self._has_noted = True
             log.warning("%s", step.notes[0])
-        elapsed = perf_counter() - start
+        elapsed = perf_counter() - start + step.before_s
         self.time_total_s += elapsed
         result = {
             "training_iteration": self.iteration,
@@ -205,6 +246,10 @@ class Trainer(metaclass=TrainerType):
         self.call_hook("on_train_result", result=result)
         return result
 
+    def own_step(self) -> Step:
+        """Sample and learn alone, where others train together with this one."""
+        return self.learner.training_step(self._sampled, self.timesteps_total)
+
     @property
     def evaluation_is_due(self) -> bool:
         """Whether the iteration that was just trained is one with an evaluation."""
@@ -213,7 +258,7 @@ class Trainer(metaclass=TrainerType):
     def evaluate_iteration(self) -> dict[str, Any]:
         """The evaluation that belongs to this iteration: the one that has begun, or one now."""
         evaluation, self._evaluation = self._evaluation, None
-        return self.evaluate() if evaluation is None else self._evaluated(*evaluation.results())
+        return self.evaluate() if evaluation is None else self._evaluated(evaluation)
 
     def save(self, folder: str | Path | None = None) -> str:
         """Write a checkpoint into `folder` (default: a new run folder) and return its path once it is on the disk."""
@@ -239,12 +284,12 @@ class Trainer(metaclass=TrainerType):
         if problems := asked.licence_conflicts():
             raise ConfigError(problems)
         if checkpoint is None:
-            return self._evaluated(*self._start_evaluation(self.iteration, episodes, explore).results())
+            return self._evaluated(self._start_evaluation(self.iteration, episodes, explore))
         kept = self.get_policy().get_state()
         try:
             with understood(Path(checkpoint)):
                 self.get_policy().set_state(self._read_policy(checkpoint))
-            return self._evaluated(*start_evaluation(self._setup, episodes=episodes, explore=explore).results())
+            return self._evaluated(start_evaluation(self._setup, episodes=episodes, explore=explore))
         finally:
             self.get_policy().set_state(kept)
 
@@ -513,10 +558,16 @@ class Trainer(metaclass=TrainerType):
         """Where the video of one evaluation goes: into `videos/` of the run, or where `record_env` says."""
         if not self.config.record_env:
             return ()
-        return (video_in(videos_folder(self.config) or self._folder_for_files() / "videos", iteration),)
+        folder = videos_folder(self.config) or own_folder(self._folder_for_files() / "videos")
+        return (video_in(folder, iteration),)
 
-    def _evaluated(self, metrics: dict[str, Any], results: EpisodeResults) -> dict[str, Any]:
+    def _evaluated(self, evaluation: PendingEvaluation) -> dict[str, Any]:
         """The metrics of an evaluation, and what the user's hook adds to them."""
+        folder = self.folder
+        if folder is None:
+            metrics, results = evaluation.results()
+        else:
+            metrics, results = evaluation.results_kept(folder, training_iteration=self.iteration)
         if results.video_problem:
             log.error("%s; the run continues", results.video_problem)
         self.call_hook("on_evaluate_end", evaluation_metrics=metrics)
@@ -569,7 +620,7 @@ class Trainer(metaclass=TrainerType):
                 log.warning("%s; it was rebuilt and training continues", describe(incident))
                 log.debug("%s", incident.traceback)
             elif self.env_failures_total == MOST_INCIDENTS_SHOWN + 1:
-                log.warning("further failures of environments are only counted")
+                log.warning("further failures of environments are only counted here; `shoal incidents` lists them")
         limit = self.config.max_env_failures
         if incidents and limit is not None and self.env_failures_total > limit:
             # Each worker ends by itself when it alone has failed too often; this is about all of them.

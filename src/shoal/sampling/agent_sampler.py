@@ -39,11 +39,11 @@ class AgentSampler(OwnPaceSampler):
         super().__init__(policy, vector, seed, first_index)
         self.others = others
         spec = policy.action_spec
-        num_dist_inputs = policy.distribution.num_inputs if policy.is_stochastic else 0
+        num_kept = policy.num_kept_outputs
         # Of the rows whose step goes on from one fragment to the next.
         self._carried: NDArray[np.bool_] = np.zeros(self.num_envs, bool)
         self._carried_actions: NDArray[Any] = np.zeros((self.num_envs, spec.size), spec.dtype)
-        self._carried_inputs = np.zeros((self.num_envs, num_dist_inputs), np.float32)
+        self._carried_inputs = np.zeros((self.num_envs, num_kept), np.float32)
         self._carried_values = np.zeros(self.num_envs, np.float32)
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
@@ -89,7 +89,7 @@ class AgentSampler(OwnPaceSampler):
         self._carry(fragment)
         fragment.cut_where_late()
         fragment.fill_up()
-        return self._finish(fragment, env_time_s, start)
+        return self.finish(fragment, env_time_s, start)
 
     def get_state(self) -> State:
         """See `Sampler`."""

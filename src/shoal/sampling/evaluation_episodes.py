@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import gymnasium as gym
@@ -12,28 +14,22 @@ from gymnasium import spaces
 
 from shoal.config.changing import unchecked
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.batch import Episode
+from shoal.data.batch import Episode, Incident
 from shoal.envs.cases import Case
 from shoal.envs.checking import check_first_steps
 from shoal.envs.context import EnvContext
 from shoal.envs.making import EnvMaker
 from shoal.envs.randomizing import Randomizer, first_draw
 from shoal.envs.recording import EpisodeRecorder, RecordingOptions, Trajectory, recorded
-from shoal.envs.spaces import Path, Space, leaves_of, path_name
+from shoal.envs.scratch import scratch_folder
+from shoal.envs.spaces import Path as LeafPath
+from shoal.envs.spaces import Space, leaves_of, path_name
 from shoal.errors import ConfigError, EnvError
 from shoal.models.policy import Policy
 from shoal.sampling.fragment import LONGEST_EPISODE
 from shoal.sampling.worker import Worker
 
 CHUNK = 100
-IN_THIS_PROCESS: dict[str, Any] = {
-    "env_isolation": "none",
-    "env_step_timeout_s": None,
-    "env_reset_timeout_s": None,
-    "env_memory_limit_mb": None,
-    "env_scratch_limit_mb": None,
-    "env_restart_delay_s": 0.0,
-}
 
 
 @dataclass(frozen=True)
@@ -66,14 +62,15 @@ class EpisodeResults:
     failed_cases: dict[int, str] = field(default_factory=dict)  # those that have no episode, with the reason
     trajectories: list[Trajectory] = field(default_factory=list)  # in the order of episodes
     video_problem: str = ""  # why there is no video
+    incidents: list[tuple[Incident, Case]] = field(default_factory=list)  # the failures, and in what case each was
 
 
 def run_part(part: EvaluationPart, policy: Policy) -> EpisodeResults:
     """Run the episodes; the policy and its filter stay as they are."""
-    if not part.recording.is_empty:
-        # Who records looks at the environment itself.
-        part = replace(part, config=unchecked(part.config, **IN_THIS_PROCESS))
-    recorder = EpisodeRecorder(part.recording)
+    folder = None
+    if part.config.isolates_envs and not part.recording.is_empty:
+        folder = scratch_folder(part.first_index)
+    recorder = EpisodeRecorder(part.recording, None if folder is None else Path(folder))
     try:
         if part.cases:
             results = _run_cases(part, policy, recorder)
@@ -83,6 +80,8 @@ def run_part(part: EvaluationPart, policy: Policy) -> EpisodeResults:
         return replace(results, video_problem=recorder.video_problem)
     finally:
         recorder.close()
+        if folder is not None:
+            rmtree(folder, ignore_errors=True)
 
 
 def _run_episodes(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) -> EpisodeResults:
@@ -99,11 +98,12 @@ def _run_episodes(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorde
         worker.task = part.task
         recorder.is_on = True
         if part.steps:
-            results = _within_steps(worker, part.steps)
+            results = _within_steps(worker, part.steps, recorder)
         else:
-            results = _first_episodes(worker, part)
+            results = _first_episodes(worker, part, recorder)
     finally:
         worker.stop()
+    recorder.collect()
     results.episodes.sort(key=_env_index)
     return replace(results, trajectories=_trajectories(results.episodes, recorder, part.index_offset))
 
@@ -118,17 +118,19 @@ def _maker(part: EvaluationPart, recorder: EpisodeRecorder) -> EnvMaker:
     return recorded(maker, recorder, first_options=first_draw(part.config, maker.user_code).options)
 
 
-def _first_episodes(worker: Worker, part: EvaluationPart) -> EpisodeResults:
+def _first_episodes(worker: Worker, part: EvaluationPart, recorder: EpisodeRecorder) -> EpisodeResults:
     """Every environment gives its first episodes, so that short ones are not counted more often than long ones."""
     num_envs = worker.num_envs
     wanted = [part.episodes // num_envs] * num_envs
     for row in range(part.episodes % num_envs):
         wanted[row] += 1
     episodes: list[Episode] = []
-    failures = steps_since_end = 0
+    incidents: list[Incident] = []
+    steps_since_end = 0
     while any(wanted):
         sample = worker.sample(CHUNK)
-        failures += len(sample.incidents)
+        recorder.collect()
+        incidents += sample.incidents
         steps_since_end = 0 if sample.episodes else steps_since_end + CHUNK
         if steps_since_end > LONGEST_EPISODE:
             raise EnvError(
@@ -139,19 +141,26 @@ def _first_episodes(worker: Worker, part: EvaluationPart) -> EpisodeResults:
             if wanted[row]:
                 wanted[row] -= 1
                 episodes.append(episode)
-    return EpisodeResults(episodes, _total_length(episodes), failures)
+    return _results(episodes, _total_length(episodes), incidents)
 
 
-def _within_steps(worker: Worker, steps: int) -> EpisodeResults:
+def _within_steps(worker: Worker, steps: int, recorder: EpisodeRecorder) -> EpisodeResults:
     """The episodes that end within so many steps."""
     episodes: list[Episode] = []
-    failures = taken = 0
+    incidents: list[Incident] = []
+    taken = 0
     while taken < steps:
         sample = worker.sample(min(CHUNK, steps - taken))
-        failures += len(sample.incidents)
+        recorder.collect()
+        incidents += sample.incidents
         taken += sample.num_steps
         episodes += sample.episodes
-    return EpisodeResults(episodes, taken, failures)
+    return _results(episodes, taken, incidents)
+
+
+def _results(episodes: list[Episode], steps: int, incidents: list[Incident]) -> EpisodeResults:
+    of_no_case = [(incident, Case()) for incident in incidents]
+    return EpisodeResults(episodes, steps, len(incidents), incidents=of_no_case)
 
 
 def _trajectories(episodes: list[Episode], recorder: EpisodeRecorder, index_offset: int) -> list[Trajectory]:
@@ -177,13 +186,16 @@ def _run_cases(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) 
     recorder.is_on = True
     episodes: list[Episode] = []
     failed: dict[int, str] = {}
-    for place in range(len(part.cases)):
+    incidents: list[tuple[Incident, Case]] = []
+    for place, case in enumerate(part.cases):
         try:
             episodes.append(_run_case(part, place, policy, recorder))
         except EnvError as error:
             failed[part.first_index + place] = str(error).splitlines()[0]
+            incidents += [(incident, case) for incident in error.incidents]
+        recorder.collect()
     trajectories = _trajectories(episodes, recorder, part.index_offset)
-    return EpisodeResults(episodes, _total_length(episodes), len(failed), failed, trajectories)
+    return EpisodeResults(episodes, _total_length(episodes), len(failed), failed, trajectories, incidents=incidents)
 
 
 def _checked(part: EvaluationPart, policy: Policy, recorder: EpisodeRecorder) -> EvaluationPart:
@@ -248,7 +260,7 @@ def _form(space: Space) -> list[tuple[str, ...]]:
     return [_leaf_form(path, leaf) for path, leaf in leaves_of(space)]
 
 
-def _leaf_form(path: Path, leaf: Space) -> tuple[str, ...]:
+def _leaf_form(path: LeafPath, leaf: Space) -> tuple[str, ...]:
     choices = getattr(leaf, "n", getattr(leaf, "nvec", getattr(leaf, "max_len", "")))
     form: tuple[str, ...] = (path_name(path), type(leaf).__name__, str(leaf.shape), str(choices))
     if isinstance(leaf, spaces.Sequence):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,10 @@ from shoal.sampling.recurrent_state import RecurrentActor
 LONGEST_EPISODE = 1_000_000
 
 
+NAMES = ("actions", "dist_inputs", "rewards", "terminated", "truncated", "valid")
+"""What buffers always have beside observations."""
+
+
 class Buffers:
     """Room for T steps of N environments, and one more row for the observations that follow."""
 
@@ -21,20 +27,29 @@ class Buffers:
         self.steps = steps
         lead = (steps, num_envs)
         # Who learns from no probabilities pays nothing for them.
-        num_dist_inputs = policy.distribution.num_inputs if policy.is_stochastic else 0
+        num_kept = policy.num_kept_outputs
         self.obs = policy.obs_spec.allocate(steps + 1, num_envs)
         self.actions = np.zeros((*lead, policy.action_spec.size), policy.action_spec.dtype)
-        self.dist_inputs = np.zeros((*lead, num_dist_inputs), np.float32)
+        self.dist_inputs = np.zeros((*lead, num_kept), np.float32)
         self.values = np.zeros(lead, np.float32) if policy.act_and_value is not None else None
         self.rewards = np.zeros(lead, np.float32)
         self.terminated = np.zeros(lead, bool)
         self.truncated = np.zeros(lead, bool)
         self.valid = np.ones(lead, bool)
 
+    def part(self, rows: slice) -> Buffers:
+        """The columns of some environments: the same memory."""
+        own = copy(self)
+        own.obs = tuple([part[:, rows] for part in self.obs])
+        for name in NAMES:
+            setattr(own, name, getattr(self, name)[:, rows])
+        own.values = None if self.values is None else self.values[:, rows]
+        return own
+
     def grown(self, policy: Policy, steps: int) -> Buffers:
         """A longer copy, for episodes that do not end where the fragment does."""
         new = Buffers(policy, steps, self.rewards.shape[1])
-        for name in ("actions", "dist_inputs", "rewards", "terminated", "truncated", "valid"):
+        for name in NAMES:
             getattr(new, name)[: self.steps] = getattr(self, name)
         if new.values is not None and self.values is not None:
             new.values[: self.steps] = self.values
@@ -155,7 +170,7 @@ class Fragment:
     def _log_probs(self) -> Array:
         """Log-probabilities `[T, N]` of all actions in one pass; zeros where the policy has none."""
         b, lead = self.buffers, (self.taken, self.buffers.rewards.shape[1])
-        if not self._policy.is_stochastic:
+        if not self._policy.num_kept_outputs:
             return np.zeros(lead, np.float32)
         rows = lead[0] * lead[1]
         outputs = b.dist_inputs[: self.taken].reshape(rows, -1)

@@ -55,7 +55,7 @@ class OwnPaceSampler(Sampler):
             actions = policy.distribution.mode(outputs)
         else:
             actions = policy.distribution.sample(outputs, fragment.next_noise())
-        if policy.is_stochastic:
+        if policy.num_kept_outputs:
             buffers.dist_inputs[at] = outputs[chosen]
         buffers.actions[at] = actions[chosen]
         return actions
@@ -127,13 +127,17 @@ class OwnPaceFragment(Fragment):
         """Count so many plain steps of a row, whose first action is here already, and the action of the next one."""
         buffers, begin = self.buffers, int(self.times[row])
         end = begin + count
-        buffers.obs[0][begin + 1 : end + 1, row] = shared.passed[row, :count]
+        for part, passed in zip(buffers.obs, shared.passed, strict=True):
+            part[begin + 1 : end + 1, row] = passed[row, :count]
         buffers.rewards[begin:end, row] = shared.passed_rewards[row, :count]
-        buffers.terminated[begin:end, row] = False
+        buffers.terminated[begin:end, row] = shared.passed_terminated[row, :count]
         buffers.truncated[begin:end, row] = False
         buffers.valid[begin:end, row] = True
         buffers.actions[begin + 1 : end + 1, row] = shared.chosen[row, 1 : count + 1]
         buffers.dist_inputs[begin + 1 : end + 1, row] = shared.outputs[row, 1 : count + 1]
+        seeded = np.flatnonzero(shared.passed_seeded[row, :count])
+        if len(seeded):
+            self.seeded_at[row] = begin + int(seeded[-1]) + 1
         self.times[row] = end
 
     def rest_where_done(self, rows: NDArray[np.int64], steps: int, complete_episodes: bool) -> NDArray[np.int64]:

@@ -50,7 +50,7 @@ class ReadyFirstSampler(OwnPaceSampler):
         start = perf_counter()
         self.vector.begin_fragment(self._late)
         self._ends = []
-        longest = self._tell_weights(steps, explore)
+        longest = self._tell_weights(steps, explore, complete_episodes)
         noise = self.draw_noise(steps) if explore else None
         fragment = OwnPaceFragment(self.policy, self._begin(steps), self._current, noise)
         self._fragment = fragment
@@ -82,7 +82,7 @@ class ReadyFirstSampler(OwnPaceSampler):
                 self._cut_late(ready, fragment)
         fragment.fill_up()
         self._sort_episodes()
-        return self._finish(fragment, env_time_s, start)
+        return self.finish(fragment, env_time_s, start)
 
     def incidents_so_far(self) -> list[Incident]:
         """See `Sampler`."""
@@ -95,12 +95,12 @@ class ReadyFirstSampler(OwnPaceSampler):
         self._late = {}
         return super().set_state(state, replay)
 
-    def _tell_weights(self, steps: int, explore: bool) -> int:
+    def _tell_weights(self, steps: int, explore: bool, complete_episodes: bool) -> int:
         """Tell the processes how to act in this fragment; how many steps one may take at once."""
         longest = self.vector.longest_stretch
         if longest < 2 or steps < FEWEST_STEPS or self.policy.candidates is not None:
             return 1
-        self.vector.set_weights(weights_of(self.policy), explore)
+        self.vector.set_weights(weights_of(self.policy), explore, through_ends=not complete_episodes)
         return longest
 
     def _allow_stretches(
@@ -124,10 +124,14 @@ class ReadyFirstSampler(OwnPaceSampler):
             new = self.vector.incidents[fragment.num_incidents :]
             rows = np.union1d(rows, np.array([each.env_index - self._indices.start for each in new], np.int64))
         for row in rows[shared.taken[rows] > 0].tolist():
-            count = int(shared.taken[row])
+            count, begin = int(shared.taken[row]), int(fragment.times[row])
             shared.taken[row] = 0
             fragment.add_stretch(row, count, shared)
             self.steps_sampled += count
+            for place in np.flatnonzero(shared.passed_lengths[row, :count]).tolist():
+                # Before those whose place is not noted yet: of this row, that is a later one.
+                self.vector.episodes.insert(len(self._ends), self.vector.episode_passed(row, place))
+                self._ends.append((begin + place + 1, row))
 
     def _note_ends(self, rows: NDArray[np.int64], fragment: OwnPaceFragment) -> None:
         """Note at which step the episodes have ended that are new."""

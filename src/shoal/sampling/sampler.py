@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from shoal.data.batch import Batch, Incident, Parts, Sample
 from shoal.data.state import State
 from shoal.data.streams import Stream, generator
-from shoal.envs.vector import Vector
+from shoal.envs.vector import Steps, Vector
+from shoal.models.distributions import Categorical
 from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.sampling.fragment import Buffers, Fragment
@@ -26,6 +27,7 @@ from shoal.sampling.recurrent_state import RecurrentActor
 
 MOST_REPLAYED_STEPS = 20_000
 STEPS_BETWEEN_LOOKS = 4096  # at whether observations are in their space, which costs about as much as a step
+LARGEST_OUTPUT = 1e10  # of parameters that overflow: far beyond any action, and far from what a mask puts in its place
 
 
 class Sampler:
@@ -49,8 +51,7 @@ class Sampler:
 
     def sample(self, steps: int, explore: bool = True, complete_episodes: bool = False) -> Sample:
         """At least `steps` steps of every environment; with `complete_episodes`, on to the end of its episode."""
-        noise = self.draw_noise(steps) if explore else None
-        fragment = self._fragment = Fragment(self.policy, self._begin(steps), self._current, noise)
+        fragment = self.begin_fragment(steps, explore)
         env_time_s = 0.0
         start = perf_counter()
         while fragment.taken < steps or (complete_episodes and self._episodes_go_on(fragment, steps)):
@@ -61,11 +62,28 @@ class Sampler:
             env_time_s += perf_counter() - before
             if self.recurrent is not None:
                 self.recurrent.follow(actions, step)
-            if self.vector.incidents:
-                self._add_actions_to_incidents(fragment)
+            self.note(fragment, step)
+        return self.finish(fragment, env_time_s, start)
+
+    def begin_fragment(self, steps: int, explore: bool = True) -> Fragment:
+        """A fragment to be filled with steps of every environment."""
+        noise = self.draw_noise(steps) if explore else None
+        self._fragment = Fragment(self.policy, self._begin(steps), self._current, noise)
+        return self._fragment
+
+    def note(self, fragment: Fragment, step: Steps | None) -> None:
+        """Count a step that was written to a fragment, and note what is special about it; None: nothing is."""
+        if self.vector.incidents:
+            self._add_actions_to_incidents(fragment)
+        if step is None:
+            fragment.taken += 1
+        else:
             fragment.add(step)
-            self.steps_sampled += self.num_envs
-        return self._finish(fragment, env_time_s, start)
+        self.steps_sampled += self.num_envs
+
+    def write_to(self, buffers: Buffers) -> None:
+        """Write fragments of their length to these arrays from now on."""
+        self._buffers = buffers
 
     def incidents_so_far(self) -> list[Incident]:
         """The failures of a fragment that could not be finished, with the actions that led to them."""
@@ -152,7 +170,7 @@ class Sampler:
             self.recurrent.begin_fragment()
         return self._buffers
 
-    def _finish(self, fragment: Fragment, env_time_s: float, start: float) -> Sample:
+    def finish(self, fragment: Fragment, env_time_s: float, start: float) -> Sample:
         """What a fragment gives, after it is remembered where each environment stands."""
         batch = fragment.batch(self.recurrent)
         self._remember(batch, fragment)
@@ -195,7 +213,7 @@ class Sampler:
         else:
             actor = policy.network if self.recurrent is None else self.recurrent
             outputs = actor.act(obs)
-        if policy.is_stochastic:
+        if policy.num_kept_outputs:
             buffers.dist_inputs[t] = outputs
         if fragment.noise is None:
             actions = policy.distribution.mode(outputs)
@@ -205,10 +223,12 @@ class Sampler:
         return actions
 
     def _outputs_of_candidates(self, inputs: Inputs) -> Array:
-        """The outputs `[N, K]` of each environment's own parameters."""
+        """The outputs `[N, K]` of each environment's own parameters, which may be so large that they overflow."""
         candidates = self.policy.candidates
         assert candidates is not None
-        return self.policy.network.act_with(inputs, candidates[self._indices.start : self._indices.stop])
+        with np.errstate(over="ignore", invalid="ignore"):
+            outputs = self.policy.network.act_with(inputs, candidates[self._indices.start : self._indices.stop])
+        return np.nan_to_num(outputs, copy=False, posinf=LARGEST_OUTPUT, neginf=-LARGEST_OUTPUT)
 
     def _episodes_go_on(self, fragment: Fragment, steps: int) -> bool:
         """Whether some episode is not complete yet; who has completed its own rests, and needs no noise."""
@@ -248,8 +268,12 @@ class Sampler:
         policy = self.policy
         noise = np.zeros((steps, self.num_envs, policy.distribution.num_noise), np.float32)
         drawing = range(self.num_envs) if active is None else active.nonzero()[0].tolist()
-        for row in drawing:
-            noise[:, row] = policy.noise(self._noise[row], steps, self._indices[row])
+        if type(policy.distribution) is Categorical:  # whose calls, one for each environment, would be felt
+            found = policy.distribution.noise_of_all([self._noise[row] for row in drawing], steps)
+            noise[:, drawing] = found.transpose(1, 0, 2)
+        else:
+            for row in drawing:
+                noise[:, row] = policy.noise(self._noise[row], steps, self._indices[row])
         if policy.ou is not None:
             rows = slice(None) if active is None else active
             drawn, last = noise[:, rows], self._last_noise[rows]

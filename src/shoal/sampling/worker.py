@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from shoal.config.algorithms import name_of
+from shoal.config.algorithms import algorithms_that, name_of
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Sample
 from shoal.data.state import State
@@ -211,7 +211,7 @@ class Worker:
         plan = self._plan()
         if plan.pace is not None:
             plan.pace.wait(2)  # to be made and to be reset, before any deadline begins
-        look = first_look(plan, drawn, limits)
+        look = first_look(replace(plan, maker=self._maker.for_look()), drawn, limits)
         if look.num_envs is not None:
             raise ConfigError(
                 f"config.env_isolation: env {self._maker.name} has several agents, or is a native vector environment, "
@@ -493,7 +493,8 @@ class Worker:
 def refuse_for_agents(config: AlgorithmConfig, hooks: Sequence[str]) -> None:
     """Refuse what cannot be had where an environment has several agents."""
     if not config.takes_agents:
-        raise ConfigError(f"run: {name_of(type(config))} trains one agent; set run: PPO or run: DQN for several")
+        able = algorithms_that("takes_agents")
+        raise ConfigError(f"run: {name_of(type(config))} trains one agent; for several set run: {able}")
     problems = []
     if config.model.memory is not None:
         problems.append(

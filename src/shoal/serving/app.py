@@ -126,6 +126,7 @@ class _Paths:
         return _json_response({"status": "ok"})
 
     async def metrics(self, _request: Request) -> Response:
+        self._refuse_one_of_several("which counts what it answered itself; read Ray Serve's own metrics")
         headers = {**HEADERS, "Content-Type": CONTENT_TYPE}
         return Response(self.service.metrics_text().encode(), headers=headers)
 
@@ -145,6 +146,7 @@ class _Paths:
 
     async def reload(self, request: Request) -> Response:
         door = self._door(request)
+        self._refuse_one_of_several("and the others would keep their checkpoint; start the server with --follow")
         try:
             is_new = await door.reload()
         except ShoalError as error:
@@ -161,6 +163,11 @@ class _Paths:
         if not door.sessions.end(request.path_params["session"]):
             raise HTTPException(404, "there is no such session, or no more")
         return Response(status_code=204, headers=HEADERS)
+
+    def _refuse_one_of_several(self, why: str) -> None:
+        """Refuse what only makes sense if every request reaches the same process."""
+        if self.service.replicas > 1:
+            raise HTTPException(409, f"one of {self.service.replicas} processes has this request, {why}")
 
     def _door(self, request: Request) -> Door:
         door = self.service.doors.get(request.path_params["name"])
@@ -222,4 +229,7 @@ def error_response(status: int, sentence: str, headers: dict[str, str] | None = 
 def _refusal(error: HTTPException) -> Response:
     is_usual = error.detail in ("Not Found", "Method Not Allowed")
     sentence = USUAL[error.status_code] if is_usual else error.detail
+    allowed = (error.headers or {}).get("Allow")
+    if error.status_code == 405 and allowed:
+        sentence += f"; it takes {allowed.replace(', ', ' or ')}"
     return error_response(error.status_code, sentence, dict(error.headers or {}))

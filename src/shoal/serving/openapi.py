@@ -92,18 +92,23 @@ def _paths_of(door: Door, facts: Schema) -> dict[str, Any]:
         },
     }
     if door.served.has_memory:
-        paths |= _session_paths(name, base)
+        paths |= _session_paths(door, base)
     return paths
 
 
-def _session_paths(name: str, base: str) -> dict[str, Any]:
+def _session_paths(door: Door, base: str) -> dict[str, Any]:
+    name = door.name
     begun = _object({"session": {"type": "string"}, "timeout_s": {"type": "number"}})
     link = {
         "operationId": f"{name}_end_session",
         "parameters": {"session": "$response.body#/session"},
     }
+    step = {
+        "operationId": f"{name}_actions",
+        "requestBody": {"observation": door.served.form.example(), "session": "$response.body#/session"},
+    }
     responses = _responses("201", "The session of an episode that begins.", begun)
-    responses["201"]["links"] = {"end": link}
+    responses["201"]["links"] = {"step": step, "end": link}
     return {
         f"{base}/sessions": {
             "post": {

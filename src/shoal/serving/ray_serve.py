@@ -66,7 +66,7 @@ def _deployment(sources: Sequence[PolicySource], limits: ServingLimits, follow: 
         from shoal.serving.app import application
         from shoal.serving.service import Service
 
-        return application(Service(sources, limits, follow), token)
+        return application(Service(sources, limits, follow, replicas), token)
 
     class Policies:
         """Nothing but the application."""

@@ -133,7 +133,8 @@ class Door:
             if name in _MEMORY_NAMES and not self.served.has_memory:
                 raise ValueError(f"{name}: {self.name} has no memory; leave it out")
             if name not in known:
-                raise ValueError(f"{name[:60]!r} is none of {', '.join(known)}")
+                close = f"; did you mean {known[0]}?" if name[:3] == "obs" else ""
+                raise ValueError(f"{name[:60]!r} is none of {', '.join(known)}{close}")
         if ("observation" in body) == ("observations" in body):
             raise ValueError("give either observation, for one action, or observations, a list, for several")
         explore = body.get("explore", False)
@@ -145,8 +146,8 @@ class Door:
         parts = self.served.rows_of(given, name)
         if not self.served.has_memory:
             return Question(parts, explore), is_single
-        rewards = self._rewards(body, len(given), is_single)
-        return Question(parts, explore, self._sessions_of(body, len(given), is_single), rewards), is_single
+        sessions = self._sessions_of(body, len(given), is_single)
+        return Question(parts, explore, sessions, self._rewards(body, len(given), is_single)), is_single
 
     def _list(self, name: str, value: Any) -> list[Any]:
         most = self.limits.max_batch
@@ -162,13 +163,14 @@ class Door:
         if ("sessions" if is_single else "session") in body:
             raise ValueError("session belongs to observation, and sessions, a list, to observations")
         given = [body[name]] if is_single else self._list(name, body[name])
-        if len(given) != count:
-            raise ValueError(f"sessions must be as many as observations: {count} (got {len(given)})")
         if not all(isinstance(each, str) for each in given):
             raise ValueError(f"{name} must be text, as POST to sessions has answered")
-        if len({*given}) != count:
+        if len({*given}) != len(given):
             raise ValueError("sessions must all be different: each is an episode, which takes one step at a time")
-        return tuple(self._session(each) for each in given)
+        found = tuple(self._session(each) for each in given)  # first: no schema can tell that lists are of one length
+        if len(found) != count:
+            raise ValueError(f"sessions must be as many as observations: {count} (got {len(found)})")
+        return found
 
     def _session(self, session_id: str) -> ServedEpisode:
         session = self.sessions.find(session_id)
@@ -211,8 +213,10 @@ def _is_reward(value: Any) -> bool:
 class Service:
     """All policies that are served together."""
 
-    def __init__(self, sources: Sequence[PolicySource], limits: ServingLimits, follows: bool = False) -> None:
-        self.limits, self.follows = limits, follows
+    def __init__(
+        self, sources: Sequence[PolicySource], limits: ServingLimits, follows: bool = False, replicas: int = 1
+    ) -> None:
+        self.limits, self.follows, self.replicas = limits, follows, replicas
         self.metrics = Metrics()
         self.doors = {source.name: Door(source, limits, self.metrics) for source in sources}
         self._following: list[asyncio.Task[None]] = []

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
+from shoal.envs.masks import MaskSpec
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import Path, Space, leaves_of
 
@@ -35,11 +36,21 @@ class ObservationForm:
 
     def schema(self) -> Schema:
         """The JSON Schema (2020-12) of one observation."""
-        return _schema(self._space, (), self._lengths, is_action=False)
+        found = _schema(self._space, (), self._lengths, is_action=False)
+        if self.spec.mask is not None:
+            for path, columns in self.spec.mask.columns.items():
+                _allow_something(_part(found, path), self.spec.mask, columns)
+        return found
 
     def parsed(self, value: Any, where: str) -> Any:
         """An observation as the environment has it; a ValueError says what does not fit, and `where`."""
-        return _value(self._space, value, where, (), self._lengths)
+        found = _value(self._space, value, where, (), self._lengths)
+        mask = self.spec.mask
+        if mask is not None:
+            row = mask.row(found)
+            if mask.stuck(row[None]).any():
+                raise ValueError(f"{where}.{mask.trouble(row)}")
+        return found
 
     def example(self) -> Any:
         """An observation that is taken: numbers near 0, the first of choices, no items, masks that allow everything."""
@@ -110,6 +121,29 @@ def _schema(space: Space, path: Path, lengths: Mapping[Path, int], is_action: bo
         return _nested(space.shape, {"type": "number"} if is_action else _box_number(space))
     first, last = _choices(space)
     return _nested_integers(first, last)
+
+
+def _part(schema: Schema, path: Path) -> Schema:
+    """The schema of a leaf."""
+    for key in path:
+        schema = schema["properties"][key] if "properties" in schema else schema["prefixItems"][int(key)]
+    return schema
+
+
+def _allow_something(schema: Schema, mask: MaskSpec, columns: slice) -> None:
+    """Let a list of flags have one that is set for each choice that they are about; deeper lists stay as they are."""
+    if schema["items"] is not _BIT:
+        return
+    begins = [start - columns.start for start in mask.starts.tolist() if columns.start <= start < columns.stop]
+    ends = [*begins[1:], columns.stop - columns.start]
+    if len(begins) == 1:
+        schema["contains"] = {"enum": [1, True]}
+        return
+    unset: Schema = {"enum": [0, False]}
+    schema["allOf"] = [
+        {"not": {"prefixItems": [*([{}] * begin), *([unset] * (end - begin))]}}
+        for begin, end in zip(begins, ends, strict=True)
+    ]
 
 
 _BIT: Schema = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, {"type": "boolean"}]}

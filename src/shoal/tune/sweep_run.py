@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from shoal.reports.records import (
     write_sweep,
 )
 from shoal.runs.atomic_files import remove_folder, replace_file
+from shoal.runs.bounded_files import small_json
 from shoal.runs.folders import DEFAULT_RESULTS, make_dated_folder, results_folder
 from shoal.runs.interrupts import Interrupts
 from shoal.runs.lease import Lease, check_free
@@ -54,6 +55,7 @@ SIZES = ("config.num_", "config.evaluation_num_workers", "config.env_ranks")
 """The settings on which it depends what a trial takes."""
 MOST_SIZES = 500
 TRIALS_PER_S = 200  # that Tune's snapshot may take
+TOGETHER_MARKER = "seeds_together"  # beside Tune's state, where all seeds of a configuration are one of its trials
 
 
 @dataclass(frozen=True)
@@ -214,23 +216,25 @@ class SweepRun:
         from shoal.tune.trial_ids import TrialIds
         from shoal.tune.tune_callback import MOST_DEATHS, TuneCallback
 
-        sweep, life = self.sweep, os.urandom(8).hex()
-        (self.folder / OUTCOME_FILE).unlink(missing_ok=True)
-        trial_ids, scheduler = TrialIds(sweep, recovered_trials(self.folder)), make_scheduler(sweep)
-        callback = TuneCallback(sweep, self.folder, life, trial_ids, scheduler, interrupts, _logging_too(show))
         state = self.folder / "ray"
         state.mkdir(exist_ok=True)
+        together = self._trains_seeds_together(at_once)
+        life, sweep = os.urandom(8).hex(), self.sweep
+        tuned = replace(sweep, seeds=1) if together else sweep
+        (self.folder / OUTCOME_FILE).unlink(missing_ok=True)
+        trial_ids, scheduler = TrialIds(sweep, recovered_trials(self.folder), together), make_scheduler(sweep)
+        callback = TuneCallback(sweep, self.folder, life, trial_ids, scheduler, interrupts, _logging_too(show))
         known = _find_newest_experiment_checkpoint(str(state)) is not None
         again: Any = ResumeConfig.ResumeType.RESUME
         try:
             tune.run(
-                self._trainable(life),
+                self._trainable(life, together),
                 name="ray",
                 storage_path=str(self.folder),
-                config=param_space(sweep),
-                num_samples=self._num_trials(),
+                config=param_space(tuned),
+                num_samples=_num_trials(tuned),
                 scheduler=scheduler,
-                search_alg=self._search(at_once),
+                search_alg=self._search(tuned, at_once),
                 callbacks=[callback],
                 trial_name_creator=trial_ids,
                 trial_dirname_creator=folder_in_tune,
@@ -252,14 +256,33 @@ class SweepRun:
         if callback.mistake is not None:
             raise callback.mistake
 
-    def _trainable(self, life: str) -> type[TuneTrial]:
+    def _trains_seeds_together(self, at_once: int) -> bool:
+        """Whether all seeds of a configuration are one trial of Tune's; a sweep that goes on keeps to it."""
+        from shoal.tune.seeds_trial import why_seeds_apart
+
+        if self.sweep.seeds == 1 or self.function is not None:
+            return False
+        marker = self.folder / "ray" / TOGETHER_MARKER
+        if self.is_resumed:
+            return marker.exists()
+        reason = why_seeds_apart(self.sweep, at_once)
+        if reason is not None:
+            logger.info("Each seed is trained in a process of its own. %s.", reason)
+            return False
+        logger.info("The seeds of each configuration train together in one process.")
+        marker.touch()
+        return True
+
+    def _trainable(self, life: str, together: bool = False) -> type[TuneTrial]:
         """The trial's class, which takes what it must know along to other processes."""
         from shoal.tune.function_trial import FunctionTrial
+        from shoal.tune.seeds_trial import SeedsTrial
         from shoal.tune.trial import Assignment, RunTrial
 
         assignment = Assignment(self.sweep, str(self.folder), self.user_code, life)
         if self.function is None:
-            return type("ShoalTrial", (RunTrial,), {"assignment": assignment})
+            kind = SeedsTrial if together else RunTrial
+            return type("ShoalTrial", (kind,), {"assignment": assignment})
         known = {
             "assignment": assignment,
             "function": staticmethod(self.function.call),
@@ -267,7 +290,7 @@ class SweepRun:
         }
         return type("ShoalFunction", (FunctionTrial,), known)
 
-    def _search(self, at_once: int) -> Any:
+    def _search(self, tuned: Sweep, at_once: int) -> Any:
         """The search; one that learns from results is not asked for more trials than can run.
 
         Nor may more run than `max_concurrent_envs` allows for.
@@ -280,7 +303,7 @@ class SweepRun:
         licensed = self._most_licensed()
         if licensed is not None:
             limit = min(limit or licensed, licensed)
-        return make_search(self.sweep, limit)
+        return make_search(tuned, limit)
 
     def _most_licensed(self) -> int | None:
         """How many trials may run at once by `max_concurrent_envs`, which is for all of them together."""
@@ -292,11 +315,6 @@ class SweepRun:
             if config.max_concurrent_envs is not None
         ]
         return min(counts, default=None)
-
-    def _num_trials(self) -> int:
-        """`num_samples` as Tune wants it: a search that is repeated for every seed counts the repetitions too."""
-        is_repeated = self.sweep.seeds > 1 and self.sweep.search_alg.type != "random"
-        return self.sweep.num_samples * (self.sweep.seeds if is_repeated else 1)
 
     def _end(self, interrupts: Interrupts) -> None:
         """Say how it ended, and write the answer."""
@@ -347,10 +365,16 @@ def find_sweep(text: str | Path, results_dir: str = DEFAULT_RESULTS) -> Path:
 def outcome_of(folder: Path) -> str | None:
     """How a sweep has ended that has nothing left to do; None if it goes on, or has failed trials to try again."""
     try:
-        tree = json.loads((folder / OUTCOME_FILE).read_bytes())
+        tree = small_json(folder / OUTCOME_FILE)
     except (OSError, ValueError):
         return None
     return None if tree["failed"] else str(tree["sentence"])
+
+
+def _num_trials(tuned: Sweep) -> int:
+    """`num_samples` as Tune wants it: a search that is repeated for every seed counts the repetitions too."""
+    is_repeated = tuned.seeds > 1 and tuned.search_alg.type != "random"
+    return tuned.num_samples * (tuned.seeds if is_repeated else 1)
 
 
 def _amount(value: Any) -> float:

@@ -70,11 +70,11 @@ class TuneTrial(Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         """See `Trainable`."""
-        sweep, self.sweep_folder = self.assignment.sweep, Path(self.assignment.folder)
+        self.sweep_folder = Path(self.assignment.folder)
         self.number = int(self.trial_name)
         self.folder = self.sweep_folder / trial_folder(self.number)
-        self.settings, self.seed = settings_of(sweep, config)
         self.last: dict[str, Any] = {}
+        self.done: tuple[Status, str] | None = None
         self.refusal: ShoalError | None = None
         if not (self.sweep_folder / SWEEP_FILE).exists():
             host = socket.gethostname()
@@ -82,9 +82,14 @@ class TuneTrial(Trainable):
                 f"results_dir: {self.sweep_folder} does not exist on {host}; set a folder that all nodes share"
             )
             return
+        self.begin(config)
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Find out what there is to do, where the sweep's folder is."""
+        self.settings, self.seed = settings_of(self.assignment.sweep, config)
         self.folder.mkdir(parents=True, exist_ok=True)
         write_beginning(self.folder, self.settings, self.seed)
-        self.done: tuple[Status, str] | None = read_done(self.folder)
+        self.done = read_done(self.folder)
         if failure := read_failure(self.folder, self.assignment.life):
             self.refusal = ShoalError(failure.sentence)
         for result in results_of(self.folder):
@@ -140,7 +145,7 @@ class RunTrial(TuneTrial):
         try:
             experiment = experiment_with(self.assignment.sweep, self.settings, self.seed)
             experiment, notes = checked(experiment, self.assignment.user_code)
-            _wait_until_free(self.folder)
+            wait_until_free(self.folder)
             done = stop_reason(newest_summary(self.folder) or {}, experiment.stop)
             self.run = Run(experiment, self.folder, self.assignment.user_code, done, notes)
             self.results: Generator[Result, None, None] = self.run.results(hold_signals=True)
@@ -264,7 +269,7 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _wait_until_free(folder: Path) -> None:
+def wait_until_free(folder: Path) -> None:
     """Wait for the process that had this trial before, if it is still at its last checkpoint, or was lost elsewhere."""
     deadline = monotonic() + 1.5 * LOST_AFTER_S
     while True:

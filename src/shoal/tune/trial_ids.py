@@ -10,7 +10,7 @@ from typing import Any
 from shoal.config.sweep import Sweep
 from shoal.data.results import plain_json
 from shoal.reports.records import TrialRecord, new_record
-from shoal.tune.ray_spaces import settings_of
+from shoal.tune.ray_spaces import first_seed, settings_of
 
 _current: list[TrialIds] = []
 
@@ -22,8 +22,9 @@ class TrialIds:
     one that is read back in another process must be the one of that process.
     """
 
-    def __init__(self, sweep: Sweep, records: Iterable[TrialRecord]) -> None:
+    def __init__(self, sweep: Sweep, records: Iterable[TrialRecord], together: bool = False) -> None:
         self._sweep = sweep
+        self._together = sweep.seeds if together else 1  # of our trials that are one to Tune
         self._groups: dict[str, int] = {}
         self.records = {
             record.index: replace(record, group=self._group(record.index, _first(record))) for record in records
@@ -34,10 +35,7 @@ class TrialIds:
     def claim(self, trials: Iterable[Any]) -> None:
         """Mark the trials that Tune remembers."""
         for trial in trials:
-            number = int(str(trial))
-            if number not in self.records:
-                self._add(number, *self._parts(trial))
-            self._free.pop(number, None)
+            self._take(int(str(trial)), *self._parts(trial))
 
     def __call__(self, trial: Any) -> str:
         """The name of a new trial: its number in five digits."""
@@ -46,12 +44,20 @@ class TrialIds:
         number = next((number for number, free in self._free.items() if free == key), None)
         if number is None:
             number = max(self.records, default=-1) + 1
-            self._add(number, settings, seed)
-        else:
-            del self._free[number]
-            if self.records[number].exploits:
-                trial.config.update(self.records[number].settings)
+            number += -number % self._together  # one whose records were not all written keeps their numbers
+        elif self.records[number].exploits:
+            trial.config.update(self.records[number].settings)
+        self._take(number, settings, seed)
         return f"{number:05d}"
+
+    def members(self, number: int) -> range:
+        """The numbers of all trials that are this one to Tune."""
+        return range(number, number + self._together)
+
+    def settings_of(self, trial: Any) -> dict[str, Any]:
+        """What was chosen for one of Tune's trials."""
+        sweep = self._sweep if self._together == 1 else replace(self._sweep, seeds=1)
+        return settings_of(sweep, trial.config)[0]
 
     @property
     def in_order(self) -> list[TrialRecord]:
@@ -64,8 +70,17 @@ class TrialIds:
         return self.records[number]
 
     def _parts(self, trial: Any) -> tuple[dict[str, Any], int | None]:
+        if self._together > 1:
+            return plain_json(self.settings_of(trial)), first_seed(self._sweep)
         settings, seed = settings_of(self._sweep, trial.config)
         return plain_json(settings), seed
+
+    def _take(self, number: int, settings: dict[str, Any], seed: int | None) -> None:
+        """Give these numbers to one of Tune's trials."""
+        for k, member in enumerate(self.members(number)):
+            if member not in self.records:
+                self._add(member, settings, None if seed is None else seed + k)
+            self._free.pop(member, None)
 
     def _add(self, number: int, settings: dict[str, Any], seed: int | None) -> None:
         self.records[number] = new_record(number, self._group(number, settings), settings, seed)

@@ -23,8 +23,8 @@ from shoal.errors import ConfigError, ShoalError
 from shoal.reports.labels import counted
 from shoal.reports.records import ENDED, Event, TrialRecord, read_done, read_failure, write_done, write_trials
 from shoal.runs.interrupts import Interrupts
-from shoal.tune.ray_spaces import settings_of
 from shoal.tune.scheduler_state import pickled, unpickled
+from shoal.tune.seeds_trial import OF_TRIAL, OVER, VALUES
 from shoal.tune.trial import exploits_of
 from shoal.tune.trial_ids import TrialIds
 
@@ -101,13 +101,15 @@ class TuneCallback(Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:  # noqa: ARG002
         """A trial has a process."""
-        number = int(str(trial))
-        was = self._trial_ids.records[number]
+        first = int(str(trial))
         actor: Any = trial.temporary_state.ray_actor
-        self._running[number] = _Process(trial, actor, actor.get_auto_filled_metrics.remote())
-        if not _is_over(was):
-            word = "starts" if was.status == "waiting" else "continues"
-            self._tell("started", number, word, status="running", reason="", settings=self._settings(trial))
+        self._running[first] = _Process(trial, actor, actor.get_auto_filled_metrics.remote())
+        settings = self._trial_ids.settings_of(trial)
+        for number in self._trial_ids.members(first):
+            was = self._trial_ids.records[number]
+            if not _is_over(was):
+                word = "starts" if was.status == "waiting" else "continues"
+                self._tell("started", number, word, status="running", reason="", settings=settings)
 
     def on_trial_result(
         self,
@@ -119,7 +121,17 @@ class TuneCallback(Callback):
     ) -> None:
         """A trial has a result."""
         number = int(str(trial))
+        if OVER in result:
+            if OF_TRIAL in result:
+                self._note_result(result[OF_TRIAL], result[VALUES])
+            for each in result[OVER]:
+                self._complete(each)
+            return
         values = {name: value for name, value in numbers(result).items() if name not in NOT_RESULTS}
+        self._note_result(number, values)
+
+    def _note_result(self, number: int, values: dict[str, float]) -> None:
+        """A trial has come to these values."""
         was = self._trial_ids.records[number]
         if _is_over(was):
             return
@@ -138,8 +150,17 @@ class TuneCallback(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:  # noqa: ARG002
         """A trial has met its criterion, or the scheduler has seen enough of it."""
-        number = int(str(trial))
-        process = self._running.pop(number, None)
+        first = int(str(trial))
+        process = self._running.pop(first, None)
+        for number in self._trial_ids.members(first):
+            self._complete(number, process)
+
+    def _complete(self, number: int, process: _Process | None = None) -> None:
+        """Take in how a trial has ended."""
+        if (failure := self._failure(number)) is not None:
+            if self._trial_ids.records[number].status != "failed":
+                self._tell("failed", number, failure, status="failed", reason=failure)
+            return
         folder = self._folder / self._trial_ids.records[number].folder
         status, reason = read_done(folder) or ("running", "")
         if status == "running":
@@ -153,20 +174,23 @@ class TuneCallback(Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:  # noqa: ARG002
         """A trial's process died, or its training raised, which it will do again."""
-        number = int(str(trial))
-        self._running.pop(number, None)
-        if self._failure(number) is None:
+        first = int(str(trial))
+        self._running.pop(first, None)
+        records = [self._trial_ids.records[number] for number in self._trial_ids.members(first)]
+        going = [was.index for was in records if not _is_over(was) and self._failure(was.index) is None]
+        for number in going:
             self._tell("note", number, "lost its process and starts again from its newest checkpoint", status="waiting")
-        else:
+        if not going:
             trial.max_failures = 0
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:  # noqa: ARG002
         """A trial has failed for good."""
-        number = int(str(trial))
-        self._running.pop(number, None)
-        failure = self._failure(number)
-        reason = failure or _failure_text(trial)
-        self._tell("failed", number, reason, status="failed", reason=reason)
+        first = int(str(trial))
+        self._running.pop(first, None)
+        for number in self._trial_ids.members(first):
+            if self._trial_ids.records[number].status not in ENDED:
+                reason = self._failure(number) or _failure_text(trial)
+                self._tell("failed", number, reason, status="failed", reason=reason)
 
     def get_state(self) -> dict[str, Any] | None:
         """What Tune's snapshot must hold of the scheduler, of which it would keep nothing."""
@@ -210,9 +234,6 @@ class TuneCallback(Callback):
                     )
                 )
 
-    def _settings(self, trial: Trial) -> dict[str, Any]:
-        return settings_of(self._sweep, trial.config)[0]
-
     def _why_stopped(self, record: TrialRecord) -> str:
         value = record.last_result.get(self._sweep.metric)
         shown = f": {self._sweep.metric} {number_text(value)}" if value is not None else ""
@@ -230,7 +251,8 @@ class TuneCallback(Callback):
     def _interrupt(self) -> None:
         """Let every trial save what it has, then Tune."""
         name = signal.Signals(self._interrupts.signal or 0).name
-        saving_now = counted(len(self._running), "running trial", ("saves and ends", "save and end"))
+        going = sum(len(self._trial_ids.members(first)) for first in self._running)
+        saving_now = counted(going, "running trial", ("saves and ends", "save and end"))
         self._show(Event("note", f"{name}: {saving_now}"))
         saving = []
         for process in self._running.values():

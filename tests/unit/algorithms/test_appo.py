@@ -105,8 +105,8 @@ def test_the_gradient_is_that_of_the_objective(clip: float) -> None:
     policy.network.params[:] += 0.2
     policy.network.sync()
     outputs, values, _ = policy.network.forward(inputs.take(epoch.rows))
-    terms = learner._objective(outputs, values, ordered, learner._coefficients(0))
-    d_outputs, _ = learner._gradient(terms, learner._coefficients(0), np.float32(1 / (T * N)))
+    terms = learner.objective(outputs, values, ordered, learner._coefficients(0))
+    d_outputs, _ = learner.gradient(terms, learner._coefficients(0), np.float32(1 / (T * N)))
 
     logits = torch.tensor(outputs, dtype=torch.float64, requires_grad=True)
     rows = epoch.rows
@@ -197,7 +197,7 @@ REFUSED = [
     ({"sample_async": False}, "config.sample_async: APPO's workers never wait; leave it out, or set run: PPO"),
     (
         {"num_learners": 2, "num_workers": 2},
-        "config.num_learners: APPO learns in one process; leave it at 1, or set run: PPO",
+        "config.num_learners: APPO learns in one process; leave it at 1, or set run: PPO or TRPO",
     ),
     ({"max_staleness": 0}, "config.max_staleness: must be at least 1 (got 0)"),
     ({"vtrace_clip_rho_threshold": 0.0}, "config.vtrace_clip_rho_threshold: must be more than 0 (got 0)"),

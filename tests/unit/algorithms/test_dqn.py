@@ -14,6 +14,7 @@ from walks import Walk
 from shoal.algorithms import off_policy
 from shoal.algorithms.dqn import DQNLearner
 from shoal.algorithms.off_policy import UpdateStatistics
+from shoal.config.changing import unchecked
 from shoal.config.dqn import DQNConfig
 from shoal.data.batch import Sample
 from shoal.data.replay import DrawnTransitions, Transitions
@@ -28,9 +29,9 @@ FEATURES, ACTIONS, SIZE = 3, 4, 8
 OBS = spaces.Box(-100, 100, (FEATURES,), np.float32)
 
 
-def learner_of(**changes) -> DQNLearner:
-    standard = {"train_batch_size": SIZE, "model": {"fcnet_hiddens": [8, 6]}, "seed": 3, "lr": 1e-2, "grad_clip": None}
-    config = DQNConfig(**{**standard, **changes})
+def learner_of(lr=1e-2, **changes) -> DQNLearner:
+    standard = {"train_batch_size": SIZE, "model": {"fcnet_hiddens": [8, 6]}, "seed": 3, "grad_clip": None}
+    config = unchecked(DQNConfig(**{**standard, **changes}), lr=lr)  # also one that nobody may set
     policy = build_policy(OBS, spaces.Discrete(ACTIONS), config)
     rng = np.random.default_rng(0)
     learner = DQNLearner(config, policy)

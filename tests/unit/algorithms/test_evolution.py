@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +14,7 @@ from same_training import assert_restored_exactly
 from walks import Walk
 
 import shoal
+from shoal.algorithms import cmaes
 from shoal.algorithms.candidates import CandidateReturns, Candidates
 from shoal.algorithms.es import centred_ranks
 from shoal.config.algorithms import ALGORITHMS
@@ -101,6 +104,13 @@ def test_cem_fits_a_gaussian_to_the_elite_and_widens_it_at_first() -> None:
         assert step.stats["noise_stdev"] == pytest.approx(std, rel=1e-5)
 
 
+def test_cmaes_refuses_a_covariance_that_memory_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cmaes, "available_memory", lambda: 1000)
+    with pytest.raises(ConfigError, match=r"max_full_covariance: 3 matrices of [\d,]+ x [\d,]+ parameters take"):
+        learner_of("CMAES", max_full_covariance=2**31 - 1)
+    learner_of("CMAES", max_full_covariance=1)
+
+
 def test_cmaes_leaves_numpys_own_generator_alone_and_tells_it_what_to_look_for() -> None:
     np.random.seed(4)
     wanted = np.random.random(3)
@@ -135,6 +145,90 @@ def test_a_design_of_one_step_is_found(name: str) -> None:
         assert trainer.compute_single_action(np.ones(1, np.float32), explore=False) == pytest.approx(BEST, abs=0.12)
         assert result["episodes_this_iter"] == 16
         assert trainer.evaluate(episodes=2)["episode_reward_mean"] > -0.02
+
+
+def widest_noise(candidates, count: int):
+    """Numbers of which the squares, or sums of them, are out of single precision."""
+    return np.float32(1e28) * Candidates.noise(candidates, count)
+
+
+def far_off(candidates):
+    """The farther off in one direction, the better: what makes a search widen until single precision ends."""
+    return np.nan_to_num(candidates.astype(np.float64).sum(axis=1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_update_that_is_not_finite_is_taken_back(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    learner = learner_of(name, num_rollouts=20, noise_stdev=1e10 if name == "CMAES" else 1e-10)
+    if name != "CMAES":  # which widens fast enough by itself
+        learner.candidates.noise = partial(widest_noise, learner.candidates)
+    refused = 0
+    with caplog.at_level(logging.WARNING, "shoal"):
+        for _ in range(500):
+            with np.errstate(over="ignore", invalid="ignore"):
+                before, _, step = taught(learner, far_off)
+            now = learner.candidates.centre
+            assert np.isfinite([now, before]).all()
+            assert all(np.isfinite(array).all() for array in learner.get_state().arrays.values())
+            assert all(np.isfinite(value) for value in step.stats.values())
+            refused += step.stats["refused_steps"]
+            if step.stats["refused_steps"]:
+                np.testing.assert_array_equal(now, before)
+                break
+    assert refused
+    assert "diverged" in caplog.text
+    assert learner.candidates.iteration > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_search_goes_on_after_what_was_taken_back(name: str, tmp_path) -> None:
+    """Policies overflow: no action, result or parameter is anything but a number, and resume is exact."""
+    config = {**SMALL, "noise_stdev": 1e10, "model": {"fcnet_hiddens": [8, 8, 8, 8], "fcnet_activation": "relu"}}
+    trainers = []
+
+    def make():
+        trainers.append(getattr(shoal, name)(env=Design, config=config))
+        return trainers[-1]
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert_restored_exactly(make, tmp_path, 3)
+    for trainer in trainers:
+        assert np.isfinite(trainer.get_policy().network.params).all()
+        assert trainer.env_failures_total == 0
+
+
+def test_cmaes_begins_where_a_warm_start_has_put_the_policy() -> None:
+    learner = learner_of("CMAES", noise_stdev=1e-6)
+    state = learner.get_state()  # of a search that has not begun
+    wanted = learner.candidates.centre + 1
+    learner.candidates.policy.network.params[learner.candidates.columns] = wanted
+    learner.set_state(state)
+    before, tried, _ = taught(learner, spiky)
+    np.testing.assert_array_equal(before, wanted)
+    np.testing.assert_allclose(tried, np.broadcast_to(wanted, tried.shape), atol=1e-4)
+    np.testing.assert_allclose(learner.candidates.centre, wanted, atol=1e-4)
+
+
+def test_cmaes_does_not_go_on_with_another_search_than_the_one_that_was_saved(caplog) -> None:
+    """As where another version of the package, or of the linear algebra below it, computes something else."""
+    learner = learner_of("CMAES")
+    for _ in range(5):
+        taught(learner, spiky)
+    state = learner.get_state()
+    centre = learner.candidates.centre
+    again = learner_of("CMAES")
+    again.candidates.policy.network.params[:] = learner.candidates.policy.network.params
+    again.set_state(state)
+    np.testing.assert_array_equal(again.search.mean, learner.search.mean)
+    assert not caplog.text
+    state.arrays["told"][2] *= -1
+    with caplog.at_level(logging.WARNING, "shoal"):
+        again.set_state(state)
+    assert "begins anew" in caplog.text
+    np.testing.assert_allclose(again.search.mean, centre, rtol=1e-6)
+    _, tried, step = taught(again, spiky)
+    assert step.stats["noise_stdev"] == pytest.approx(learner.stdev, rel=1e-3)
+    assert np.abs(tried - centre).max() < 6 * learner.stdev
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -235,9 +329,17 @@ REFUSED = [
     ("ES", {"train_batch_size": 500}, "only the returns of whole episodes are learned from"),
     ("ES", {"batch_mode": "truncate_episodes"}, "judged by whole episodes"),
     ("ES", {"sample_async": True, "num_workers": 2}, "the next parameter vectors follow from these returns"),
-    ("ES", {"num_learners": 2, "num_workers": 2}, "ES learns in one process"),
-    ("CEM", {"model": {"use_lstm": True}}, "CEM learns policies without memory"),
+    ("ES", {"num_learners": 2, "num_workers": 2}, "ES learns in one process; leave it at 1, or set run: PPO or TRPO"),
+    (
+        "CEM",
+        {"model": {"use_lstm": True}},
+        "without memory; leave it out, or set run: PPO, APPO or TRPO",
+    ),
     ("ES", {"sgd_stepsize": 0.1}, "lr"),
+    ("ES", {"exploration_config": {"type": "EpsilonGreedy"}}, "config.exploration_config: it has no effect"),
+    ("CEM", {"noise_stdev": 1e30}, "config.noise_stdev: must be at most 1e+10"),
+    ("CEM", {"extra_std": 1e30}, "config.extra_std: must be at most 1e+10"),
+    ("ES", {"l2_coeff": 1e30}, "config.l2_coeff: must be at most"),
 ]
 
 

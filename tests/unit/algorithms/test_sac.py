@@ -13,6 +13,7 @@ from walks import Walk
 
 from shoal.algorithms.off_policy import UpdateStatistics
 from shoal.algorithms.sac import CHOICE_ENTROPY, SACLearner
+from shoal.config.changing import unchecked
 from shoal.config.sac import SACConfig
 from shoal.data.replay import DrawnTransitions, Transitions
 from shoal.data.state import State
@@ -35,10 +36,10 @@ SPACES = {
 }
 
 
-def learner_of(space=BOX, obs=OBS, **changes) -> SACLearner:
-    standard = {"train_batch_size": SIZE, "model": {"fcnet_hiddens": [8, 6]}, "seed": 3, "lr": 1e-2}
+def learner_of(space=BOX, obs=OBS, lr=1e-2, **changes) -> SACLearner:
+    standard = {"train_batch_size": SIZE, "model": {"fcnet_hiddens": [8, 6]}, "seed": 3}
     small = {"replay_buffer_config": {"capacity": 60}, "initial_alpha": 0.3}
-    config = SACConfig(**{**standard, **small, **changes})
+    config = unchecked(SACConfig(**{**standard, **small, **changes}), lr=lr)  # also one that nobody may set
     policy = build_policy(obs, space, config)
     learner, rng = SACLearner(config, policy), np.random.default_rng(0)
     for network in (policy.network, *learner.critics, *learner.targets):

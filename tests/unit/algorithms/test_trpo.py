@@ -267,6 +267,7 @@ SETTINGS = {
 def test_the_kl_after_an_iteration_is_within_the_trust_region(action_space, changes) -> None:
     """Value fit included: by the batch, however far its Adam goes."""
     learner, batch = learner_and_batch(action_space, **changes)
+    learner.policy.learn_filter(batch)  # else the first update would
     rng = np.random.default_rng(4)
     moves = 0
     for iteration in range(5):
@@ -523,10 +524,14 @@ def test_the_learning_rate_is_read_at_the_present_timestep() -> None:
     np.testing.assert_array_equal(learner.policy.network.params[learner.policy.network.value_params], values)
 
 
-def test_the_filter_learns_only_after_the_update() -> None:
+def test_the_filter_sees_the_first_batch_before_the_update() -> None:
     learner, batch = learner_and_batch(observation_filter="MeanStdFilter")
+    seeing, same = learner_and_batch(observation_filter="MeanStdFilter")
+    seeing.policy.learn_filter(same)
     learner.update(batch, 0)
-    assert learner.policy.filter.count == T * N
+    seeing.update(same, 0)
+    np.testing.assert_array_equal(learner.policy.network.params, seeing.policy.network.params)
+    assert (learner.policy.filter.count, seeing.policy.filter.count) == (T * N, 2 * T * N)
     np.testing.assert_allclose(learner.policy.filter.mean, batch.obs[0].reshape(T * N, -1).mean(axis=0), rtol=1e-4)
 
 
@@ -560,3 +565,18 @@ def test_the_trust_region_grows_with_the_numbers_of_an_action(kind, numbers) -> 
     for wrong in (0, -0.1, True, "small"):
         with pytest.raises(ConfigError, match=r"config.max_kl: must be a number above 0, or auto"):
             config_of(max_kl=wrong)
+
+
+@pytest.mark.parametrize(("kind", "numbers"), [("discrete", 1), ("multi_discrete", 3), ("box", 2)])
+def test_the_damping_grows_with_the_numbers_of_an_action(kind, numbers) -> None:
+    """So does the Fisher matrix: more of them make its diagonal larger."""
+    by_default, batch = learner_and_batch(ACTIONS[kind])
+    said, _ = learner_and_batch(ACTIONS[kind], cg_damping=0.1 * by_default.policy.action_spec.size)
+    assert by_default.policy.action_spec.size == numbers
+    assert by_default.cg_damping == said.cg_damping == pytest.approx(0.1 * numbers)
+    by_default.update(batch, 0)
+    said.update(batch, 0)
+    np.testing.assert_array_equal(by_default.policy.network.params, said.policy.network.params)
+    for wrong in (-0.1, True, "small"):
+        with pytest.raises(ConfigError, match=r"config.cg_damping: must be a number of at least 0, or auto"):
+            config_of(cg_damping=wrong)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -18,6 +21,7 @@ MODELS = Path(__file__).parents[2] / "foreign_models"
 CASES = {
     "rllib_ppo_cartpole": ("CartPole-v1", "PPO"),
     "rllib_ppo_pendulum": ("Pendulum-v1", "PPO"),
+    "rllib_ppo_filtered": ("Pendulum-v1", "PPO"),
     "rllib_dqn_cartpole": ("CartPole-v1", "DQN"),
     "rllib_sac_pendulum": ("Pendulum-v1", "SAC"),
 }
@@ -45,6 +49,31 @@ def test_values_come_along(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weights["value.hidden1.weight"], ppo.value_hidden[1].weight)
     np.testing.assert_array_equal(weights["value.weight"], ppo.value_output.weight)
     assert read_rllib(MODELS / "rllib_dqn_cartpole").config["dueling"] is True
+
+
+class Picture(gym.Env[Any, Any]):
+    """Has the spaces of make_rllib.py."""
+
+    observation_space = gym.spaces.Box(-1, 1, (20, 24, 2), np.float32)
+    action_space = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def test_convolutions_are_taken_over(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    policy = read_rllib(MODELS / "rllib_ppo_picture")
+    run, _ = import_policy(policy, Picture, {}, results_dir=str(tmp_path))
+    kept = np.load(MODELS / "rllib_ppo_picture.npz")
+    seen = (kept["obs"].repeat(4, 1).repeat(4, 2) / 127.5 - 1).astype(np.float32)
+    actions = np.array(shoal.Policy.load(run).compute_actions(list(seen), explore=False))
+    np.testing.assert_array_equal(actions, kept["actions"])
+    assert len(np.unique(actions)) > 1
+    assert policy.value_output is not None
 
 
 class Evil:
@@ -78,6 +107,10 @@ def test_pickles_are_not_run(tmp_path: Path) -> None:
 def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(shoal.ConfigError, match="no checkpoint of RLlib"):
         read_rllib(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/experiment.json").write_text("{}")
+    with pytest.raises(shoal.ConfigError, match=r"is a run of shoal's already; type: shoal evaluate .*own"):
+        read_rllib(tmp_path / "own")
     (tmp_path / "old" / "policies").mkdir(parents=True)
     with pytest.raises(shoal.ConfigError, match="old API stack"):
         read_rllib(tmp_path / "old")
@@ -89,9 +122,24 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
         read_rllib(several, "third")
     assert read_rllib(several, "other").widths == [16, 16]
     filtered = copied(tmp_path, "filtered")
-    (filtered / "env_runner/env_to_module_connector/002_MeanStdFilter").mkdir(parents=True)
-    with pytest.raises(shoal.ConfigError, match="statistics are not imported"):
+    place = filtered / "env_runner/env_to_module_connector"
+    (place / "002_OwnFilter").mkdir(parents=True)
+    with pytest.raises(shoal.ConfigError, match="pass 002_OwnFilter, and only one MeanStdFilter is imported"):
         read_rllib(filtered)
+    (place / "002_OwnFilter").rename(place / "002_MeanStdFilter")
+    state = place / "002_MeanStdFilter/state.pkl"
+    bomb = base64.b64encode(zlib.compress(bytes(1 << 28))).decode()
+    parts = {"mean_array": bomb, "sum_sq_diff_array": bomb, "num_pushes": 3}
+    for content, sentence in (
+        ([], "has no statistics of default_policy's observations"),
+        ({"other": {}}, "has no statistics of default_policy's observations"),
+        ({None: {"running_stats": [{}, {}]}}, "several parts"),
+        ({None: {"running_stats": [parts]}}, "no statistics that can be read"),
+        ({None: {"running_stats": [{**parts, "mean_array": 3}]}}, "no statistics that can be read"),
+    ):
+        state.write_bytes(pickle.dumps(content))
+        with pytest.raises(shoal.ConfigError, match=sentence):
+            read_rllib(filtered)
     packed = copied(tmp_path, "packed")
     place = packed / MODULES / "default_policy"
     (place / "module_state.pkl").rename(place / "module_state.msgpack")

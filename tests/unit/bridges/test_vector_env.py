@@ -212,6 +212,92 @@ def test_attributes_and_methods_of_environments(isolation: Any) -> None:
             env.set_attr("gravity", [1.0])
 
 
+class Telling(gym.Env[Any, Any]):
+    """Tells much, and not always the same."""
+
+    observation_space = gym.spaces.Box(-99, 99, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.taken = 0
+        return np.zeros(1, np.float32), {"start": float(self.np_random.integers(9)), "place": {"x": 1.5}}
+
+    def step(self, action: int) -> Any:
+        self.taken += 1
+        told = {"count": self.taken, "name": "abc"[:action], "grid": np.full((2, 2), action), "place": {"x": 2.0}}
+        if self.taken == 2:
+            told["seldom"] = True
+        return np.full(1, self.taken, np.float32), 1.0, self.taken == 3 + action, False, told
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_all_infos_come_along_where_they_are_asked_for(isolation: Any) -> None:
+    ours = shoal.make_vec(Telling, num_envs=3, infos=True, env_isolation=isolation)
+    theirs, seeds = gymnasiums_own(Telling, 3)
+    with closing(ours), closing(theirs):
+        same(ours.reset(seed=SEED)[1], theirs.reset(seed=seeds)[1])
+        for step in range(12):
+            actions = np.array([0, 1, step % 2])
+            mine, other = ours.step(actions)[4], theirs.step(actions)[4]
+            if "final_info" in mine:
+                mine["final_info"].pop("episode")
+                mine["final_info"].pop("_episode")
+            same(mine, other)
+
+
+class Secret(Telling):
+    def step(self, action: int) -> Any:
+        return *super().step(action)[:4], {"handle": lambda: 3}
+
+
+def test_infos_that_no_process_can_send_are_one_sentence() -> None:
+    with closing(shoal.make_vec(Secret, num_envs=2, infos=True, env_isolation="process")) as env:
+        env.reset()
+        with pytest.raises(shoal.ShoalError, match=r"the result cannot be sent: .* pickle"):
+            env.step([0, 0])
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_a_function_that_raises_leaves_the_environments_as_they_were(isolation: Any) -> None:
+    with closing(shoal.make_vec("CartPole-v1", num_envs=3, env_isolation=isolation)) as env:
+        env.reset(seed=1)
+        for _ in range(2):
+            with pytest.raises(Exception, match="no attribute 'nothing'"):
+                env.call("nothing")
+            with pytest.raises(Exception, match="division by zero"):
+                env.call_each({0: lambda each: 1 / 0, 2: lambda each: 5})
+            _, rewards, *_, infos = env.step([0, 0, 0])
+            assert rewards.tolist() == [1, 1, 1]
+            assert not infos
+            assert env.get_attr("length") == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_options_reach_every_environment_with_that_reset_alone(isolation: Any) -> None:
+    ends = {"max_episode_steps": 1}
+    with closing(shoal.make_vec("CartPole-v1", num_envs=2, env_config=ends, env_isolation=isolation)) as env:
+        obs, _ = env.reset(seed=1, options={"low": 0.2, "high": 0.21})
+        assert ((obs >= 0.2) & (obs <= 0.21)).all()
+        theirs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
+        seeds = [reset_seed(0, row, (1 << SEED_SHIFT) + 1) for row in range(2)]
+        same(obs, theirs.reset(seed=seeds, options={"low": 0.2, "high": 0.21})[0])
+        obs, *_ = env.step([0, 0])  # truncated, and reset without
+        assert (np.abs(obs) <= 0.05).all()
+        obs, _ = env.reset()
+        assert (np.abs(obs) <= 0.05).all()
+
+
+class Bare(Sick):
+    def reset(self, *, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
+def test_options_that_no_reset_takes_are_refused() -> None:
+    with closing(shoal.make_vec(Bare, num_envs=2)) as env, pytest.raises(shoal.ConfigError, match="options=None"):
+        env.reset(options={"low": 1})
+
+
 class Batch(SyncVectorEnv):
     def __init__(self, config: Any) -> None:
         super().__init__([lambda: gym.make("CartPole-v1")] * 2)
@@ -247,8 +333,8 @@ def test_misuse_is_refused() -> None:
     env.step_async([0, 1])
     with pytest.raises(shoal.EnvError, match="call step_wait first"):
         env.step_async([0, 1])
-    with pytest.raises(shoal.ConfigError, match=r"options: .*randomize"):
-        env.reset(options={"low": 1})
+    with pytest.raises(shoal.ConfigError, match="options: reset_mask: episodes that end are reset in the same step"):
+        env.reset(options={"reset_mask": np.array([True, False])})
     env.reset()  # also while a step is under way
     env.close()
     env.close()

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import resource
 import tarfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -190,6 +191,21 @@ def test_two_hundred_agents(tmp_path: Path) -> None:
         assert len(head.up) == 200
 
     with_head(plan_of(tmp_path, 200), body)
+
+
+def test_a_shell_that_allows_few_open_files_does_not_bound_the_hosts(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))  # as of a login node; both ends are in this process
+    try:
+
+        async def body(head: Head, notice: Notice) -> None:
+            await asyncio.gather(*(agent(notice, rank, f"n{rank}") for rank in range(200)))
+            await head.bring_up()
+            assert len(head.up) == 200
+
+        with_head(plan_of(tmp_path, 200), body)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_missing_ranks_and_hosts_are_named(tmp_path: Path) -> None:

@@ -79,6 +79,18 @@ def test_a_token_that_others_can_read_is_told(tmp_path: Path, monkeypatch: pytes
     assert facts({})["token_files"] == [{"path": str(token), "mode": "0644", "owner": "us"}]
 
 
+def test_a_home_that_is_not_there_or_cannot_be_written_is_told(tmp_path: Path) -> None:
+    missing = told_by_a_child(f"export HOME={tmp_path}/away")
+    assert missing["home"] == {"path": f"{tmp_path}/away", "is_there": False, "is_writable": True}
+    (tmp_path / "file").touch()
+    blocked = told_by_a_child(f"export HOME={tmp_path}/file/home")
+    assert blocked["home"] == {"path": f"{tmp_path}/file/home", "is_there": False, "is_writable": False}
+    # Which nobody can write, not even root.
+    read_only = told_by_a_child("unset SHOAL_JOBS_DIR; export HOME=/proc/sys/fs")
+    assert read_only["home"] == {"path": "/proc/sys/fs", "is_there": True, "is_writable": False}
+    assert not read_only["jobs_folder"]["is_writable"]
+
+
 def test_packages_that_pythonpath_hides_are_told(tmp_path: Path) -> None:
     (tmp_path / "ray").mkdir()
     assert facts({"PYTHONPATH": f":{tmp_path}"})["python"]["shadowed"] == ["ray"]

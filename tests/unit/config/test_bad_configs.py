@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from any_algorithm import ANY_ALGORITHM
 
-from shoal.config.experiment import experiment_from
+from shoal.config.experiment import ALGORITHMS, algorithm_config, experiment_from
 from shoal.config.ppo import PPOConfig
 from shoal.errors import ConfigError
 
@@ -106,6 +106,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"model": {"fcnet_hiddens": [1] * 101}}, "config.model.fcnet_hiddens: must have at most 100 values"),
     ({"model": {"fcnet_activation": "ReLU"}}, "did you mean relu?"),
     ({"model": {"conv_filters": [[16, 8]]}}, "must be a list of [filters, kernel, stride]"),
+    ({"model": {"conv_filters": [[16, 8, 4, "full"]]}}, "same or valid may follow"),
     ({"model": {"conv_filters": [[16, [8, 4], 4]]}}, "must be a list of [filters, kernel, stride]"),
     ({"model": {"custom_model": 3}}, "config.model.custom_model: must be the name of a registered model"),
     ({"model": {"custom_model_config": {"width": 3}}}, "it has no effect; set custom_model, or leave it out"),
@@ -147,6 +148,31 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"record_env": 3}, "config.record_env: must be true, false, or a folder for the videos (got 3)"),
     ({"record_env": ""}, "config.record_env: must be text"),
+    ({"record_env": "no"}, "for the videos; write false, or ./no for a folder of that name (got 'no')"),
+    ({"record_env": " Off"}, "write false, or ./Off for a folder of that name (got ' Off')"),
+    ({"record_env": "true"}, "write true, or ./true for a folder of that name (got 'true')"),
+    ({"lr": 1e10}, "config.lr: must be at most 1000 (got 10000000000)"),
+    ({"lr_schedule": [[0, 1e-3], [9, 1e10]]}, "config.lr_schedule: its values must be at most 1000 (got 1e+10)"),
+    ({"grad_clip": 1e308}, "config.grad_clip: must be at most 1e+10 (got 1e+308)"),
+    ({"clip_param": 1e308}, "config.clip_param: must be at most 1e+10 (got 1e+308)"),
+    ({"vf_clip_param": 1e308}, "config.vf_clip_param: must be at most 1e+10 (got 1e+308)"),
+    ({"clip_rewards": 1e308}, "config.clip_rewards: must be null (off), true (the reward's sign) or a number above 0"),
+    ({"env_step_timeout_s": 1e308}, "config.env_step_timeout_s: must be at most 1e+07 (got 1e+308)"),
+    ({"env_reset_timeout_s": 1e18}, "config.env_reset_timeout_s: must be at most 1e+07 (got 1e+18)"),
+    ({"env_restart_delay_s": 1e308}, "config.env_restart_delay_s: must be at most 1e+07 (got 1e+308)"),
+    ({"env_resets_per_s": 1e-300}, "config.env_resets_per_s: must be at least 1e-06 (got 1e-300)"),
+    ({"restore_episodes": "999999999d"}, "config.restore_episodes: must be at most 11574d (got '999999999d')"),
+    ({"num_sgd_iter": 2**31 - 1}, "config.num_sgd_iter: must be at most 10000 (got 2147483647)"),
+    (
+        {"evaluation_interval": 1, "evaluation_duration": 2**31 - 1},
+        "config.evaluation_duration: must be at most 1e+07 (got 2147483647)",
+    ),
+    ({"num_workers": 2**31 - 1}, "config.num_workers: must be at most 1000000 (got 2147483647)"),
+    ({"num_workers": 2, "num_learners": 2**31 - 1}, "config.num_learners: must be at most 1e+06 (got 2147483647)"),
+    ({"evaluation_num_workers": 2**31 - 1}, "config.evaluation_num_workers: must be at most 1e+06 (got 21474836"),
+    ({"num_workers": 1, "num_cpus_per_worker": 1e-12}, "must be 0, or at least 0.0001, Ray's smallest share (got"),
+    ({"num_learners": 2, "num_workers": 2, "num_cpus_per_learner": 1e-12}, "num_cpus_per_learner: must be 0, or at l"),
+    ({"num_workers": 1, "num_cpus_per_worker": 1e12}, "config.num_cpus_per_worker: must be at most 1e+06 (got 1000000"),
     ({"render_env": "yes"}, "config.render_env: must be true or false"),
     ({"exploration_config": {"type": "SoftQ"}}, "chooses by the values of actions, and this algorithm explores by"),
     ({"exploration_config": {"type": "Gaussian"}}, "(got 'Gaussian'); did you mean GaussianNoise?"),
@@ -293,8 +319,12 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
         "config.rollout_fragment_length: 4 steps are fewer than n_step 5; use auto, or at least 5",
     ),
     ({"n_step": 0}, "config.n_step: must be at least 1"),
+    ({"n_step": 2**31 - 1}, "config.n_step: must be at most 10000 (got 2147483647)"),
+    ({"lr": 1e10}, "config.lr: must be at most 1000 (got 10000000000)"),
+    ({"grad_clip": 1e308}, "config.grad_clip: must be at most 1e+10 (got 1e+308)"),
     ({"batch_mode": "complete_episodes"}, "config.batch_mode: DQN learns from single transitions"),
     ({"squash_actions": True}, "config.squash_actions: it has no effect, because DQN acts only in discrete spaces"),
+    ({"training_intensity": 1e308}, "config.training_intensity: must be at most 1e+06 (got 1e+308)"),
     ({"training_intensity": 0}, "config.training_intensity: must be more than 0"),
     ({"target_network_update_freq": 0}, "config.target_network_update_freq: must be at least 1"),
     ({"timesteps_per_iteration": 0}, "config.timesteps_per_iteration: must be at least 1"),
@@ -306,7 +336,9 @@ EXPERIMENTS: list[tuple[Any, str]] = [
     ({}, "env: is missing; write env: with an id such as CartPole-v1"),
     (None, "the experiment must be a mapping with env, run, stop and config (got null)"),
     ({"env": "X-v0", "run": "ppo"}, f"run: must be {ANY_ALGORITHM} (got 'ppo'); did you mean PPO?"),
-    ({"env": "X-v0", "run": "A3C"}, f"run: must be {ANY_ALGORITHM} (got 'A3C')"),
+    ({"env": "X-v0", "run": "A3C"}, f"run: must be {ANY_ALGORITHM} (got 'A3C'); the nearest is PPO: A3C's workers"),
+    ({"env": "X-v0", "run": "td3"}, "(got 'td3'); the nearest is SAC: SAC has the same twin critics"),
+    ({"env": "X-v0", "run": "CQL"}, "(got 'CQL'); the nearest is rllib:CQL: RLlib's own"),
     ({"env": "X-v0", "run": None}, f"run: must be {ANY_ALGORITHM} (got null)"),
     ({"env": "X-v0", "run": ["PPO"]}, f"run: must be {ANY_ALGORITHM} (got ['PPO'])"),
     ({"env": "X-v0", "lr": 1e-3}, "lr: unknown key; did you mean config.lr?"),
@@ -390,6 +422,21 @@ def test_config_of_dqn_is_refused_with_a_sentence(config: dict[str, Any], fragme
     with pytest.raises(ConfigError) as caught:
         experiment_from({"env": "X-v0", "run": "DQN", "config": config})
     assert fragment in "\n".join(caught.value.problems)
+
+
+def test_a_folder_may_be_called_no() -> None:
+    assert PPOConfig(record_env="./no").record_env == "./no"
+
+
+@pytest.mark.parametrize("run", ["PPO", "APPO", "TRPO", "DQN", "SAC", "ES", "ARS", "CEM", "CMAES", "BC", "MARWIL"])
+def test_every_algorithm_bounds_what_it_has(run: str) -> None:
+    most = {"lr": 1e10, "grad_clip": 1e308, "clip_param": 1e308, "num_sgd_iter": 2**31 - 1, "n_step": 2**31 - 1}
+    for key, value in most.items():
+        if key in ALGORITHMS[run].model_fields:
+            with pytest.raises(ConfigError) as caught:
+                algorithm_config(run, {"env": "X-v0", key: value})
+            # Some algorithms have no use for a key that they inherit, and say that.
+            assert any(f"config.{key}:" in problem for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize(("tree", "fragment"), EXPERIMENTS, ids=[str(i) for i in range(len(EXPERIMENTS))])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from any_algorithm import ANY_ALGORITHM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.config import yaml_files
 from shoal.config.experiment import (
     Experiment,
     algorithm_config,
@@ -17,6 +19,7 @@ from shoal.config.experiment import (
     experiment_from,
     experiment_yaml,
     experiments_from_file,
+    experiments_yaml,
 )
 from shoal.config.overrides import parse_override
 from shoal.config.ppo import PPOConfig
@@ -280,3 +283,23 @@ def test_a_mutated_tree_is_an_experiment_or_a_config_error(data: st.DataObject) 
         assert all(problem and problem.isprintable() for problem in outcome)
     else:
         assert isinstance(outcome, Experiment)
+
+
+@pytest.mark.parametrize("run", ["PPO", "TRPO", "DQN", "SAC"])
+def test_what_samples_ahead_says_that_it_does_not_resume_exactly(run: str) -> None:
+    ahead = algorithm_config(run, {"env": "X-v0", "num_workers": 2, "sample_async": True})
+    (note,) = ahead.timing_notes()
+    assert re.search("a resumed run does not repeat it exactly|be neither repeated nor resumed exactly", note)
+    assert not algorithm_config(run, {"env": "X-v0", "num_workers": 2}).timing_notes()
+
+
+def test_thousands_of_experiments_are_written_as_each_would_be() -> None:
+    many = [experiment_from({"env": "X-v0", "name": f"n{at}", "config": {"seed": at}}) for at in range(30)]
+    yaml_files._item_text.cache_clear()
+    written, counts = [], []
+    for text in experiments_yaml(many):
+        written.append(text)
+        counts.append(yaml_files._item_text.cache_info().misses)
+    assert [text.rstrip() for text in written] == [experiment_yaml(each).rstrip() for each in many]
+    # Only the first writes what they have in common, and the others look it up.
+    assert counts[-1] - counts[0] <= 2 * len(many) < counts[0] * len(many) / 10

@@ -282,6 +282,20 @@ def test_replay_of_the_zoo_learns_as_often_as_there() -> None:
     assert said["ent_coef"].kind == "changed"
 
 
+def test_the_trust_region_of_sb3_contrib_is_a_mean_over_the_numbers_of_an_action() -> None:
+    text = "HalfCheetah-v4: {n_timesteps: 1e6, n_steps: 1024, target_kl: 0.01, cg_damping: 0.1}"
+    experiment, said, _ = moved(text, "trpo.yml")
+    config: Any = experiment.config
+    assert (config.max_kl, config.cg_damping) == ("auto", "auto")
+    assert said["target_kl"].why == "auto is 0.01 for each number of an action"
+    assert said["cg_damping"].why == "auto is 0.1 for each number of an action"
+    text = text.replace("target_kl: 0.01", "target_kl: 0.04").replace("cg_damping: 0.1", "cg_damping: 0.2")
+    experiment, said, _ = moved(text, "trpo.yml")
+    config = experiment.config
+    assert (config.max_kl, config.cg_damping) == (0.04, 0.2)
+    assert all("multiply by how many there are" in said[word].why for word in ("target_kl", "cg_damping"))
+
+
 @pytest.mark.parametrize(
     "text",
     [

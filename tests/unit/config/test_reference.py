@@ -46,7 +46,7 @@ def test_rows_are_all_the_keys() -> None:
     assert {f"config.{row.key}" for row in config_rows("PPO")} == set(key_paths(PPOConfig))
     assert {f"config.{row.key}" for row in config_rows("DQN")} == set(key_paths(ALGORITHMS["DQN"]))
     rows = {row.key: row for row in config_rows("PPO")}
-    assert rows["lr"][:3] == ("lr", "number > 0", "0.0007")
+    assert rows["lr"][:3] == ("lr", "number > 0, <= 1000", "0.0007")
     assert rows["num_workers"][:3] == ("num_workers", "whole number >= 0, or auto", "0")
     assert rows["model.fcnet_hiddens"][:3] == ("model.fcnet_hiddens", "list of whole number >= 1", "[64, 64]")
     assert rows["grad_clip"].type == "number > 0, or null"

@@ -47,7 +47,7 @@ def test_returns_are_discounted_sums_and_what_followed(episodes: list[tuple[int,
         row += length
 
 
-@pytest.mark.parametrize("scaler", ["StandardScaler", "MinMaxScaler", "MaxAbsScaler"])
+@pytest.mark.parametrize("scaler", ["StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler"])
 def test_a_filter_is_fitted_as_the_scaler_of_its_name(scaler: str) -> None:
     x = np.random.default_rng(1).normal(3, 2, (50, 3)).astype(np.float32)
     x[:, 2] = 4.0  # a number that never moved
@@ -57,6 +57,7 @@ def test_a_filter_is_fitted_as_the_scaler_of_its_name(scaler: str) -> None:
         "StandardScaler": (x - x.mean(axis=0)) / x.std(axis=0).clip(1e-12),
         "MinMaxScaler": (x - x.min(axis=0)) / (x.max(axis=0) - x.min(axis=0)).clip(1e-12),
         "MaxAbsScaler": x / np.abs(x).max(axis=0),
+        "RobustScaler": (x - np.median(x, axis=0)) / np.subtract(*np.quantile(x, [0.75, 0.25], axis=0)).clip(1e-12),
     }[scaler]
     np.testing.assert_allclose(fitted(x), moved, atol=1e-5)
     again = MeanStdFilter(np.ones(3, bool))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import threading
+from mmap import mmap
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +15,7 @@ from gymnasium import spaces
 
 EPISODE = 30
 COUNT = [0]
-KEPT: list[bytearray] = []
+KEPT: list[mmap] = []
 
 
 class Healthy(gym.Env):
@@ -72,8 +75,55 @@ class Outside(Healthy):
 
 class Leaking(Healthy):
     def step(self, action):
-        KEPT.append(bytearray(b"x" * 40_000))
+        KEPT.append(mmap(-1, 40_000))  # memory that is new, and not what the process has freed before
+        KEPT[-1].write(b"x" * 40_000)
         return super().step(action)
+
+
+class ProgramThatGrows(Healthy):
+    """What grows is the solver, which is another process."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        program = "import sys\nkept = []\nfor line in sys.stdin: kept.append(b'x' * 40_000); print(flush=True)"
+        pipe = subprocess.PIPE
+        self.solver = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
+
+    def step(self, action):
+        self.solver.stdin.write("\n")
+        self.solver.stdin.flush()
+        self.solver.stdout.readline()
+        return super().step(action)
+
+    def close(self):
+        self.solver.communicate()
+
+
+class ProgramThatOpensFiles(ProgramThatGrows):
+    def __init__(self, config=None):
+        super().__init__()
+        self.solver.communicate()
+        program = "import os, sys\nkept = []\nfor line in sys.stdin: kept.append(open(os.devnull)); print(flush=True)"
+        pipe = subprocess.PIPE
+        self.solver = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
+
+
+class StartingSolvers(Healthy):
+    """A solver for each episode, none of which is ended before all of them are."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.solvers = []
+
+    def reset(self, *, seed=None, options=None):
+        self.solvers.append(subprocess.Popen(["sleep", "1000"]))
+        return super().reset(seed=seed)
+
+    def close(self):
+        while self.solvers:
+            solver = self.solvers.pop()
+            solver.kill()
+            solver.wait()
 
 
 class Endless(Healthy):
@@ -116,6 +166,16 @@ class Exit(Healthy):
             print("the licence is lost", flush=True)
             os._exit(3)
         return super().step(action)
+
+
+class ExitAtOnce(Healthy):
+    def step(self, action):
+        os._exit(3)
+
+
+class HangAtOnce(Healthy):
+    def reset(self, *, seed=None, options=None):
+        threading.Event().wait()
 
 
 class Hang(Healthy):

@@ -40,6 +40,8 @@ if how == "token":
     hello["token"] = "guess"
 if how == "huge":
     hello["observation"]["shape"] = [100_000, 100_000]
+if how == "deaf":
+    hello["action"] = {"type": "Box", "shape": [100_000]}
 if how == "space":
     hello["action"] = {"type": "Discreet", "n": 3}
 send("Reading mesh ..." if how == "banner" else hello)
@@ -53,6 +55,10 @@ for line in reading:
         step = 0
         seed = message["reset"]["seed"]
         send({"obs": [0.5, 0.0], "info": {"seed": seed, "config": config, "cwd": os.getcwd(), "argv": sys.argv[1:]}})
+        if how == "deaf":
+            time.sleep(1000)
+        if how == "leaves":
+            break
     elif "step" in message:
         step += 1
         if step == 3 and how != "well":

@@ -155,3 +155,25 @@ def test_a_batch_that_learns_to_scale_is_refused_with_our_own_words() -> None:
     assert inner.is_closed
     fixed = env_maker(lambda: VecNormalize(clocks(), training=False)).make(EnvContext())
     assert fixed.num_envs == N
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["DummyVecEnv", "SubprocVecEnv"])
+def test_a_vec_env_of_stable_baselines3_itself_trains(kind: str) -> None:
+    """The real one, with its Monitor, around CartPole: its episodes are those of CartPole."""
+    pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common import vec_env
+    from stable_baselines3.common.env_util import make_vec_env
+
+    def pool(config):
+        del config
+        return make_vec_env("CartPole-v1", n_envs=4, vec_env_cls=getattr(vec_env, kind))
+
+    config = {"train_batch_size": 2000, "seed": 1, "sgd_minibatch_size": 64}
+    with shoal.PPO(env=pool, config=config) as trainer:
+        first = trainer.train()
+        for _ in range(7):
+            result = trainer.train()
+    assert first["episodes_total"] > 20
+    assert 10 < first["episode_reward_mean"] < 40
+    assert result["episode_reward_mean"] > 2 * first["episode_reward_mean"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import gymnasium as gym
@@ -165,6 +166,17 @@ def test_it_trains_is_evaluated_and_resumed_with_new_episodes(tmp_path, caplog) 
     assert "8 unfinished episodes" in caplog.text
     policy = shoal.Policy.load(path)
     assert policy.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_pong_trains_on_its_pictures(tmp_path) -> None:
+    """The environment of the documentation, at the command line."""
+    pytest.importorskip("torch")
+    words = ["train", "envpool:Pong-v5", "--stop", "timesteps_total=256", "--results-dir", str(tmp_path)]
+    words += ["--set", "num_envs_per_worker=4", "--set", "train_batch_size=256", "--set", "num_sgd_iter=1"]
+    done = CliRunner().invoke(main, words, prog_name="shoal")
+    assert done.exit_code == 0, done.output
+    (file,) = tmp_path.glob("*/*/result.json")
+    assert json.loads(file.read_text().splitlines()[-1])["timesteps_total"] >= 256
 
 
 @pytest.mark.parametrize(

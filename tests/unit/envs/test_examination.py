@@ -48,6 +48,9 @@ def test_the_healthy_pass(env: str) -> None:
         ("NaNAtTheEdge", "extreme actions", "problem", "not finite"),
         ("Outside", "random actions", "warning", "outside its space"),
         ("Leaking", "leaks", "warning", "memory grows by"),
+        ("ProgramThatGrows", "leaks", "warning", "memory grows by"),
+        ("ProgramThatOpensFiles", "leaks", "problem", "more files or sockets are open"),
+        ("StartingSolvers", "leaks", "problem", "more child processes run"),
         ("Endless", "random actions", "warning", "6 episodes of 6 did not end within 300 steps"),
         ("OpeningFiles", "leaks", "problem", "more files or sockets are open"),
         ("ClosingOnce", "close", "warning", "closed already"),
@@ -60,18 +63,20 @@ def test_an_illness_is_found(env: str, check: str, verdict: str, words: str) -> 
     assert all(finding.remedy for finding in told)
 
 
-@pytest.mark.repeats(1)
+@pytest.mark.repeats(2)
 @pytest.mark.parametrize(
     ("env", "check", "words"),
     [
         ("Segfault", "extreme actions", ["step() ended the process (SIGSEGV) in File", "sick_envs.py"]),
+        ("ExitAtOnce", "first steps", ["step() ended the process (exit code 3)"]),
         ("Exit", "random actions", ["exit code 3", "the licence is lost"]),
+        ("HangAtOnce", "first steps", ["reset() did not return within 5 s"]),
         ("Hang", "random actions", ["step() did not return within 5 s"]),
         ("Raising", "random actions", ["RuntimeError: the solver diverged", "sick_envs.py:"]),
     ],
 )
 def test_what_ends_or_stops_its_process_is_a_finding(env: str, check: str, words: list[str]) -> None:
-    timeout_s = 5 if env == "Hang" else 100
+    timeout_s = 5 if env.startswith("Hang") else 100
     found = list(examine(Wanted(f"{SICK}:{env}", {}, episodes=2, timeout_s=timeout_s)))
     [problem] = [finding for finding in found if finding.verdict == "problem"]
     assert problem.check == check

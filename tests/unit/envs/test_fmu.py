@@ -15,7 +15,7 @@ from same_training import assert_restored_exactly
 
 import shoal
 from shoal.config.experiment import experiments_from_file
-from shoal.config.program_envs import fmu_config
+from shoal.config.program_envs import checked_program, fmu_config
 from shoal.envs.context import EnvContext
 from shoal.envs.fmu import FmuEnv
 from shoal.envs.importing import UserCode
@@ -231,6 +231,12 @@ def test_its_default_experiment_says_how_long_a_step_and_an_episode_are(folder: 
     finally:
         env.close()
     assert ends == [False] * 5 + [True]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_description_with_bounds_is_kept_as_it_was_written() -> None:
+    written = {"fmu": "heater.fmu", "reward": "-T", "bounds": {"u": [0.0, 1.0]}}
+    assert checked_program(written) == written
 
 
 def test_a_missing_reward_says_what_to_set() -> None:

@@ -115,18 +115,25 @@ def test_one_that_hangs_is_ended_with_its_children() -> None:
     env = made("hangs", timeout_s=1)
     assert env._program is not None
     assert env._program.process is not None
-    family = psutil.Process(env._program.process.pid)
+    session = env._program.process.pid
     env.reset()
     env.step(0)
     env.step(0)
     with pytest.raises(EnvError, match="did not answer step within 1 s"):
         env.step(0)
-    children = [process.pid for process in psutil.process_iter() if process.ppid() == family.pid]
     env.close()
-    for pid in (family.pid, *children):
-        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    sessions = [process for process in psutil.process_iter() if _session(process.pid) == family.pid]
-    assert [process for process in sessions if process.status() != psutil.STATUS_ZOMBIE] == []
+    deadline = time.monotonic() + 30
+    while left := [pid for pid in psutil.pids() if _session(pid) == session and _lives(pid)]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.05)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there; one that has ended and waits to be taken note of is not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _session(pid: int) -> int | None:
@@ -156,6 +163,126 @@ def test_what_never_comes_to_life_says_why(how: str, words: str) -> None:
 def test_who_does_not_know_the_secret_is_refused() -> None:
     with pytest.raises(EnvError, match="does not know the secret"):
         made("token", connection="unix")
+
+
+@pytest.mark.parametrize("connection", ["pipe", "unix"])
+def test_one_that_stops_reading_is_ended_by_the_deadline(connection: str) -> None:
+    env = made("deaf", timeout_s=1, connection=connection)
+    try:
+        env.reset()
+        with pytest.raises(EnvError, match="did not even read step within 1 s"):
+            env.step(np.zeros(100_000, np.float32))  # more than fits into the pipe
+    finally:
+        env.close()
+
+
+class Strangers:
+    """Connections to an address from nobody that was asked for: one says nothing, one guesses, one speaks otherwise."""
+
+    def __init__(self, address: Any, family: int = socket.AF_INET) -> None:
+        self._stack = contextlib.ExitStack()
+        self.refused = []
+        for words in (b"", json.dumps({"shoal": 1, "token": "guess"}).encode() + b"\n", b"GET / HTTP/1.1\r\n\r\n"):
+            stranger = self._stack.enter_context(socket.socket(family))
+            stranger.settimeout(60)
+            stranger.connect(address)
+            stranger.sendall(words)
+            if words:
+                self.refused.append(stranger)
+
+    def close(self) -> None:
+        for stranger in self.refused:
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""  # they were hung up on
+        self._stack.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def awaited_server(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            return
+        assert time.monotonic() < deadline, "nobody listens"
+        time.sleep(0.01)
+
+
+def test_strangers_do_not_keep_the_right_program_out(monkeypatch: Any) -> None:
+    monkeypatch.setenv("SHOAL_TOKEN", "secret")
+    port = free_port()
+    found: list[Any] = []
+
+    def come() -> None:
+        awaited_server(port)
+        strangers = Strangers(("127.0.0.1", port))
+        variables = {**os.environ, "SHOAL_ADDRESS": f"tcp:127.0.0.1:{port}"}
+        subprocess.run([sys.executable, "speaking.py"], cwd=HERE, env=variables, check=True)
+        found.append(strangers)
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    env = env_maker({"listen": f"127.0.0.1:{port}", "start_timeout_s": 60}, UserCode.at(HERE)).make(EnvContext())
+    try:
+        assert env.reset(seed=1)[1]["seed"] == 1
+    finally:
+        env.close()
+        thread.join()
+    found[0].close()
+
+
+def test_when_only_strangers_have_come_the_deadline_says_so(monkeypatch: Any) -> None:
+    monkeypatch.setenv("SHOAL_TOKEN", "secret")
+    port = free_port()
+
+    def come() -> None:
+        awaited_server(port)
+        Strangers(("127.0.0.1", port)).close()
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    with pytest.raises(EnvStartError, match="no program has connected in time; of another that has: "):
+        env_maker({"listen": f"127.0.0.1:{port}", "start_timeout_s": 3}, UserCode.at(HERE)).make(EnvContext())
+    thread.join()
+
+
+def test_programs_elsewhere_may_leave_and_come_again(monkeypatch: Any) -> None:
+    """Two environments listen; the program of one leaves in each episode and calls again, and training goes on."""
+    monkeypatch.setenv("SHOAL_TOKEN", "secret")
+    ports = [free_port()]
+    ports.append(ports[0] + 1)
+    is_over = threading.Event()
+    calls = [0, 0]
+
+    def call(place: int, how: str) -> None:
+        variables = {**os.environ, "SHOAL_ADDRESS": f"tcp:127.0.0.1:{ports[place]}"}
+        while not is_over.is_set():
+            done = subprocess.run([sys.executable, "speaking.py", how], cwd=HERE, env=variables, capture_output=True)
+            calls[place] += done.returncode == 0
+
+    threads = [threading.Thread(target=call, args=each) for each in ((0, "well"), (1, "leaves"))]
+    for thread in threads:
+        thread.start()
+    config = {
+        "env": {"listen": f"127.0.0.1:{ports[0]}", "start_timeout_s": 60},
+        "num_envs_per_worker": 2,
+        "train_batch_size": 8,
+        "max_env_failures": None,
+    }
+    try:
+        with shoal.PPO(config, search_path=[HERE]) as trainer:
+            sample = trainer.workers.sample(3)
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert sample.batch.valid[:, 0].all()
+    assert {incident.env_index for incident in sample.incidents} == {1}
+    assert calls[1] >= 3  # a first look, and after each incident
 
 
 def test_spaces_may_stand_in_the_file() -> None:
@@ -255,7 +382,7 @@ def test_nothing_is_left_when_the_trainer_is_killed(tmp_path: Path) -> None:
         pid = int(json.loads(parent.stdout.readline()))
         parent.kill()
     deadline = time.monotonic() + 30
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while _lives(pid):
         assert time.monotonic() < deadline, "the program lives on"
         time.sleep(0.05)
 

@@ -9,12 +9,14 @@ import pytest
 
 from shoal.errors import ConfigError
 from shoal.machine.mpi_launchers import (
+    AS_ROOT,
     LAUNCHERS,
     FoundLauncher,
     find_launcher,
     folder_variables,
     mpi_variables,
     mpi_words,
+    refuse_root,
 )
 from shoal.machine.slots import RankSlot
 
@@ -141,3 +143,18 @@ def test_mpirun_comes_before_srun_which_counts_only_in_a_job(tmp_path: Path) -> 
 def test_what_is_no_launcher_is_refused(said: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         find_launcher({"PATH": "/usr/bin:/bin", "SHOAL_MPIRUN": said})
+
+
+def test_open_mpi_that_root_may_not_start_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_mpi = found("Open MPI")
+    allowed = dict.fromkeys(AS_ROOT, "1")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ConfigError, match=r"starts nothing for root; .* set OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW"):
+        refuse_root(open_mpi, {})
+    with pytest.raises(ConfigError, match="set OMPI_ALLOW_RUN_AS_ROOT_CONFIRM to 1"):
+        refuse_root(open_mpi, {AS_ROOT[0]: "1"})
+    refuse_root(open_mpi, allowed)
+    refuse_root(open_mpi._replace(words=("mpirun", "--allow-run-as-root")), {})
+    refuse_root(found("MPICH or Intel MPI"), {})
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    refuse_root(open_mpi, {})

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.errors import ClusterError
 from shoal.machine import private_folder
-from shoal.machine.private_folder import MARK, MOST_BYTES, PrivateFolder, file_system, sweep
+from shoal.machine.private_folder import MARK, MOST_BYTES, PrivateFolder, file_system, sweep, sweep_all
 
 
 def mode(path: Path) -> int:
@@ -56,6 +56,19 @@ def test_a_shared_place_is_the_last_resort_and_never_swept(monkeypatch: pytest.M
     folder = PrivateFolder({"TMPDIR": str(tmp_path)}, may_be_shared=True)
     assert folder.path.parent == tmp_path
     folder.remove()
+
+
+def test_what_was_left_is_swept_wherever_it_can_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("RAY_TMPDIR", "TMPDIR")}
+    for place in places.values():
+        place.mkdir()
+    environ = {name: str(place) for name, place in places.items()}
+    left = [PrivateFolder(environ, place=str(place)) for place in places.values()]
+    for folder in left:
+        os.close(folder.lock)
+    monkeypatch.setattr(private_folder, "file_system", lambda path: "nfs4" if path == places["TMPDIR"] else "ext4")
+    sweep_all(environ)
+    assert [folder.path.exists() for folder in left] == [False, True], "a lock may be known to another host alone"
 
 
 def test_the_file_system_of_a_path() -> None:

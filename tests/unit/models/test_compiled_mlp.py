@@ -107,7 +107,10 @@ class WrongKernel:
         self.__dict__.update(kernel.__dict__, digest="wrong", **{broken: lambda *addresses: None})
 
 
-@pytest.mark.parametrize(("broken", "what"), [("forward", "outputs"), ("backward", "gradients")])
+@pytest.mark.parametrize(
+    ("broken", "what"),
+    [("forward", "outputs"), ("backward", "gradients"), ("backward_inputs", "derivatives by the inputs")],
+)
 def test_a_kernel_that_differs_from_numpy_is_refused(monkeypatch, broken, what) -> None:
     wrong = WrongKernel(load_kernel(), broken)
     monkeypatch.setattr(compiled_mlp, "load_kernel", lambda: wrong)

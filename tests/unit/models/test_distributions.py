@@ -311,3 +311,16 @@ def test_squashed_actions_lie_between_their_bounds_and_reach_them(space) -> None
     middle = (np.float64(space.low) + np.float64(space.high)) / 2
     np.testing.assert_allclose(decoded[30], middle)
     assert type(distribution_for(ActionSpec(spaces.Box(0, np.inf, (2,)), squash=True))) is Gaussian
+
+
+@pytest.mark.parametrize(("steps", "num_envs"), [(1, 1), (3, 7), (64, 33)])
+def test_the_noise_of_many_environments_is_that_of_each(steps, num_envs):
+    distribution = Categorical(3, count=2)
+    alone = [distribution.noise(np.random.default_rng(seed), steps) for seed in range(num_envs)]
+    rngs = [np.random.default_rng(seed) for seed in range(num_envs)]
+    together = distribution.noise_of_all(rngs, steps)
+    assert np.stack(alone).tobytes() == together.tobytes()
+    after = [np.random.default_rng(seed) for seed in range(num_envs)]
+    for rng in after:
+        distribution.noise(rng, steps)
+    assert [rng.random() for rng in after] == [rng.random() for rng in rngs]

@@ -82,7 +82,7 @@ def oracle(mlp: MLP, params: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tenso
 
 def assert_close(got, wanted: torch.Tensor) -> None:
     wanted = wanted.detach().numpy()
-    scale = max(np.abs(wanted).max(), 1e-3)
+    scale = max(np.abs(wanted).max(), 0.1)  # what sums of terms of about 1 lose does not shrink where they cancel
     assert got.dtype == np.float32
     assert got.shape == wanted.shape
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * scale)

@@ -125,6 +125,14 @@ def test_classic_filters_reach_one_by_one():
     assert "[B, 16, 21, 21]" in network.summary()
 
 
+def test_filters_may_tell_their_padding():
+    image = spaces.Box(0, 255, (20, 20, 1), np.uint8)
+    assert "[B, 4, 10, 10]" in build(image, conv_filters=[[4, 5, 2, "same"]]).summary()
+    network = build(image, conv_filters=[[4, 5, 2, "valid"], [8, 3, 1, "same"]])
+    assert "[B, 4, 8, 8]" in network.summary()
+    assert "[B, 8, 8, 8]" in network.summary()
+
+
 def test_filters_that_do_not_fit_are_explained():
     with pytest.raises(
         ConfigError, match=r"layer 2 has a kernel of 11 x 11, larger than its map \(40 x 30 -> 10 x 8\)"

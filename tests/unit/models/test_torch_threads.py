@@ -28,6 +28,7 @@ def threads_for(*shape: int) -> int:
     return int(torch.get_num_threads())
 
 
+@pytest.mark.slow
 def test_large_images_take_the_cores_unless_somebody_has_said_how_many(monkeypatch) -> None:
     monkeypatch.setattr("shoal.models.build.cores", lambda: 2)
     for name in THREAD_VARIABLES:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
-from shoal.config.experiment import algorithm_config
+from shoal.config.experiment import algorithm_config, experiment_from
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.parallel import capacity
@@ -19,6 +22,7 @@ from shoal.parallel.capacity import (
     least_parameters,
     workers_on,
 )
+from shoal.runs.run import Run
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +57,8 @@ def test_workers_may_share_cores(keys: dict[str, Any]) -> None:
             r"config.num_workers: 1,000 processes that ask for 1000 CPUs are too many for 2 cores .*; "
             r"use num_workers: 32, or auto; or num_cpus_per_worker: 0.032 if they wait",
         ),
+        ({"num_workers": 100_000}, "100,000 processes that ask for 100000 CPUs are too many for 2 cores"),
+        ({"num_workers": 1, "num_cpus_per_worker": 1e6}, "use num_workers: 1, or auto; or num_cpus_per_worker: 32 if"),
         ({"num_workers": 32, "num_learners": 2}, "use num_workers: 30, or auto"),
         ({"num_workers": 1, "evaluation_num_workers": 40}, "config.evaluation_num_workers: 41 processes"),
         (
@@ -160,3 +166,55 @@ def test_ranks_on_this_machine_share_cores_but_not_without_end(caplog: pytest.Lo
         check_ranks_here(config(env_ranks=2, num_envs_per_worker=17))
     with pytest.raises(ConfigError, match=r"use num_workers: 4, or auto$"):
         check_machine(config(num_workers=5, env_ranks=8))
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"train_batch_size": 2**31 - 1}, "train_batch_size: .* take 52 GB of memory, and 8.0 GB are free"),
+        ({"num_envs_per_worker": 2**31 - 1, "train_batch_size": 2**31 - 1}, "num_envs_per_worker|train_batch_size"),
+        ({"model": {"fcnet_hiddens": [2**31 - 1, 2**31 - 1]}}, "model.fcnet_hiddens: a network of .* parameters takes"),
+        ({"model": {"use_lstm": True, "lstm_cell_size": 2**31 - 1}}, "model.lstm_cell_size: a network of"),
+        ({"num_workers": 100_000}, "num_workers: 100,000 "),
+        ({"model": {"use_attention": True, "attention_dim": 2**31 - 1}}, "model.attention_dim: a network of"),
+        ({"model": {"use_attention": True, "attention_head_dim": 2**31 - 1}}, "model.attention_head_dim: a network"),
+        ({"model": {"use_attention": True, "attention_num_heads": 2**31 - 1}}, "attention_num_heads: a network of"),
+        (
+            {"model": {"use_attention": True, "attention_num_transformer_units": 2**31 - 1}},
+            "model.attention_num_transformer_units: a network of",
+        ),
+        (
+            {"model": {"use_attention": True, "attention_memory_inference": 2**31 - 1}},
+            "model.attention_memory_inference: a network of",
+        ),
+        ({"num_workers": 1, "num_cpus_per_worker": 1e6}, "num_workers: 1 processes that ask for 1e[+]06 CPUs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_fit_leaves_no_folder(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
+    tree = {"env": "CartPole-v1", "results_dir": str(tmp_path), "stop": {"training_iteration": 1}, "config": keys}
+    with pytest.raises(ConfigError, match=sentence):
+        list(Run.open(experiment_from(tree)).results())
+    assert not list(tmp_path.iterdir())
+
+
+class Wide(gymnasium.Env[Any, Any]):
+    """Shows 10 MB at each step."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2_500_000,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2_500_000, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        return np.zeros(2_500_000, np.float32), 0.0, False, False, {}
+
+
+def test_observations_that_fill_memory_leave_no_folder(tmp_path: Path) -> None:
+    keys = {"num_envs_per_worker": 1, "model": {"fcnet_hiddens": [1]}}
+    tree = {"env": Wide, "name": "wide", "results_dir": str(tmp_path), "config": keys}
+    with pytest.raises(ConfigError, match=r"train_batch_size: 2,048 steps of at least 10,000,024 bytes take 20 GB"):
+        list(Run.open(experiment_from(tree)).results())
+    assert not list(tmp_path.iterdir())

@@ -30,9 +30,13 @@ NOTHING = packed(None)
 class Manned:
     """A host with some workers, and the policy that they sample with."""
 
-    def __init__(self, workers: int, name: str, **plan: Any) -> None:
+    def __init__(self, workers: int, name: str, restore_episodes: bool | str = True, **plan: Any) -> None:
         config = PPOConfig(
-            env=f"{PROBES}:{name}", num_workers=workers, num_envs_per_worker=1, model={"fcnet_hiddens": [4]}
+            env=f"{PROBES}:{name}",
+            num_workers=workers,
+            num_envs_per_worker=1,
+            model={"fcnet_hiddens": [4]},
+            restore_episodes=restore_episodes,
         )
         maker = env_maker(config.env)
         self.host = SamplerHost(HostPlan(packed((config, maker)), **{"recreates": True, "threads": 1, **plan}))
@@ -109,6 +113,17 @@ def test_a_killed_sampler_is_replaced_by_the_spare_one_where_it_stood(manned) ->
     found = pickle.loads(answers[-1].fragments[1].state)
     np.testing.assert_array_equal(found.arrays["current0"], pickle.loads(expected).arrays["current0"])
     assert found.values["noise"] == pickle.loads(expected).values["noise"]
+
+
+@pytest.mark.parametrize(("limit", "seedings"), [("60s", 1), ("0s", 2)])
+def test_replays_of_a_replaced_sampler_may_take_so_long(manned, limit: str, seedings: int) -> None:
+    struck = manned(restore_episodes=limit)
+    struck.sample()
+    os.kill(struck.pids()[2], signal.SIGKILL)
+    struck.until(lambda answer: bool(answer.losses))
+    fragments = struck.until(lambda answer: len(answer.fragments) == 2)[-1].fragments
+    # Where it may not replay, it has begun a new episode, and that with another seed.
+    assert pickle.loads(fragments[1].state).values["vector"]["seedings"] == [seedings]
 
 
 def test_without_restarts_left_a_lost_sampler_is_only_reported(manned) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow
 import pytest
 from fake_runs import fake_result, fake_run
 from fake_sweeps import LR, fill, sweep
+from pyarrow import parquet
 
 from shoal.reports import watched_runs
 from shoal.reports.board import Board, News
@@ -172,6 +174,33 @@ def test_pages_reports_figures_and_logs(serve: Serve, tmp_path: Path) -> None:
     assert len(json.loads(client.get(f"at/compare.json?{both}").text)["groups"]) == 2
     assert client.get(f"at/report.html?{both}").status == 200
     assert sorted(path for path in tmp_path.rglob("*")) == before, "a board writes nothing"
+
+
+def test_a_report_has_what_shoal_report_shows(serve: Serve, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    parent = fake_run(root, "parent", 0, config={"lr": 0.01})
+    fork = fake_run(root, "fork", 0, config={"lr": 0.02})
+    foreign = fake_run(root, "foreign", 0, config={"lr": 0.03})
+    outside = fake_run(tmp_path / "elsewhere", "outside", 0, config={"lr": 0.77})
+    for run, of in ((fork, parent), (foreign, outside)):
+        (run / "fork.json").write_text(json.dumps({"parent": str(of), "iteration": 3, "link": None, "changes": []}))
+    (fork / "evaluation_2026-11-17.csv").write_text("case,return\na heavy load,4.5\n")
+    steps = {"episode": [0, 0, 1], "step": [0, 1, 0], "action": [0, 1, 1], "reward": [1.0, 1.0, 1.0]}
+    parquet.write_table(pyarrow.table(steps), fork / "evaluation_2026-11-17.parquet")
+    (tmp_path / "secret.csv").write_text("case,return\nsecret,1\n")
+    (foreign / "evaluation_2026-11-18.csv").symlink_to(tmp_path / "secret.csv")
+    os.mkfifo(foreign / "evaluation_2026-11-19.csv")
+    os.mkfifo(foreign / "evaluation_2026-11-19.json")
+    client = serve(root)
+    page = client.get(f"at/{address(root, fork)}/report.html").text
+    assert "a heavy load" in page
+    assert "Trajectories" in page
+    assert "lr 0.01" in page, "the run that it continues is beside it"
+    several = client.get(f"at/report.html?run={quote(address(root, fork), safe='')}").text
+    assert "lr 0.01" in several
+    page = client.get(f"at/{address(root, foreign)}/report.html").text
+    assert "secret" not in page
+    assert "0.77" not in page
 
 
 def test_a_sweep_has_its_page_and_its_trials(serve: Serve, tmp_path: Path) -> None:

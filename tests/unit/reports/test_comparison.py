@@ -12,7 +12,7 @@ from fake_runs import fake_run
 from shoal.errors import ConfigError
 from shoal.reports.comparison import Comparison, Scored, compared, probability_of_improvement
 from shoal.reports.reported_runs import read_run
-from shoal.reports.sequential import ENOUGH, by_seed, evidence_of, next_seed, paired_test
+from shoal.reports.sequential import ENOUGH, by_seed, evidence_of, next_seeds, paired_test
 
 
 def made(first: list[float], second: list[float]) -> Comparison:
@@ -39,6 +39,22 @@ def test_what_can_be_said_of_few_and_of_many() -> None:
     assert "which may be luck (permutation test, p = " in close.sentence()
     assert made([1], [1]).sentence() == "A and B are equal (return 1 and 1 at 1000 steps)."
     assert "more seeds than anybody trains" in made([1.0, 9.0, 5.0, 3.0], [1.0, 9.0, 5.0, 2.99]).sentence()
+
+
+def test_the_better_by_its_middle_is_not_called_so_by_a_test_of_means_that_say_the_opposite() -> None:
+    # The middle half of A is higher, while its mean is far lower because of the runs that failed.
+    always = made([5.2] * 18 + [0] * 6, [5.1] * 24)
+    assert always.chance is not None
+    assert always.chance < 0.05
+    assert not always.is_sure
+    assert always.sentence() == (
+        "A looks better than B (return 5.2 and 5.1 at 1000 steps), with probability 0.75, but its mean is worse "
+        "(3.9 and 5.1): a few of its runs are far off; look at each."
+    )
+    lower = Comparison(
+        "return", "timesteps_total", 1000, Scored("A", (1, 2, 3, 4)), Scored("B", (11, 12, 13, 14)), "min"
+    )
+    assert lower.is_sure
 
 
 def test_the_interval_is_that_of_the_middle_half() -> None:
@@ -92,6 +108,7 @@ def test_pairs_are_of_equal_seeds(tmp_path: Path) -> None:
     assert test.sentence().startswith("Decided: a is better than b (7 of 7 pairs of seeds; evidence 26.8 reaches 20")
     worse = paired_test(("a", "b"), pairs[:3], "episode_reward_mean", "timesteps_total", "min", None)
     assert worse.sentence().startswith("Not decided: b won 3 of 3 pairs of seeds; evidence 2.5, and 20 is needed.")
-    assert next_seed(list(one), list(two)) == 7
-    assert next_seed([0, 1], [0, 1]) == 2
-    assert next_seed([], []) == 0
+    assert next_seeds(list(one), list(two), 1) == [7]
+    assert next_seeds([0, 1], [0, 1], 1) == [2]
+    assert next_seeds([], [], 3) == [0, 1, 2]
+    assert next_seeds([0, 2, 5], [0, 7], 4) == [2, 5, 7, 1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -49,6 +51,17 @@ def curves_of(page: ET.Element) -> list[dict[str, Any]]:
 
 def text_of(page: ET.Element) -> str:
     return " ".join(page.itertext())
+
+
+def test_the_policy_allows_this_script_alone_and_no_network(filled: Filled) -> None:
+    folder = filled(20)
+    write_answer(folder)
+    page, text = parsed(folder), (folder / "index.html").read_text()
+    (policy,) = [meta.get("content") or "" for meta in page.iter("meta") if meta.get("http-equiv")]
+    script = text[text.index("<script>") + len("<script>") : text.rindex("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'; ")
+    assert f"script-src 'sha256-{digest}'" in policy
 
 
 def test_the_page_has_the_answer_first_and_everything_else(filled: Filled) -> None:

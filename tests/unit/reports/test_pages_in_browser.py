@@ -34,6 +34,13 @@ CSV = """new Promise(function (done) {
 })"""
 
 
+CHART_CSV = """new Promise(function (done) {
+  window.shoal.save = function (text) { done(text); };
+  var buttons = Array.from(document.querySelectorAll(".chart ~ button"));
+  buttons.find(function (one) { return one.textContent === "Save CSV"; }).click();
+})"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with Browser() as opened:
@@ -51,6 +58,10 @@ def test_the_curves_of_a_sweep(tmp_path: Path, browser: Browser) -> None:
     assert browser.value(HOVER) >= 3  # in the curves, in the parallel coordinates, and in the tables
     text = browser.value(CSV % 0)
     assert text.splitlines()[0] == "group,run,timesteps_total,episode_reward_mean,low,high"
+    rows = browser.value(CHART_CSV).splitlines()
+    settings = ["config.lr", "config.model.fcnet_hiddens"]
+    assert sorted(rows[0].split(",")) == sorted(["trials", *settings, "episode_reward_mean"])
+    assert len(rows) == 1 + len({record.group for record in analysis.records})
     assert browser.problems() == []
 
 
@@ -86,6 +97,76 @@ def test_trajectories_and_a_video_of_a_run(tmp_path: Path, browser: Browser) -> 
     assert browser.value(loaded) == pytest.approx(2.0, abs=0.2)
     assert browser.value("document.title") == "PPO CartPole-v1: report"
     assert browser.problems() == []
+
+
+TICKS = "Array.from(document.querySelectorAll('figure.big .tick')).map(t => t.textContent).join()"
+TOUCH = """(function () {
+  var at = document.querySelector("figure.big .box").getBoundingClientRect();
+  return {x: at.left, y: at.top + at.height / 2, wide: at.width};
+})()"""
+
+
+def test_two_fingers_zoom_on_a_phone(tmp_path: Path, browser: Browser) -> None:
+    write_report([read_run(fake_run(tmp_path, iterations=60))], tmp_path / "report.html", (), ReportFiles())
+    browser.resize(390, 900)
+    browser.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
+    browser.open(tmp_path / "report.html")
+    assert browser.until("document.querySelectorAll('figure.big .tick').length > 4")
+    browser.value("document.querySelector('figure.big').scrollIntoView({block: 'center'})")
+    box, before = browser.value(TOUCH), browser.value(TICKS)
+
+    def touch(kind: str, *places: float) -> None:
+        points = [{"x": box["x"] + at, "y": box["y"], "id": number} for number, at in enumerate(places)]
+        browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+
+    touch("touchStart", 180)
+    touch("touchStart", 180, 220)
+    for step in range(1, 6):
+        touch("touchMove", 180 - 15 * step, 220 + 15 * step)
+    assert browser.until(f"{TICKS} !== {before!r}")
+    assert browser.value("!document.querySelector('[data-do=reset]').disabled")
+    for step in range(5, -5, -1):
+        touch("touchMove", 180 - 15 * step, max(220 + 15 * step, 265 - 15 * step))
+    touch("touchEnd")
+    browser.value("document.querySelector('[data-do=reset]').click()")
+    assert browser.until(f"{TICKS} === {before!r}")
+    browser.call("Emulation.setTouchEmulationEnabled", enabled=False)
+    browser.resize(1200, 900)
+    assert browser.problems() == []
+
+
+CONTRAST = """(function () {
+  var paint = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  function light(colour) {
+    paint.fillStyle = colour; paint.fillRect(0, 0, 1, 1);
+    var rgb = Array.from(paint.getImageData(0, 0, 1, 1).data).slice(0, 3).map(function (one) {
+      var part = one / 255;
+      return part <= 0.04045 ? part / 12.92 : Math.pow((part + 0.055) / 1.055, 2.4);
+    });
+    return 0.2126 * rgb[0] + 0.7152 * rgb[1] + 0.0722 * rgb[2];
+  }
+  var root = getComputedStyle(document.documentElement), found = {};
+  ["ink", "soft", "link", "best", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"].forEach(function (name) {
+    ["back", "card"].forEach(function (behind) {
+      var one = light(root.getPropertyValue("--" + name)), other = light(root.getPropertyValue("--" + behind));
+      found[name + " on " + behind] = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    });
+  });
+  return found;
+})()"""
+"""How much lighter or darker each colour is than what is behind it, by the formula of the WCAG."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_lines_stand_out(tmp_path: Path, browser: Browser, scheme: str) -> None:
+    write_report([read_run(fake_run(tmp_path))], tmp_path / "report.html", (), ReportFiles())
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.open(tmp_path / "report.html")
+    found = browser.value(CONTRAST)
+    words = {name: ratio for name, ratio in found.items() if not name.startswith("c")}
+    assert {name: ratio for name, ratio in words.items() if ratio < 4.5} == {}  # level AA of the WCAG, for text
+    assert {name: ratio for name, ratio in found.items() if ratio < 3} == {}  # and for what is drawn
+    browser.call("Emulation.setEmulatedMedia", features=[])
 
 
 CUT_TICKS = """Array.from(document.querySelectorAll("figure[data-figure] .box svg")).flatMap(function (svg) {

@@ -12,6 +12,7 @@ import pytest
 from shoal.errors import ConfigError
 from shoal.reports import run_cache, run_list
 from shoal.reports.run_cache import CACHE_FILE
+from shoal.reports.run_choice import LISTED
 from shoal.reports.run_list import runs_below
 from shoal.runs.lease import Lease
 from shoal.runs.outcomes import Outcome, forget_outcome, read_outcome, write_outcome
@@ -64,6 +65,33 @@ def test_numbers_and_settings(tmp_path: Path) -> None:
     assert run.values["env"] == "CartPole-v1"
     assert run.size > 100
     assert runs_below(tmp_path / "a").runs[0].path == tmp_path / "a"
+
+
+def test_settings_are_kept_beside_the_runs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = made(tmp_path / "cart" / "one", 1, lr=0.5), made(tmp_path / "cart" / "two", 2, lr=0.25)
+    (tmp_path / ".shoal_settings.json").write_text(json.dumps({"format": 2, "runs": {str(one): {"settings": 3}}}))
+    first = {run.path: run.settings for run in runs_below(tmp_path, with_settings=True).runs}
+    assert first == {one: {"lr": 0.5}, two: {"lr": 0.25}}
+    read = []
+    real = run_list.bounded_bytes
+    monkeypatch.setattr(run_list, "bounded_bytes", lambda path, *more: read.append(path) or real(path, *more))
+    assert {run.path: run.settings for run in runs_below(tmp_path, with_settings=True).runs} == first
+    assert not read
+    changed = json.loads((two / "experiment.json").read_text())
+    changed["config"]["lr"] = 0.125
+    (two / "experiment.json").write_text(json.dumps(changed))
+    assert {run.path: run.settings["lr"] for run in runs_below(tmp_path, True).runs} == {one: 0.5, two: 0.125}
+    assert {path.parent for path in read} == {two}
+    os.chmod(tmp_path, 0o555)
+    try:
+        assert len(runs_below(tmp_path, True).runs) == 2
+    finally:
+        os.chmod(tmp_path, 0o755)
+
+
+def test_what_the_table_shows_needs_no_settings(tmp_path: Path) -> None:
+    made(tmp_path / "cart" / "one", 1)
+    assert set(runs_below(tmp_path).runs[0].shown) == set(LISTED)
 
 
 def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from fake_runs import fake_run
 
-from shoal.reports.figure_data import MOST_POINTS, figure_data, figures_of
+from shoal.config.algorithms import ALGORITHMS
+from shoal.reports.figure_data import KNOWN, MOST_POINTS, STILL, figure_data, figures_of
 from shoal.reports.reported_runs import grouped, read_run, read_runs
 from shoal.reports.run_page import ReportInput, run_page
 from shoal.reports.run_report import leave_report
@@ -121,6 +122,56 @@ def test_the_time_adds_up(tmp_path: Path) -> None:
     assert (found.steps_per_s, found.env_limit) == pytest.approx((100, 500))
 
 
+def test_with_workers_the_learners_time_is_shared_out_once(tmp_path: Path) -> None:
+    def of(name: str, **seconds: float) -> tuple[dict[str, float], str]:
+        timers = {f"{phase}_s": spent for phase, spent in seconds.items()}
+        run = read_run(fake_run(tmp_path, name, timers=timers))
+        found = time_shares(run)
+        assert found is not None
+        assert sum(found.shares.values()) == pytest.approx(1)
+        return found.shares, verdict_of(grouped([run]))
+
+    # A worker samples for 0.25 s of each second, and for 0.6 s of it nobody but the learner works.
+    shares, verdict = of("in turn", env=0.2, policy=0.05, communicate=0.01, learn=0.6, idle=0.75, wait=0.35)
+    assert "learning takes 60 % of the time" in verdict
+    assert shares == pytest.approx(
+        {"env": 0.2, "policy": 0.05, "communicate": 0.01, "learn": 0.6, "idle": 0.1, "other": 0.04}
+    )
+    # What is sampled while the learner learns costs no time.
+    shares, verdict = of("at once", env=0.8, policy=0.1, communicate=0.0, learn=0.9, idle=0.1, wait=0.05)
+    assert "learning takes 90 % of the time" in verdict
+    assert shares["env"] + shares["policy"] == pytest.approx(0.1)
+    # One worker is slow, and the others wait for it, as the learner does.
+    shares, verdict = of("slow", env=0.1, policy=0.1, communicate=0.0, learn=0.1, idle=0.8, wait=0.9)
+    assert "waiting for workers takes 70 % of the time" in verdict
+
+
+def test_versions_are_those_of_the_run(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path)
+    head = {"chain": 1, "shoal": "0.0.3", "versions": {"python": "3.9.99", "numpy": "1.0.1"}, "cpu": "a processor"}
+    went_on = {"after": 5, "machine": {"shoal": "0.0.4", "versions": {"python": "3.9.99", "numpy": "1.0.2"}}}
+    (folder / "chain.jsonl").write_text(f"{json.dumps(head)}\n{json.dumps(went_on)}\n")
+    told = {"".join(name.itertext()): "".join(text.itertext()) for name, text in pairs_of(parsed(page_of(folder)))}
+    assert told["shoal"] == "0.0.3, 0.0.4 from iteration 6"
+    assert told["numpy"] == "1.0.1, 1.0.2 from iteration 6"
+    assert told["Python"] == "3.9.99"
+    assert told["processor"] == "a processor"
+    assert told["this page"].startswith("shoal ")
+
+
+def test_versions_of_runs_that_differ_are_all_told(tmp_path: Path) -> None:
+    folders = [fake_run(tmp_path, "x", seed) for seed in (0, 1, 2)]
+    for folder, version in zip(folders, ("1.0", "2.0", "2.0")):
+        (folder / "chain.jsonl").write_text(json.dumps({"shoal": "0.1", "versions": {"numpy": version}}) + "\n")
+    told = {"".join(name.itertext()): "".join(text.itertext()) for name, text in pairs_of(parsed(page_of(*folders)))}
+    assert told["numpy"] == "1.0 (1 run), 2.0 (2 runs)"
+
+
+def pairs_of(page: ET.Element) -> list[tuple[ET.Element, ET.Element]]:
+    (versions,) = [found for found in page.iter("dl") if found.get("class") is None]
+    return list(zip(versions.iter("dt"), versions.iter("dd")))
+
+
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&\x1b[31m"
 
 
@@ -175,6 +226,42 @@ def test_long_runs_are_thinned_and_keep_their_peaks(tmp_path: Path) -> None:
     assert np.allclose(steps, 100 * (np.array(at) + 1))
 
 
+NO_FIGURE = ("num_target_updates", "num_epochs", "dataset_steps", "dataset_episodes")
+"""Counters that only go up, and what never changes."""
+
+
+def test_what_learners_report_has_a_figure(tmp_path: Path) -> None:
+    shown = {spec.metric for spec in KNOWN} | {spec.low for spec in KNOWN} | {spec.high for spec in KNOWN}
+    known = {f"learner/{name}" for algorithm in ALGORITHMS.values() for name in algorithm.results}
+    assert known - shown == {f"learner/{name}" for name in NO_FIGURE}
+    assert {metric for metric in shown if metric.startswith("learner/")} <= known
+    assert set(STILL) <= shown
+    folder = fake_run(
+        tmp_path, run="ES", learner={"return_mean": 5.0, "return_min": 1.0, "return_max": 9.0, "noise_stdev": 0.1}
+    )
+    specs = figures_of([read_run(folder)])
+    assert {"learner/return_mean", "learner/noise_stdev"} & {spec.metric for spec in specs} == {"learner/return_mean"}
+
+
+def test_each_of_several_policies_has_its_figures(tmp_path: Path) -> None:
+    learner = {"wolf/kl": 0.01, "wolf/grad_gnorm": 1.0, "sheep/kl": 0.02, "wolf/own": 3.0}
+    returns = {
+        f"policy_reward_{kind}": {"wolf": at, "sheep": -at} for kind, at in (("min", 1), ("mean", 2), ("max", 3))
+    }
+    runs = [read_run(fake_run(tmp_path, "pack", learner=learner, **returns))]
+    specs = [spec for spec in figures_of(runs) if spec.section == "policies"]
+    titles = ["sheep: Return of an agent", "sheep: KL divergence", "wolf: Return of an agent", "wolf: KL divergence"]
+    assert [spec.title for spec in specs] == titles
+    data = figure_data(grouped(runs), specs)
+    assert data["figures"][0]["note"].startswith("policy_reward_mean/sheep: mean return of an agent of this policy")
+    assert data["figures"][3]["note"].startswith("learner/wolf/kl: KL divergence of the new policy")
+    (series,) = data["figures"][2]["groups"][0]["runs"]
+    assert (set(numbers(series["low"])), set(numbers(series["high"]))) == ({1.0}, {3.0})
+    text = words(parsed(page_of(runs[0].path)))
+    assert "Policies" in text
+    assert "wolf: Return of an agent" in text
+
+
 def test_a_run_leaves_its_report_and_an_empty_one_none(tmp_path: Path) -> None:
     folder = fake_run(tmp_path)
     leave_report(folder)
@@ -225,6 +312,27 @@ HANDS = """
   set("axis", 1); seen.time = document.querySelector(".name").textContent; set("axis", 0);
   window.shoal.save = function (text) { seen.csv = text; };
   document.querySelector("[data-do=csv]").click();
+  window.shoal.save = function (text) { seen.times = text; };
+  function press(words) {
+    var all = Array.from(document.querySelectorAll(".times ~ button"));
+    all.find(function (one) { return one.textContent === words; }).click();
+  }
+  press("Save CSV");
+  window.shoal.saveSvg = function (drawing) { seen.bars = drawing.querySelectorAll("rect.p2").length; };
+  press("Save SVG");
+  function finger(kind, id, x) {
+    var box = document.querySelector(".box"), at = box.getBoundingClientRect();
+    box.setPointerCapture = function () {};
+    var where = { clientX: at.left + x, clientY: at.top + 60, pointerId: id };
+    box.dispatchEvent(new PointerEvent(kind, Object.assign(where, { pointerType: "touch", bubbles: true })));
+  }
+  before = ticks();
+  finger("pointerdown", 7, 300); finger("pointerdown", 8, 400);
+  finger("pointermove", 7, 200); finger("pointermove", 8, 600);
+  seen.spread = ticks() !== before;
+  finger("pointermove", 7, 395); finger("pointermove", 8, 400); finger("pointermove", 7, 380);
+  seen.together = ticks() === before;
+  finger("pointerup", 7, 380); finger("pointerup", 8, 400);
   var filter = document.querySelector("input.filter"); filter.value = "gamma"; filter.dispatchEvent(new Event("input"));
   var rows = Array.from(filter.parentNode.querySelectorAll("tbody tr"));
   seen.rows = rows.filter(function (row) { return !row.hidden; }).length;
@@ -235,7 +343,7 @@ HANDS = """
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_the_figures_are_drawn_and_used_in_a_browser(tmp_path: Path) -> None:
-    folders = [fake_run(tmp_path, "x", seed, lambda at, seed=seed: at % 3 + seed + 1) for seed in (0, 1)]
+    folders = [fake_run(tmp_path, "x", seed, lambda at, seed=seed: at % 3 + seed + 1.1) for seed in (0, 1)]
     folders.append(fake_run(tmp_path, "y", config={"lr": 0.5}))
     # The policy would rightly refuse the test's own hands.
     good = re.sub(r"<meta http-equiv[^>]*>", "", page_of(*folders)).replace("</body>", HANDS)
@@ -244,11 +352,14 @@ def test_the_figures_are_drawn_and_used_in_a_browser(tmp_path: Path) -> None:
     assert found is not None, shown[:300]
     seen = json.loads(html.unescape(found[1]))
     assert (seen["all"], seen["hidden"], seen["runs"]) == (2, 1, 4)
-    assert all(seen[name] for name in ("smoothed", "same", "log", "zoomed", "whole"))
+    assert all(seen[name] for name in ("smoothed", "same", "log", "zoomed", "whole", "spread", "together"))
+    assert seen["times"].splitlines()[0] == "group,environment,actions,learning,messages,waiting,steps/s"
+    assert seen["times"].splitlines()[1] == "lr 0.0007,0.2,0.1,0.7,0,0,100"
+    assert seen["bars"] == 3  # of the legend, and of both groups
     assert "lr 0.0007" in seen["hover"]
     assert seen["time"] == "training time (s)"
     assert seen["csv"].startswith("group,run,timesteps_total,episode_reward_mean,low,high\nlr 0.0007,all,100,")
-    assert "lr 0.0007,seed 1,100,3,," in seen["csv"]
+    assert "lr 0.0007,seed 1,100,3.1,," in seen["csv"]
     assert seen["rows"] == 1
 
 

@@ -12,7 +12,15 @@ import pytest
 
 from shoal.errors import CheckpointError
 from shoal.runs import atomic_files
-from shoal.runs.atomic_files import open_own, remove_folder, remove_tree, replace_file, sync_folder, write_file
+from shoal.runs.atomic_files import (
+    open_own,
+    own_folder,
+    remove_folder,
+    remove_tree,
+    replace_file,
+    sync_folder,
+    write_file,
+)
 
 
 @pytest.fixture
@@ -150,3 +158,21 @@ def test_of_a_link_to_a_folder_only_the_link_goes(tmp_path: Path) -> None:
     assert [child.name for child in tmp_path.iterdir()] == ["kept"]
     assert (tmp_path / "kept" / "file").exists()
     remove_tree(tmp_path / "never was")
+
+
+def test_what_is_not_there_is_removed_without_a_word(tmp_path: Path) -> None:
+    remove_tree(tmp_path / "absent")
+    remove_folder(tmp_path / "absent")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_ones_own_is_no_link(tmp_path: Path) -> None:
+    assert own_folder(tmp_path / "videos") == tmp_path / "videos"
+    (tmp_path / "videos").symlink_to(tmp_path)
+    with pytest.raises(CheckpointError, match="videos is a symbolic link"):
+        own_folder(tmp_path / "videos")
+
+
+def test_a_link_that_somebody_else_removes_first_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_symlink", lambda self: self.name == "gone")
+    remove_tree(tmp_path / "gone")

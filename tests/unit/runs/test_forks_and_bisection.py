@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -126,13 +127,18 @@ def test_the_rules() -> None:
     assert lost.sentence == "learner/vf_loss is not a number in iteration 2"
 
 
-def test_the_iteration_to_blame_is_found_and_shown_by_a_script(run: Path) -> None:
+def collapsed(run: Path) -> list[dict[str, Any]]:
+    """Its results with a collapse; so short a run has none of its own."""
     told = results_of(run)
-    for result in told:  # so short a run has no collapse of its own
+    for result in told:
         result["episode_reward_mean"] = 100.0 if result["training_iteration"] == 4 else 10.0
     told[0]["episode_reward_mean"] = 0.0
     told[-1]["episode_reward_mean"] = 1.0
-    found = bisect(run, told)
+    return told
+
+
+def test_the_iteration_to_blame_is_found_and_shown_by_a_script(run: Path) -> None:
+    found = bisect(run, collapsed(run))
     assert found is not None
     assert found.watch is not None
     assert found.script is not None
@@ -142,3 +148,20 @@ def test_the_iteration_to_blame_is_found_and_shown_by_a_script(run: Path) -> Non
     lines = done.stdout.splitlines()
     assert lines[0] == found.watch.lines()[0]
     assert lines[-1] == f"{len(found.watch.norms)} {found.watch.norms[-1]}"
+
+
+def test_what_a_run_is_called_is_no_code_of_the_script_and_links_are_not_followed(run: Path, tmp_path: Path) -> None:
+    canary, elsewhere = tmp_path / "canary", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("precious")
+    code = f"\nimport pathlib; pathlib.Path(bytes.fromhex('{os.fsencode(canary).hex()}').decode()).touch()\n"
+    folder = tmp_path / f'PPO\\N"""{code}"""'
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("bisect"))
+    (folder / "bisect").symlink_to(elsewhere)
+    found = bisect(folder, collapsed(run))
+    assert found is not None
+    assert found.script is not None
+    done = subprocess.run([sys.executable, found.script], capture_output=True, text=True, check=False, timeout=120)
+    assert not canary.exists()
+    assert done.returncode == 0, done.stderr
+    assert [child.name for child in elsewhere.iterdir()] == ["mine"]

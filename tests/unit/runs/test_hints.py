@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+import shoal
 from shoal.config.algorithms import ALGORITHMS, name_of
 from shoal.config.dqn import DQNConfig
 from shoal.config.experiment import experiment_from
@@ -57,6 +58,10 @@ def test_every_algorithm_says_how_it_explores_more(name: str) -> None:
     [
         [result(1, -200.0, -180.0), *(result(k, -200.0) for k in range(2, 20))],  # it has seen better
         [result(1, 9.0), *(result(k, 500.0) for k in range(2, 20))],  # solved
+        [
+            result(k, 0.0) | {"policy_reward_min": {"both": -1.0}, "policy_reward_max": {"both": 1.0}}
+            for k in range(1, 20)
+        ],  # what one player wins the other loses
         [result(k, 500.0) for k in range(50, 70)],  # a resumed run, whose past is not known
         [result(k, -200.0, episodes=1) for k in range(1, 20)],  # too few
     ],
@@ -118,7 +123,7 @@ def test_large_returns_that_are_learned_as_they_are_are_said_once() -> None:
 
 def test_gradients_that_are_nearly_all_cut_off_are_said_once() -> None:
     (told,) = told_by(PPOConfig(), 90, grad_gnorm=40.0)
-    assert "more than 20 times config.grad_clip (0.5) for 20 iterations" in told
+    assert "more than 20 times config.grad_clip (0.5) for 20 iterations, those of the policy and of the values" in told
     assert told.endswith("set config.grad_clip=null, or larger")
     (told,) = told_by(PPOConfig(normalize_rewards=False), 90, grad_gnorm=40.0)
     assert told.endswith("--set config.normalize_rewards=true")
@@ -133,4 +138,15 @@ def test_values_that_explain_nothing_are_said_once() -> None:
     assert "explained nothing of the returns for 20 iterations (vf_explained_var is 0.001)" in told
     assert "--set config.observation_filter=MeanStdFilter" in told
     assert not told_by(PPOConfig(), 90, vf_explained_var=0.5)
-    assert not told_by(PPOConfig(), 90, vf_explained_var=0.0)  # all returns are the same
+    (told,) = told_by(PPOConfig(), 90, vf_explained_var=0.0)
+    assert "(vf_explained_var is 0)" in told
+    assert not told_by(PPOConfig(use_critic=False, use_gae=False), 90, vf_explained_var=0.0)
+
+
+def test_a_loop_of_ones_own_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    config = {"train_batch_size": 1000, "num_envs_per_worker": 1, "num_sgd_iter": 1, "sgd_minibatch_size": 500}
+    with shoal.PPO(env=Endless, config=config) as trainer:
+        for _ in range(3):
+            trainer.train()
+    (told,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert "config.horizon" in told.getMessage()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from fake_runs import fake_run
 
 from shoal.errors import ShoalError
-from shoal.runs.lease import LEASE, LOST_AFTER_S, Lease, holder, this_process
+from shoal.reports.followed_run import FollowedRun
+from shoal.reports.run_list import listed
+from shoal.runs.lease import LEASE, LOST_AFTER_S, Lease, LeaseWatch, holder, this_process
 
 TAKE = """
 import sys
@@ -94,6 +99,39 @@ def test_an_owner_elsewhere_is_lost_after_a_while(
     write_lease(tmp_path, LOST_AFTER_S * 2, **elsewhere)
     Lease(tmp_path).release()
     assert "is taken over from" in caplog.text
+
+
+def test_who_only_looks_leaves_the_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for age, state in ((1, "running"), (LOST_AFTER_S * 2, "killed")):
+        folder = fake_run(tmp_path, f"age{age:.0f}", outcome=None)
+        write_lease(folder, age, boot="another", host="n0042")
+        before = folder.stat().st_mtime_ns
+        monkeypatch.setattr("pathlib.Path.touch", lambda *_, **__: pytest.fail("it writes"))
+        found = listed(folder)
+        assert found is not None
+        assert found.state == state
+        assert FollowedRun(folder).is_written == (state == "running")
+        assert folder.stat().st_mtime_ns == before
+        monkeypatch.undo()
+
+
+def test_a_disk_that_is_away_for_a_while_tells_nothing_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, never = LeaseWatch(), LeaseWatch()
+    with Lease(tmp_path):
+        assert watch.is_written(tmp_path)
+        now, lstat = time.monotonic(), Path.lstat
+
+        def stale(path: Path) -> os.stat_result:
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+        monkeypatch.setattr(Path, "lstat", stale)
+        assert watch.is_written(tmp_path)
+        assert not never.is_written(tmp_path)
+        monkeypatch.setattr(time, "monotonic", lambda: now + LOST_AFTER_S + 1)
+        assert not watch.is_written(tmp_path)
+        monkeypatch.setattr(Path, "lstat", lstat)
+        assert watch.is_written(tmp_path)
+    assert not watch.is_written(tmp_path)
 
 
 def test_a_torn_lease_waits_for_its_age(tmp_path: Path) -> None:

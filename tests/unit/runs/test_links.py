@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.config.experiment import experiment_from
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import open_own
@@ -116,3 +117,16 @@ def test_a_checkpoint_that_is_a_link_is_pruned_without_a_trace(tmp_path: Path) -
     assert [path.name for path in run.iterdir()] == ["checkpoint_000002"]
     assert checkpoints_of(run) == [run / "checkpoint_000002"]
     assert (kept / "precious").read_text() == PRECIOUS
+
+
+def test_videos_are_not_written_through_a_link(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    config = {"record_env": True, "train_batch_size": 64, "num_envs_per_worker": 2, "evaluation_interval": 1}
+    with shoal.PPO(env="CartPole-v1", config=config) as trainer:
+        trainer.folder = tmp_path / "run"
+        trainer.folder.mkdir()
+        (trainer.folder / "videos").symlink_to(elsewhere)
+        with pytest.raises(CheckpointError, match="videos is a symbolic link"):
+            trainer.evaluate()
+    assert not list(elsewhere.iterdir())

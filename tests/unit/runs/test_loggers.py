@@ -178,7 +178,7 @@ def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest
 
 
 SCRIPT = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 from shoal.runs.loggers import {kind} as Kind, RunInfo
 def info(is_resumed):
@@ -191,6 +191,9 @@ for first, is_resumed in ((1, False), (3, True)):
     for at in range(first, first + 2):
         logger.log(result(at))
     logger.finish("finished" if is_resumed else "interrupted")
+    ended = int(time.time())
+    while int(time.time()) == ended:  # wandb names what it keeps by the second
+        pass
 """
 
 MLFLOW = """

@@ -106,6 +106,15 @@ def test_a_healthy_one_has_nothing_suspicious(tmp_path: Path, env: str) -> None:
     assert found(tmp_path, env) == []
 
 
+def test_the_outputs_of_a_learner_from_replay_are_seen_too(tmp_path: Path) -> None:
+    config = {"num_envs_per_worker": 2, "model": {"fcnet_hiddens": [8]}}
+    with shoal.SAC(env="Pendulum-v1", config=config) as trainer:
+        checkpoint = read_checkpoint(trainer.save(tmp_path))
+    seen = probe(checkpoint, episodes=1, max_steps=64, budget_s=60)
+    assert seen.outputs.shape[1] == 2
+    assert np.ptp(seen.outputs[seen.valid], axis=0).max() > 0
+
+
 def test_play_is_as_long_as_was_asked_for(tmp_path: Path) -> None:
     seen, _ = played(tmp_path, "Healthy")
     assert len(seen.episodes) >= 30

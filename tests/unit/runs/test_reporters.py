@@ -7,6 +7,8 @@ import json
 import os
 import resource
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,62 @@ def test_a_full_disk_delays_rows(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert [row["training_iteration"] for row in rows(tmp_path)] == ["1", "2", "3", "4"]
     assert len(caplog.records) == 1
     assert "training continues" in caplog.text
+
+
+@contextmanager
+def full_disk(folder: Path, name: str) -> Iterator[None]:
+    """A disk that has no room for more of a file, nor for a larger one in its place."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = folder / name
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((path.stat().st_size if path.exists() else 0) + 10, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_column_that_appears_after_a_full_disk_loses_no_row_that_waits(tmp_path: Path) -> None:
+    reporters = Reporters(tmp_path, 0, 0)
+    reporters.report(result(1))
+    with full_disk(tmp_path, "progress.csv"):
+        reporters.report(result(2))
+        reporters.report(result(3))
+    reporters.report(result(4, evaluation={"episode_reward_mean": 7.0}))
+    reporters.close()
+    assert [row["training_iteration"] for row in rows(tmp_path)] == ["1", "2", "3", "4"]
+    assert [row["evaluation/episode_reward_mean"] for row in rows(tmp_path)] == ["", "", "", "7.0"]
+
+
+def test_a_column_that_appears_on_a_full_disk_comes_with_its_row_later(tmp_path: Path) -> None:
+    reporters = Reporters(tmp_path, 0, 0)
+    reporters.report(result(1))
+    with full_disk(tmp_path, "progress.csv"):
+        reporters.report(result(2, evaluation={"episode_reward_mean": 7.0}))
+        reporters.report(result(3))
+    assert [row["training_iteration"] for row in rows(tmp_path)] == ["1"]
+    reporters.report(result(4))
+    reporters.close()
+    assert [row["training_iteration"] for row in rows(tmp_path)] == ["1", "2", "3", "4"]
+    assert [row["evaluation/episode_reward_mean"] for row in rows(tmp_path)] == ["", "7.0", "", ""]
+
+
+def test_a_disk_that_is_full_at_the_first_row_loses_none(tmp_path: Path) -> None:
+    first = ProgressCsv(tmp_path / "progress.csv", 0)
+    with full_disk(tmp_path, "progress.csv"), pytest.raises(OSError, match="too large"):
+        first.report(result(1))
+    first.report(result(2))
+    first.close()
+    assert [row["training_iteration"] for row in rows(tmp_path)] == ["1", "2"]
+
+
+def test_what_a_full_disk_held_up_is_written_at_the_end(tmp_path: Path) -> None:
+    reporters = Reporters(tmp_path, 0, 0)
+    reporters.report(result(1))
+    with full_disk(tmp_path, "progress.csv"):
+        reporters.report(result(2, note="n" * 100))
+    reporters.close()
+    assert [row["note"] for row in rows(tmp_path)] == ["", "n" * 100]
+    assert [line["training_iteration"] for line in lines(tmp_path)] == [1, 2]
 
 
 def test_reporters_keep_what_was_written_when_the_process_dies(tmp_path: Path) -> None:

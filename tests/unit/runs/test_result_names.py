@@ -70,7 +70,7 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: Any) -> tuple[str
         return request.param, result
 
 
-@pytest.mark.repeats(3)
+@pytest.mark.repeats(3, slow=3)
 def test_every_result_has_a_name(reported: tuple[str, dict[str, Any]]) -> None:
     _, result = reported
     unnamed = {name for name in result if not name.startswith(CUSTOM_METRICS)} - set(result_names())

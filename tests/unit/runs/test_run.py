@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from shoal.cli.run_view import tell_end
 from shoal.config.experiment import Experiment, experiment_from, experiments_from_file
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
@@ -42,7 +43,7 @@ class Counter:
         self.interval = config.evaluation_interval
         self.iteration = 0
 
-    def stop_at(self, timesteps: float | None) -> None:
+    def stop_at(self, stop: Any) -> None:
         pass
 
     def train_iteration(self) -> dict[str, Any]:
@@ -316,6 +317,22 @@ def test_a_full_disk_is_tried_again_and_is_an_error_at_the_end(
     assert numbers_of(again.folder) == [6]
 
 
+def test_a_run_whose_every_save_fails_does_not_say_that_no_iteration_was_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shoal.runs import run_folder as module
+
+    def full(*_: Any) -> Path:
+        raise CheckpointError("No space left on device.")
+
+    monkeypatch.setattr(module, "write_checkpoint", full)
+    opened = Run.open(experiment(tmp_path))
+    with pytest.raises(CheckpointError, match="No space left"):
+        iterations(opened.results())
+    tell_end(opened, error_follows=True)
+    assert "nothing is saved, because saving failed" in capsys.readouterr().out
+
+
 def test_a_run_that_was_taken_over_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Run.open(experiment(tmp_path))
 
@@ -405,7 +422,7 @@ def test_what_hangs_in_spite_of_a_signal_is_saved_meanwhile(
     assert iterations(opened.results()) == [1, 2, 3, 4]
     assert opened.outcome is not None
     assert opened.outcome.sentence == "interrupted by SIGTERM"
-    assert opened._saved_words() == f"; the last checkpoint is {opened.folder}/checkpoint_000004."
+    assert opened.saved_words() == f"; the last checkpoint is {opened.folder}/checkpoint_000004."
     (told,) = (line for line in caplog.text.splitlines() if "does not end" in line)
     assert "SIGTERM: training iteration 5 does not end" in told
     assert "checkpoint_000004 is saved; Ctrl-C or SIGTERM ends the process at once." in told
@@ -592,8 +609,42 @@ def test_the_second_signal_ends_at_once_and_loses_nothing(tmp_path: Path) -> Non
     assert not list(folder.glob(".tmp-*"))
 
 
-def test_an_iteration_of_many_fragments_ends_with_the_one_that_reaches_the_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stop", "steps"),
+    [
+        ({"timesteps_total": 75}, 80),
+        ({"episodes_total": 3}, None),
+        ({"simulator_calls_total": 90}, None),
+        ({"episode_reward_mean": 5}, None),
+        ({"episode_reward_max": 20, "timesteps_total": 5000}, None),
+    ],
+)
+def test_every_stop_criterion_is_met_within_one_fragment(tmp_path: Path, stop: dict[str, float], steps: int) -> None:
     config = {"num_envs_per_worker": 2, "rollout_fragment_length": 5, "learning_starts": 20}
     tree = {"env": "CartPole-v1", "run": "DQN", "results_dir": str(tmp_path), "config": config}
-    (result,) = Run.open(experiment_from({**tree, "stop": {"timesteps_total": 75}})).results()
-    assert result["timesteps_total"] == 80
+    (result,) = Run.open(experiment_from({**tree, "stop": stop})).results()
+    assert result["timesteps_total"] < 300
+    assert steps in (result["timesteps_total"], None)
+    (name, limit), *_ = stop.items()
+    assert result[name] >= limit
+    # Had it ended with the fragment before, the criterion would not have been met.
+    shorter = {"timesteps_total": result["timesteps_total"] - 10}
+    (before,) = Run.open(experiment_from({**tree, "stop": shorter, "name": "shorter"})).results()
+    assert before["timesteps_total"] == result["timesteps_total"] - 10
+    assert before[name] is None or before[name] < limit
+
+
+def test_a_time_limit_ends_an_iteration_of_many_fragments(tmp_path: Path) -> None:
+    config = {"num_envs_per_worker": 2, "rollout_fragment_length": 5, "timesteps_per_iteration": 100_000_000}
+    tree = {"env": "CartPole-v1", "run": "DQN", "results_dir": str(tmp_path), "config": config}
+    (result,) = Run.open(experiment_from({**tree, "stop": {"time_total_s": 0.2}})).results()
+    assert result["time_total_s"] >= 0.2
+    assert result["timesteps_total"] < 1_000_000
+
+
+def test_a_run_that_ends_before_learning_begins_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tree = {"env": "CartPole-v1", "run": "DQN", "results_dir": str(tmp_path), "config": {"num_envs_per_worker": 2}}
+    assert iterations(Run.open(experiment_from({**tree, "stop": {"timesteps_total": 500}})).results()) == [1]
+    (told,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert told.startswith("nothing is learned: the run ends at 500 steps, and learning begins after")
+    assert "config.learning_starts=1000" in told

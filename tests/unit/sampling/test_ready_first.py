@@ -209,8 +209,10 @@ def stretches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         {"observation_filter": "MeanStdFilter"},
         {"batch_mode": "complete_episodes", "horizon": 70},
         {"run": "DQN", "rollout_fragment_length": 40},
+        {"kernel": "compiled"},
+        {"randomize": {"options": {"wind": {"uniform": [0, 1]}}}},
     ],
-    ids=["discrete", "filter", "complete episodes", "DQN"],
+    ids=["discrete", "filter", "complete episodes", "DQN", "compiled", "drawn values"],
 )
 def test_a_stretch_is_what_the_steps_one_by_one_are(settings: dict[str, Any], stretches: list[int]) -> None:
     mine = samples(Steady, "process", **settings)
@@ -218,6 +220,63 @@ def test_a_stretch_is_what_the_steps_one_by_one_are(settings: dict[str, Any], st
     for own, other in zip(mine, samples(Steady, "none", **settings), strict=True):
         check_same(own, other)
         assert own.episodes == other.episodes  # in the same order, too
+
+
+def test_a_stretch_goes_on_over_the_ends_of_episodes_and_over_new_seeds(stretches: list[int]) -> None:
+    mine = samples(Steady, "process", steps=240)
+    longest = max(episode.length for sample in mine for episode in sample.episodes)
+    assert max(stretches) > 100 > longest  # there is a new seed after every hundred steps
+    for own, other in zip(mine, samples(Steady, "none", steps=240), strict=True):
+        check_same(own, other)
+        assert own.episodes == other.episodes
+
+
+class Counting(Steady):
+    """The same, as old simulators write it: rewards and flags of any type, observations as lists."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs.tolist(), 1, np.bool_(terminated), int(truncated), info
+
+
+class SteadyMasked(Steady):
+    """The same, with two vectors and a mask in one observation."""
+
+    observation_space: spaces.Space[Any] = spaces.Dict(
+        {
+            "action_mask": spaces.MultiBinary(3),
+            "gear": spaces.Discrete(3),
+            "place": spaces.Box(-100, 100, (2,), np.float32),
+        }
+    )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.seen(super().reset(seed=seed)[0]), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.mask[action]
+        place, *others = super().step(action)
+        return self.seen(place), *others
+
+    def seen(self, place: Any) -> Any:
+        self.mask = np.array([place[0] > 0, True, place[1] > 0], np.int8)
+        return {"action_mask": self.mask, "gear": int(place[0] > 1), "place": place}
+
+
+@pytest.mark.repeats(1)
+@pytest.mark.parametrize("kernel", ["numpy", "compiled"])
+def test_a_stretch_keeps_to_the_masks(kernel: str, stretches: list[int]) -> None:
+    mine = samples(SteadyMasked, "process", kernel=kernel)
+    assert sum(stretches) > 200
+    for own, other in zip(mine, samples(SteadyMasked, "none", kernel=kernel), strict=True):
+        check_same(own, other)
+
+
+def test_a_stretch_goes_on_where_answers_are_of_odd_types(stretches: list[int]) -> None:
+    mine = samples(Counting, "process")
+    assert sum(stretches) > 200
+    for own, other in zip(mine, samples(Counting, "none"), strict=True):
+        check_same(own, other)
 
 
 def test_weights_and_filter_reach_the_processes(stretches: list[int]) -> None:
@@ -241,25 +300,25 @@ def test_weights_and_filter_reach_the_processes(stretches: list[int]) -> None:
 
 
 @pytest.mark.repeats(1)
-@pytest.mark.parametrize("odd", ["exit", "hang", "raise"])
-def test_what_happens_within_a_stretch_costs_one_step(odd: str, stretches: list[int]) -> None:
+@pytest.mark.parametrize(("odd", "at"), [("exit", 25), ("hang", 25), ("raise", 25), ("exit", 190), ("raise", 190)])
+def test_what_happens_within_a_stretch_costs_one_step(odd: str, at: int, stretches: list[int]) -> None:
     config = {
         "num_envs_per_worker": 3,
         "seed": 3,
         "env_step_timeout_s": 1.0,
-        "env_config": {"odd": odd, "at": 25},
+        "env_config": {"odd": odd, "at": at},
         "env_isolation": "process",
     }
     with shoal.PPO(env=Steady, config=config) as trainer:
-        batch, (incident, *_) = (sample := trainer.workers.sample(40)).batch, sample.incidents
+        batch, (incident, *_) = (sample := trainer.workers.sample(at + 15)).batch, sample.incidents
     assert max(stretches) > 5
     assert incident.env_index == 1
-    assert np.argwhere(~batch.valid).tolist() == [[24, 1]]
+    assert np.argwhere(~batch.valid).tolist() == [[at - 1, 1]]
     assert len(incident.actions) == incident.steps_since_seed
-    assert np.array_equal(incident.actions[:, 0], batch.actions[25 - len(incident.actions) : 25, 1, 0])
-    before = samples(Steady, "none", num_envs_per_worker=3)[0].batch
-    assert np.array_equal(batch.obs[0][:24], before.obs[0][:24])
-    assert np.array_equal(batch.rewards[:24], before.rewards[:24])
+    assert np.array_equal(incident.actions[:, 0], batch.actions[at - len(incident.actions) : at, 1, 0])
+    before = samples(Steady, "none", steps=at + 15, num_envs_per_worker=3)[0].batch
+    assert np.array_equal(batch.obs[0][: at - 1], before.obs[0][: at - 1])
+    assert np.array_equal(batch.rewards[: at - 1], before.rewards[: at - 1])
 
 
 def test_the_incident_that_ends_a_run_has_its_actions(stretches: list[int]) -> None:
@@ -281,7 +340,7 @@ def test_the_incident_that_ends_a_run_has_its_actions(stretches: list[int]) -> N
 def test_a_slow_environment_answers_after_each_step(stretches: list[int]) -> None:
     class Slow(Steady):
         def step(self, action: Any) -> Any:
-            time.sleep(0.006)
+            time.sleep(0.11)
             return super().step(action)
 
     samples(Slow, "process", steps=16, num_envs_per_worker=2)

@@ -30,6 +30,10 @@ SPACES: dict[str, Any] = {
     "whole": spaces.Box(0, 10, (2,), np.int64),
     "everything": EVERYTHING,
     "masked": MASKED,
+    "masked once": MASKED,
+    "masked by parts": spaces.Dict(
+        action_mask=spaces.Tuple([spaces.MultiBinary(2), spaces.MultiBinary(3)]), seen=box(1)
+    ),
     "picture": PICTURE,
     "nested": spaces.Tuple([spaces.Dict(a=spaces.Tuple([box(1), spaces.Discrete(2)])), box(2)]),
     "repeated": spaces.Dict(units=Repeated(UNITS, 3), own=box(1)),
@@ -60,7 +64,8 @@ STRANGE = [
 
 
 def form_of(name: str) -> ObservationForm:
-    actions = ActionSpec(spaces.MultiDiscrete([2, 3])) if name == "masked" else None
+    masked = {"masked once": spaces.Discrete(5)}.get(name, spaces.MultiDiscrete([2, 3]))
+    actions = ActionSpec(masked) if name.startswith("masked") else None
     return ObservationForm(ObsSpec(SPACES[name], actions=actions, max_len=4))
 
 
@@ -100,7 +105,7 @@ def valid(name: str, rng: np.random.Generator) -> Any:
     drawn = space.sample()
     if name == "stacked":
         drawn["units"] = list(drawn["units"][:4])
-    elif name == "masked":
+    elif name in ("masked", "masked once"):
         drawn["action_mask"] = rng.integers(0, 2, 5)
     return json.loads(json.dumps(action_json(drawn)))
 
@@ -139,8 +144,8 @@ def test_what_is_taken_are_the_numbers_of_the_environment(name: str) -> None:
     for _ in range(20):
         tree = valid(name, rng)
         rows, again = form.spec.allocate(1), form.spec.allocate(1)
-        if name == "masked":
-            tree["action_mask"] = [1, 0, 0, 1, 1]
+        if name.startswith("masked"):
+            tree["action_mask"] = [[0, 1], [0, 1, 1]] if name == "masked by parts" else [1, 0, 0, 1, 1]
         form.spec.put(form.parsed(tree, "observation"), rows, 0)
         form.spec.put(form.parsed(action_json(form.spec.get(rows, 0)), "observation"), again, 0)
         for part, other in zip(rows, again, strict=True):

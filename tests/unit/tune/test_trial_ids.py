@@ -76,6 +76,23 @@ def test_a_trial_of_a_population_goes_on_with_the_settings_it_has_now() -> None:
     assert found.config == now
 
 
+def test_seeds_that_train_together_are_one_trial_to_tune() -> None:
+    asked = sweep(seeds=3)
+    first = TrialIds(asked, [], together=True)
+    assert [first(trial(lr)) for lr in (1e-1, 1e-2)] == ["00000", "00003"]
+    assert [(r.index, r.group, r.seed) for r in first.in_order] == [
+        *((k, 0, k) for k in range(3)),
+        *((3 + k, 1, k) for k in range(3)),
+    ]
+    assert list(first.members(3)) == [3, 4, 5]
+    assert first.settings_of(trial(1e-2)) == {"config.lr": 1e-2}
+    known = [record for record in first.in_order if record.index != 5]  # which was not written any more
+    again = TrialIds(asked, known, together=True)
+    again.claim([Named("00000", 1e-1)])
+    assert [again(trial(lr)) for lr in (1e-2, 1e-2)] == ["00003", "00006"]
+    assert [record.seed for record in again.in_order] == [0, 1, 2] * 3
+
+
 def test_copies_are_the_numbering_of_the_process() -> None:
     old = TrialIds(sweep(), [])
     kept = pickle.dumps(old)
