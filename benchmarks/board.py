@@ -28,6 +28,8 @@ from shoal.runs.outcomes import Outcome, write_outcome
 
 SETTINGS = {"runs": 1000, "running": 20, "iterations": 50, "results_per_s": 1.0}
 LISTINGS = 9
+CONDITION = ("--where", "best > 10 and lr < 1")
+"""What all of the runs meet, by a result and a setting."""
 
 
 def line(iteration: int) -> str:
@@ -60,11 +62,11 @@ def make_runs(root: Path) -> list[Path]:
     return folders
 
 
-def listing(root: Path) -> float:
+def listing(root: Path, *more: str) -> float:
     """Seconds that `shoal runs` takes."""
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "shoal", "runs", str(root)], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "shoal", "runs", str(root), *more], check=True, capture_output=True, text=True
     )
     seconds = time.perf_counter() - start
     assert f"{SETTINGS['runs']} runs" in done.stdout.splitlines()[-1]
@@ -91,6 +93,8 @@ def main() -> None:
         running = make_runs(root)[: SETTINGS["running"]]
         first_listing = listing(root)
         listings = spread([listing(root) for _ in range(LISTINGS)])
+        first_condition = listing(root, *CONDITION)
+        conditions = spread([listing(root, *CONDITION) for _ in range(LISTINGS)])
         for folder in running:
             (folder / "outcome.json").unlink()
             stack.enter_context(Lease(folder))
@@ -120,13 +124,16 @@ def main() -> None:
     bars = [
         Bar("of a core, 1000 runs of which 20 train", share, 5.0, at_least=False, unit=" %"),
         Bar("shoal runs of 1000 runs", listings["median"], 1.0, at_least=False, unit=" s"),
+        Bar("shoal runs --where of 1000 runs", conditions["median"], 1.0, at_least=False, unit=" s"),
     ]
     show_bars(bars)
     print(f"shoal runs: {listings}; when nothing is known of them: {first_listing:.2f} s")
+    print(f"shoal runs --where: {conditions}; when no settings are known: {first_condition:.2f} s")
     print(f"start and first look: {first_look:.1f} s of processor time; memory: {held:.0f} MB")
     if not options.quick:
         board_results = {"core_percent": share, "first_look_cpu_s": first_look, "memory_mb": held}
-        record.keep({**board_results, "runs_s": listings, "runs_first_s": first_listing}, bars)
+        asked = {"where_s": conditions, "where_first_s": first_condition}
+        record.keep({**board_results, "runs_s": listings, "runs_first_s": first_listing, **asked}, bars)
 
 
 if __name__ == "__main__":

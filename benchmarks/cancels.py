@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ from bed import Bed, wait_until
 from daemons import start_slurm
 
 LONGEST_S = 600.0
+MOST_TRIES = 5  # of a job whose Ray does not come up
 CLEAN_S = 30.0
 SAVED_CODE = 143
 CLAIMS = {
@@ -40,8 +42,13 @@ def cancelled(bed: Bed, folder: Path, delay_s: float) -> dict[str, float]:
     script.write_text(f"#!/bin/sh\ntrap : TERM\n{launched} &\nwait $!\nwait $!\necho code $?\n")
     log = folder / "log"
     words = ["sbatch", "--parsable", "-N1", "-n1", "-c4", f"--output={log}", str(script)]
-    job = bed.login.run(words, cwd=folder).out.strip()
-    wait_until(lambda: log.exists() and "\niter " in log.read_text(), LONGEST_S, "the job trains")
+    said = lambda: log.read_text() if log.exists() else ""  # noqa: E731
+    for _ in range(MOST_TRIES):
+        log.unlink(missing_ok=True)
+        job = bed.login.run(words, cwd=folder).out.strip()
+        wait_until(lambda: re.search("^iter |^code ", said(), re.MULTILINE), LONGEST_S, "the job trains")
+        if "could not start Ray" not in said():  # a busy machine is too slow for Ray's own limits: there is no run yet
+            break
     time.sleep(delay_s)
     began = time.time()
     bed.login.run(["scancel", job])

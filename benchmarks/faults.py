@@ -45,8 +45,8 @@ faults:
     seed: 1
     num_envs_per_worker: 16
     train_batch_size: {size}
-    env_step_timeout_s: 3
-    env_reset_timeout_s: 6
+    env_step_timeout_s: 5
+    env_reset_timeout_s: 10
     env_memory_limit_mb: 250
     max_env_failures: null
     env_config: {{every: {every}}}

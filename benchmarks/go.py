@@ -1,15 +1,21 @@
 """9x9 Go with TRPO (`examples/trpo`): what workers bring against GNU Go, and how well it plays.
 
-speedup: iterations of 400 steps of the same 8 games against GNU Go, by one process, by 1, 2 and 4 workers, and with
-each environment in a process of its own; the weights of all are compared. play: training against random play, and then
+speedup: iterations of 400 steps of the same 8 games against GNU Go, by one process, by 1, 2 and 4 workers, by the same
+under `shoal launch` on this host, and with each environment in a process of its own; the weights of all are compared.
+play: training against random play, and then
 games against random play and against the weakest setting of each program that is here, which it has never met.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +36,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "4 workers": {"num_workers": 4, "num_envs_per_worker": NUM_ENVS // 4, "num_cpus_per_worker": 0.5},
     "environments in processes": {"num_envs_per_worker": NUM_ENVS, "env_isolation": "process"},
 }
+LAUNCHED = {f"{name}, shoal launch": name for name in LAYOUTS if "worker" in name}
 WEAKEST = {"gnugo": 0, "pachi": 500}
 LEARNING = {
     "train_batch_size": 2000,
@@ -60,14 +67,36 @@ def measure(layout: str, iterations: int, batch: int) -> tuple[list[float], Any]
         return seconds[1:], trainer.get_policy().network.params.copy()
 
 
+def measure_launched(layout: str, iterations: int, batch: int) -> tuple[list[float], Any]:
+    """The same of the command, in a cluster that `shoal launch` starts on this host."""
+    told = {"env_config.opponent": "gnugo", "env_config.level": LEVEL, "train_batch_size": batch, **LAYOUTS[layout]}
+    settings = [word for name, value in told.items() for word in ("--set", f"config.{name}={value}")]
+    settings += ["--set", f"config.model.fcnet_hiddens={NETWORK['fcnet_hiddens']}"]
+    shoal_command = str(Path(sys.executable).with_name("shoal"))
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        train = [shoal_command, "train", GO, "--run", "TRPO", "--name", "go", "--results-dir", folder, *settings]
+        stop = ["--stop", f"training_iteration={iterations + 1}"]
+        command = [shoal_command, "launch", "--num-cpus", "3", "--", *train, *stop]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{layout}: {done.stdout}{done.stderr}")
+        (results,) = Path(folder).glob("go/*/result.json")
+        lines = [json.loads(line) for line in results.read_text().splitlines()]
+        weights = shoal.Policy.load(results.parent).network.params.copy()
+    return [line["time_this_iter_s"] for line in lines[1:]], weights
+
+
 def speedups(repeats: int, iterations: int, batch: int) -> dict[str, Any]:
     """Seconds per iteration of every layout, its speed beside one process's, and how far its weights are."""
-    seen: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
+    seen: dict[str, list[float]] = {layout: [] for layout in (*LAYOUTS, *LAUNCHED)}
     weights: dict[str, Any] = {}
     for repeat in range(repeats):
-        for layout in LAYOUTS:
+        for layout in seen:
             console.print(f"  {repeat + 1}/{repeats} {layout}", style="dim")
-            seconds, weights[layout] = measure(layout, iterations, batch)
+            if layout in LAUNCHED:
+                seconds, weights[layout] = measure_launched(LAUNCHED[layout], iterations, batch)
+            else:
+                seconds, weights[layout] = measure(layout, iterations, batch)
             seen[layout].append(statistics.fmean(seconds))
     alone, alike = statistics.median(seen["one process"]), weights["one process"]
     return {
@@ -119,11 +148,13 @@ def plot_speedup(faster: dict[str, Any]) -> None:
     """Draw the speed-up by workers."""
     figure, left = new_figure()
     workers = (1, 2, 4)
-    measured = [faster[f"{n} worker{'s' if n > 1 else ''}"]["speedup"] for n in workers]
+    names = [f"{n} worker{'s' if n > 1 else ''}" for n in workers]
     left.plot(workers, workers, color="0.7", linestyle="--", label="as many times as workers")
     cores = len(os.sched_getaffinity(0))
     left.axhline(cores, color="0.85", linewidth=1)
-    left.plot(workers, measured, "o-", color="tab:blue", label=f"measured, {cores} cores")
+    for where, color in (("", "tab:blue"), (", shoal launch", "tab:orange")):
+        measured = [faster[f"{name}{where}"]["speedup"] for name in names]
+        left.plot(workers, measured, "o-", color=color, label=f"measured, {cores} cores{where}")
     left.axhline(faster["environments in processes"]["speedup"], color="tab:green", linewidth=1, label="in processes")
     left.set(title="TRPO against GNU Go", xlabel="workers", ylabel="times one process", xticks=workers, ylim=(0, 4.2))
     left.legend(fontsize=8)

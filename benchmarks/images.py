@@ -31,7 +31,7 @@ def measure(repeats: int, share: float) -> dict[str, Any]:
                 console.print(f"  {repeat + 1}/{repeats} {run} {frames} {who}", style="dim")
                 steps = int(WORK[run]["steps"] * share)
                 asked = {"frames": frames, "warmup": WORK[run]["warmup"], "steps": steps}
-                rates[who] = ask(who, run, runner=f"images_{who}", **asked).answer["steps_per_cpu_s"]
+                rates[who] = ask(who, run, runner=f"images_{who}", **asked).answer["per_cpu_s"]
             row = seen.setdefault(f"{run.upper()}, {NAMES[frames]}", {"shoal": [], "sb3": [], "ratio": []})
             for who, rate in rates.items():
                 row[who].append(rate)

@@ -2,7 +2,8 @@
 
 Sampling 8 CartPoles in processes beside gymnasium's AsyncVectorEnv and beside one process; 16 simulators that wait 5 ms
 a step, and ten times as long in 5 % of their steps, ready-first beside lockstep; 16 of which one hangs: steps per
-second before and after, and the time to stop while one hangs. Repeats are interleaved; ratios are those of medians.
+second before and after, and the time to stop while one hangs; and what the guard of every observation and reward adds
+to sampling in one process. Repeats are interleaved; ratios are those of medians.
 
 What a process for each environment can reach at all is measured in the same run: 8 processes that are woken, do nothing
 and answer, of which only the last wakes the one that waits (`rounds_per_s`), and the same with as many as there are
@@ -20,6 +21,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv
+from peers import ask
 from record import Bar, Record, show_bars, spread
 
 import shoal
@@ -175,7 +177,7 @@ def main() -> None:
     repeats, steps = (1, 50) if arguments.quick else (arguments.repeats, 200)
     record = Record("isolation", ["shoal"], {"repeats": repeats, "steps": steps})
     rates: dict[str, list[float]] = {"processes": [], "async": [], "one process": []}
-    ready, lock, before, after, stops = [], [], [], [], []
+    ready, lock, before, after, stops, guard = [], [], [], [], [], []
     floors: dict[int, list[float]] = {CARTPOLES: [], len(os.sched_getaffinity(0)): []}
     for _ in range(repeats):
         for processes, found_rates in floors.items():
@@ -189,12 +191,14 @@ def main() -> None:
         before.append(found["before"])
         after.append(found["after"])
         stops.append(found["stop_s"])
+        guard.append(ask("shoal", "guard", num_envs=64, steps=64, rounds=5 if arguments.quick else 60).answer["extra"])
     medians = {case: float(np.median(values)) for case, values in rates.items()}
     bars = [
         Bar("8 CartPoles in processes / AsyncVectorEnv", medians["processes"] / medians["async"], 2.0, True, "x"),
         Bar("uneven simulators, ready-first / lockstep", float(np.median(ready) / np.median(lock)), 1.5, True, "x"),
         Bar("16 simulators after one has hung / before", float(np.median(after) / np.median(before)), 0.9, True, "x"),
         Bar("stop while one hangs", max(stops), 10.0, False, " s"),
+        Bar("guard in one process, added to sampling", float(np.median(guard)), 0.03, False),
     ]
     results = {
         "cartpole_steps_per_s": {case: spread(values) for case, values in rates.items()},
@@ -203,6 +207,7 @@ def main() -> None:
         "uneven_steps_per_s": {"ready_first": spread(ready), "lockstep": spread(lock)},
         "hung_steps_per_s": {"before": spread(before), "after": spread(after)},
         "stop_s": spread(stops),
+        "guard_in_one_process": spread(guard),
     }
     show_bars(bars)
     if not arguments.quick:

@@ -10,13 +10,10 @@ that of two turns right after one another; of all ratios the median is given wit
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Sequence
-from math import comb
 from typing import Any
 
 from peers import ask
-from record import Bar, Record, console, show_bars
+from record import Bar, Record, console, show_bars, with_interval
 from rich.table import Table
 
 ENVS, STEPS, MINIBATCH, EPOCHS = 64, 64, 256, 10
@@ -29,17 +26,6 @@ WORK: dict[str, Any] = {
 }
 ACTIVATIONS = ("tanh", "relu")
 MINIBATCHES = ENVS * STEPS // MINIBATCH * EPOCHS
-
-
-def with_interval(values: Sequence[float]) -> dict[str, float]:
-    """The median, and between which two values the true one lies with 95 % certainty; of few values, the ends."""
-    ordered, count = sorted(values), len(values)
-    outside, below = 0.0, 0
-    while below < count // 2 and outside + comb(count, below) / 2**count <= 0.025:
-        outside += comb(count, below) / 2**count
-        below += 1
-    cut = max(below - 1, 0)
-    return {"median": statistics.median(ordered), "low": ordered[cut], "high": ordered[count - 1 - cut]}
 
 
 def learning(rounds: int) -> dict[str, Any]:
@@ -83,7 +69,7 @@ def _rltools(activation: str, iterations: int) -> float:
         "minibatch": MINIBATCH,
         "epochs": EPOCHS,
     }
-    rate: float = ask("rltools", "pendulum", iterations=iterations, **work).answer["steps_per_cpu_s"]
+    rate: float = ask("rltools", "pendulum", iterations=iterations, **work).answer["per_cpu_s"]
     return rate
 
 

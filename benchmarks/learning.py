@@ -13,6 +13,7 @@ on with the pieces that are missing. Pieces whose settings have changed since ar
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 import statistics
@@ -25,12 +26,29 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from learning_page import table_of, write_page
-from lessons import LESSONS, SEEDS, Lesson
+from learning_page import ENOUGH, PEERS, peer_of, table_of, write_page
+from lessons import LESSONS, SEEDS, Lesson, peer_lesson
 from peers import ROOT, ask, python_of
 from record import RESULTS, Bar, Record, commit, console, show_bars
 
+from shoal.config.experiment import algorithm_class, config_tree
+from shoal.config.trpo import MAX_KL_PER_NUMBER
+
 CURVE_POINTS = 40
+IDLE_KEYS = (
+    *("env", "seed", "log_level", "num_workers", "framework", "kernel", "vectorization", "preprocessor_pref"),
+    *(
+        "num_cpus_per_worker",
+        "num_learners",
+        "num_cpus_per_learner",
+        "env_isolation",
+        "multiagent",
+        "max_overfit_ratio",
+    ),
+    *("max_env_failures", "max_worker_restarts", "recreate_failed_workers", "restore_episodes"),
+    *("evaluation_config", "evaluation_duration", "evaluation_duration_unit"),
+)
+"""Keys that say where and how something is computed, and not what a lesson learns."""
 LIBRARIES = ("shoal", "sb3", "rllib")
 
 
@@ -43,21 +61,28 @@ class Piece:
     seed: int
 
     @property
+    def taught(self) -> Lesson:
+        """The lesson itself, or the one that the peer is taught in its place, which is then measured once for both."""
+        if self.who == "shoal" or not self.lesson.peer_run:
+            return self.lesson
+        return peer_lesson(self.lesson)
+
+    @property
     def key(self) -> str:
         """What tells it from all others."""
-        return f"{self.lesson.key}/{self.who}/{self.seed}"
+        return f"{self.taught.key}/{self.who}/{self.seed}"
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that its result depends on, beside the library."""
-        lesson = asdict(self.lesson)
-        taught = ("run", "env", "steps", "kind", "config", "env_config", "reward_unit", "normalize")
+        lesson = asdict(self.taught)
+        names = ("run", "env", "steps", "kind", "config", "env_config", "reward_unit", "normalize")
         if self.lesson.recorded:
-            taught = ("run", "env", "steps", "recorded")
-        found = {name: lesson[name] for name in taught}
-        if self.who != "shoal" and self.lesson.peer_run:
-            found["run"] = self.lesson.peer_run
-        return found
+            names = ("run", "env", "steps", "recorded")
+        settings = {name: lesson[name] for name in names}
+        if self.who == "shoal":
+            settings["resolved"] = resolved(self.taught)
+        return settings
 
     def learn(self) -> dict[str, Any]:
         """Its curve and what that took."""
@@ -66,7 +91,8 @@ class Piece:
         else:
             runner, told = "learn", {}
         started = time.monotonic()
-        answer = ask(self.who, runner, seed=self.seed, **self.settings, **told).answer
+        told |= {name: value for name, value in self.settings.items() if name != "resolved"}
+        answer = ask(self.who, runner, seed=self.seed, **told).answer
         return {
             "key": self.key,
             "final": answer["final"],
@@ -77,6 +103,30 @@ class Piece:
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "settings": self.settings,
         }
+
+
+def resolved(lesson: Lesson) -> str:
+    """A short hash of shoal's settings with their defaults: a piece from before a default changed is measured again.
+
+    Keys that are null or off count as missing, so that a new key which changes nothing leaves old pieces as they are.
+    """
+    given = {**lesson.config, "input": "recorded"} if lesson.recorded else lesson.config
+    config = algorithm_class(lesson.run).model_validate(given)
+    tree = {
+        **config_tree(config),
+        "num_envs_per_worker": config.envs_per_worker,
+        "max_kl_per_number": MAX_KL_PER_NUMBER,
+    }
+    said = {key: value for key, value in leaves(tree).items() if key.partition(".")[0] not in IDLE_KEYS and value}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def leaves(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """The values of a tree by their paths."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= leaves(value, f"{path}{key}.") if isinstance(value, dict) else {path + key: value}
+    return found
 
 
 def recorded_steps(lesson: Lesson, seed: int) -> Path:
@@ -162,10 +212,15 @@ def learn(pieces: list[Piece], store: Store, jobs: int, minutes: float) -> None:
                 console.print(f"  {found['key']}: {found['final']:.1f} in {found['cpu_s']:.0f} s of CPU", style="dim")
 
 
-def bars_of(finals: dict[str, list[float]], lessons: list[Lesson]) -> list[Bar]:
-    """The worst seed against the least that it has to reach, and every unit of reward against the unit of 1."""
+def bars_of(rows: list[dict[str, Any]], finals: dict[str, list[float]], lessons: list[Lesson]) -> list[Bar]:
+    """The worst seed against the least that it has to reach, every unit of reward against the unit of 1, and shoal's
+    interquartile mean against the lower end of the peer's interval, where both have seeds enough."""
     bars: list[Bar] = []
-    for lesson in lessons:
+    for lesson, row in zip(lessons, rows, strict=True):
+        ours, theirs = (row.get(who, {"each": ()}) for who in ("shoal", peer_of([lesson])))
+        if min(len(ours["each"]), len(theirs["each"])) >= ENOUGH:
+            name = f"{lesson.run} {lesson.name}, {lesson.kind}, beside {PEERS[peer_of([lesson])]}"
+            bars.append(Bar(name, ours["iqm"], theirs["interval"][0], True))
         found = finals.get(f"{lesson.key}/shoal")
         if found and lesson.least is not None:
             bars.append(Bar(f"{lesson.run} {lesson.name}, worst of {len(found)} seeds", min(found), lesson.least, True))
@@ -208,8 +263,9 @@ def main() -> None:
     store = Store(options.part)
     record = Record(f"learning-{options.part}", sorted({piece.who for piece in pieces}), {"seeds": options.seeds})
     if not options.show:
-        missing = [piece for piece in pieces if options.again or store.get(piece) is None]
-        console.print(f"{len(missing)} of {len(pieces)} pieces are to be measured")
+        wanted = {piece.key: piece for piece in pieces}.values()
+        missing = [piece for piece in wanted if options.again or store.get(piece) is None]
+        console.print(f"{len(missing)} of {len(wanted)} pieces are to be measured")
         learn(missing, store, options.jobs, options.minutes)
     if not store.pieces:
         raise SystemExit("nothing is measured yet")
@@ -218,7 +274,7 @@ def main() -> None:
     found = store.measured(every)
     finals = {key: [piece["final"] for piece in each] for key, each in found.items()}
     rows = table_of(found, every)
-    bars = bars_of(finals, every)
+    bars = bars_of(rows, finals, every)
     show_bars(bars)
     write_page(options.part, rows, found, every)
     record.keep({"table": rows}, bars)

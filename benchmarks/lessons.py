@@ -235,3 +235,11 @@ def zoo() -> Iterator[Lesson]:
 
 
 LESSONS: tuple[Lesson, ...] = (*bars(), *peers(), *recorded(), *layouts(), *zoo())
+
+
+def peer_lesson(lesson: Lesson) -> Lesson:
+    """What the peer is taught where it has nothing of that name: its nearest algorithm's lesson on the same task."""
+    key = "/".join((lesson.part, lesson.peer_run, lesson.name, lesson.kind))
+    (found,) = (each for each in LESSONS if each.key == key)
+    assert found.steps == lesson.steps
+    return found

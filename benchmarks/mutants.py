@@ -5,7 +5,7 @@ is left out, a result is None. Texts are left alone. The tests of a module run i
 takes long was imported; a mutant is caught if one fails, or if they do not end.
 
 python benchmarks/mutants.py                          all modules: the score, and who survives
-python benchmarks/mutants.py control_connection --only 12 --show
+python benchmarks/mutants.py control_connection --only 12
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
+
+from reliability_figures import Pieces, digest_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_S = 60.0  # for the tests of a module, times what they take unmutated
@@ -44,7 +46,13 @@ class Target:
 TARGETS = {
     "checkpoints": Target(
         "runs/checkpoints.py",
-        ("tests/unit/runs/test_checkpoints.py", "tests/faults/test_checkpoints.py", "tests/unit/runs/test_links.py"),
+        (
+            "tests/unit/runs/test_checkpoint_care.py",
+            "tests/unit/runs/test_checkpoints.py",
+            "tests/faults/test_checkpoints.py",
+            "tests/faults/test_formats.py",
+            "tests/unit/runs/test_run_folder.py",
+        ),
     ),
     "atomic_files": Target(
         "runs/atomic_files.py",
@@ -182,48 +190,70 @@ class Overlay:
         self.source = folder / "src"
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def survives(self, target: Target, text: str, most_s: float) -> bool:
-        """Whether all tests of the module pass with this text."""
+    def outcome(self, target: Target, text: str, most_s: float) -> str:
+        """What the tests of the module say of this text: "passed", which test failed, or "late" if they did not end."""
         path = self.source / "shoal" / target.module
         whole = path.read_text()
         path.write_text(text)
         try:
-            return _passes(self.source, target.tests, most_s)
+            return _outcome(self.source, target.tests, most_s)
         finally:
             path.write_text(whole)
 
 
-def _passes(source: Path, tests: tuple[str, ...], most_s: float) -> bool:
+def _outcome(source: Path, tests: tuple[str, ...], most_s: float) -> str:
+    said = source.parent / "said"
     pid = os.fork()
     if pid == 0:
-        os.setsid()
-        os._exit(_child(source, tests))
-    until = monotonic() + most_s
+        code = 70
+        try:
+            os.setpgid(0, 0)
+            code = _child(source, tests, said)
+        finally:
+            os._exit(code)
+    waited_s, before = 0.0, monotonic()
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status) == 0
-        if monotonic() > until:
+            if os.waitstatus_to_exitcode(status) == 0:
+                return "passed"
+            lines = [
+                line for line in said.read_text(errors="replace").splitlines() if line.startswith(("FAILED", "ERROR"))
+            ]
+            return lines[0][:200] if lines else "failed"
+        now = monotonic()
+        waited_s, before = waited_s + min(now - before, 1.0), now  # not while both were stopped
+        if waited_s > most_s:
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return False
+            return "late"
         sleep(0.01)
 
 
-def _child(source: Path, tests: tuple[str, ...]) -> int:
+def _child(source: Path, tests: tuple[str, ...], said: Path) -> int:
     import pytest
 
+    ours = (str(ROOT / "src"), str(ROOT / "tests"))
+    for name in [name for name, module in sys.modules.items() if str(getattr(module, "__file__", "")).startswith(ours)]:
+        del sys.modules[name]  # what the parent has imported is no mutant
     os.environ["PYTHONPATH"] = str(source)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(source))
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
+    output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     os.chdir(ROOT)
-    here = [test for test in tests if (ROOT / test).exists()]
-    words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *here, "-k", "not kill_9 and not harm"]
-    return int(pytest.main(words))
+    words = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", "not kill_9 and not harm"]
+    code = 0
+    for test in tests:  # most mutants are caught by the first, and the others are not even collected
+        code = code or int(pytest.main([*words, test]))
+    assert all(
+        str(module.__file__).startswith(str(source))
+        for name, module in sys.modules.items()
+        if name.startswith("shoal.runs") or name.startswith("shoal.cluster")
+    )
+    return code
 
 
 def _import_what_takes_long() -> None:
@@ -239,26 +269,45 @@ def _import_what_takes_long() -> None:
     import safetensors.numpy  # noqa: F401
 
 
-def survivors(names: list[str], most: int, only: int | None = None) -> Iterator[tuple[str, str, bool]]:
-    """Every mutant, or `most` of each module: which it is, what is wrong with it, and whether it survives."""
+def survivors(
+    names: list[str], most: int, only: int | None = None, kept: Path | None = None
+) -> Iterator[tuple[str, str, bool]]:
+    """Every mutant, or `most` of each module: which it is, what is wrong with it, and whether it survives.
+
+    In the folder `kept`, what was found is written down and not tried again while the module stands: who survives
+    until there are other tests, who was caught for good, so that tests may be added one after another.
+    """
     _import_what_takes_long()
     with tempfile.TemporaryDirectory(prefix="shoal-mutants-") as folder:
         overlay = Overlay(Path(folder))
         for name in names:
             target = TARGETS[name]
-            text = (ROOT / "src" / "shoal" / target.module).read_text()
-            started = monotonic()
-            if not overlay.survives(target, text, 600.0):
-                raise SystemExit(f"{name}: its tests do not even pass without a mutation")
-            most_s = MOST_S + 5 * (monotonic() - started)
+            path = ROOT / "src" / "shoal" / target.module
+            text = path.read_text()
+            pieces = Pieces((kept or Path(folder)) / f"mutants-{name}.jsonl", [path])
+            tests = digest_of(ROOT / test for test in target.tests)
             numbers = list(range(places(text)))
             if only is not None:
                 numbers = [only]
             elif len(numbers) > most:
                 numbers = sorted(random.Random(17).sample(numbers, most))
+            most_s = MOST_S
+            todo = {number for number in numbers if _is_open(pieces.found.get(str(number)), tests)}
+            if todo:
+                started = monotonic()
+                if overlay.outcome(target, text, 600.0) != "passed":
+                    raise SystemExit(f"{name}: its tests do not even pass without a mutation")
+                most_s += 5 * (monotonic() - started)
             for number in numbers:
                 changed, told = mutated(text, number)
-                yield f"{name} {number}", told, overlay.survives(target, changed, most_s)
+                if number in todo:
+                    pieces.keep(str(number), {"outcome": overlay.outcome(target, changed, most_s), "tests": tests})
+                yield f"{name} {number}", told, pieces.found[str(number)]["outcome"] == "passed"
+
+
+def _is_open(found: dict[str, str] | None, tests: str) -> bool:
+    """Whether a mutant is still to be tried."""
+    return found is None or (found["outcome"] == "passed" and found["tests"] != tests)
 
 
 def main() -> None:
@@ -267,9 +316,12 @@ def main() -> None:
     parser.add_argument("modules", nargs="*", choices=[[], *TARGETS], help="all without a word")
     parser.add_argument("--most", type=int, default=10_000, help="mutants of each module, chosen at random")
     parser.add_argument("--only", type=int, help="the mutant of this number alone")
+    parser.add_argument("--folder", type=Path, help="where to note what was found, and go on")
     given = parser.parse_args()
+    if given.folder is not None:
+        given.folder.mkdir(parents=True, exist_ok=True)
     count = caught = 0
-    for name, told, is_alive in survivors(given.modules or list(TARGETS), given.most, given.only):
+    for name, told, is_alive in survivors(given.modules or list(TARGETS), given.most, given.only, given.folder):
         count += 1
         caught += not is_alive
         if is_alive:

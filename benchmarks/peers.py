@@ -59,13 +59,26 @@ def python_of(who: str) -> Path:
     return python
 
 
-def ask(who: str, task: str, runner: str = "", **arguments: Any) -> Ended:
-    """Run one task of `runners/run_WHO.py`, or of another runner, in a process of its own and give its answer."""
+def source_of(commit: str) -> Path:
+    """The source of shoal as it was at a commit, taken out of the repository once."""
+    folder = ROOT / ".venvs" / f"shoal-{commit}"
+    if not (folder / "src").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        packed = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, check=True, capture_output=True).stdout
+        subprocess.run(["tar", "--extract", "--directory", str(folder)], input=packed, check=True)
+    return folder / "src"
+
+
+def ask(who: str, task: str, runner: str = "", source: Path = ROOT / "src", **arguments: Any) -> Ended:
+    """Run one task of `runners/run_WHO.py`, or of another runner, in a process of its own and give its answer.
+
+    `source` is that of shoal.
+    """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         answer = Path(folder) / "answer.json"
         script = HERE / "runners" / f"run_{runner or who}.py"
         command = [str(python_of(who)), str(script), task, json.dumps(arguments), str(answer)]
-        started, ended, peak = _run(command, who, Path(folder))
+        started, ended, peak = _run(command, who, Path(folder), source)
         return Ended(started, ended, peak, json.loads(answer.read_text()))
 
 
@@ -82,12 +95,12 @@ def shoal_command(*words: str, results_dir: Path) -> Ended:
     return Ended(started, ended, peak, json.loads(lines.read_text().splitlines()[-1]))
 
 
-def _run(command: list[str], who: str, folder: Path) -> tuple[float, float, float]:
+def _run(command: list[str], who: str, folder: Path, source: Path = ROOT / "src") -> tuple[float, float, float]:
     """Start, watch and wait; its start, its end, and the highest memory seen on the way."""
     log = folder / "log.txt"
     with log.open("w") as sink:
         started = time.monotonic()
-        process = subprocess.Popen(command, cwd=folder, env=_environment(who), stdout=sink, stderr=sink)
+        process = subprocess.Popen(command, cwd=folder, env=_environment(who, source), stdout=sink, stderr=sink)
         peak = 0.0
         try:
             while process.poll() is None:
@@ -107,10 +120,10 @@ def _run(command: list[str], who: str, folder: Path) -> tuple[float, float, floa
     return started, ended, peak
 
 
-def _environment(who: str) -> dict[str, str]:
-    """This process's variables with one thread each, and this checkout's shoal for shoal alone."""
+def _environment(who: str, source: Path = ROOT / "src") -> dict[str, str]:
+    """This process's variables with one thread each, and the shoal of this source for shoal alone."""
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    own = {"PYTHONPATH": str(ROOT / "src")} if who == "shoal" else {}
+    own = {"PYTHONPATH": str(source)} if who == "shoal" else {}
     return {**kept, **ONE_THREAD, **own, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
 
 

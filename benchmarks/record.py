@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,17 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
+def with_interval(values: Sequence[float]) -> dict[str, float]:
+    """The median, and between which two values the true one lies with 95 % certainty; of few values, the ends."""
+    ordered, count = sorted(values), len(values)
+    outside, below = 0.0, 0
+    while below < count // 2 and outside + comb(count, below) / 2**count <= 0.025:
+        outside += comb(count, below) / 2**count
+        below += 1
+    cut = max(below - 1, 0)
+    return {"median": statistics.median(ordered), "low": ordered[cut], "high": ordered[count - 1 - cut]}
+
+
 def machine() -> dict[str, str | int | float]:
     """The processor, its cores, the memory and the operating system."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -87,10 +99,13 @@ def versions(who: str) -> dict[str, str]:
 
 def commit() -> str:
     """The commit of the working tree, marked where files differ from it."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return described.stdout.strip() or "no commit"
+
+    def said(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    # What a script keeps differs from the commit too, once the first of its parts is done.
+    differs = said("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+    return (said("rev-parse", "HEAD") or "no commit") + ("-dirty" if differs else "")
 
 
 class Record:

@@ -2,6 +2,7 @@
 
 python benchmarks/reliability.py saves corruptions   measure these parts, and write the page
 python benchmarks/reliability.py --quick             all parts, with small counts, into a folder that is not kept
+python benchmarks/reliability.py launcher --folder F  in F, where it goes on where it was stopped; so does mutants
 python benchmarks/reliability.py --page              write the page from what was measured before
 """
 
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / "tests" / folder) for folder in ("shared", "faults"))]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / "tests" / folder) for folder in ("shared", "faults", "cluster"))]
 
 import record  # noqa: E402
+import reliability_bed as bed  # noqa: E402
 import reliability_cluster as cluster  # noqa: E402
 import reliability_runs as runs  # noqa: E402
 import reliability_saves as saves  # noqa: E402
@@ -58,27 +60,28 @@ ROWS = (
         "0 executed", saves.hostile, 50, 8, 50, peers={"sb3": saves.sb3_hostile}),
     Row("resume", "resume against an uninterrupted run, all algorithms, 0, 1 and 2 workers", "byte-equal",
         runs.resumed, 3, 1),
-    Row("signals", "SIGTERM, SIGINT, SIGHUP, SIGUSR1 at random moments after the first line of output",
+    Row("signals", "SIGTERM, SIGINT, SIGHUP, SIGUSR1 at random moments, start-up included",
         "all saved or nothing to save, documented code, 0 orphans", runs.signals, 100, 4, 100),
     Row("configurations", "mutated configurations and command lines", "0 tracebacks, 0 accepted nonsense",
         runs.configurations, 10_000, 300, 10_000),
     Row("two-runs", "2 runs on one folder at once", "exactly 1 proceeds", runs.two_runs, 100, 2, 100),
     Row("workers", "kill -9 of 1 of 4 workers every 5 s", ">= 90 % of throughput", source="workers-killed",
         by="python benchmarks/workers.py killed"),
-    Row("node", "a node stopped or cut off", "< 10 s", source="reliability-node", by="the bed of tests/cluster"),
+    Row("node", "a node of three stopped or cut off while training goes on", "< 10 s", bed.lost_nodes, 9, 3),
     Row("driver", "kill -9 of the driver of a run with 2 workers", "0 processes, files, segments after 10 s",
         runs.killed_driver, 10, 1),
     Row("strangers", "second uid: job APIs, gRPC, folder, token, planted address", "0 succeed",
         cluster.strangers),
-    Row("walltime", "walltime on real Slurm, 3 requeues", "final weights equal", source="reliability-walltime",
-        by="the bed of tests/cluster"),
+    Row("walltime", "walltime on real Slurm, 3 requeues", "final weights equal", bed.walltime, 3, 1),
+    Row("cancels", "scancel of a job that trains, on real Slurm", "all saved, one documented code, nothing left",
+        source="cancels", by="python benchmarks/cancels.py", asked=20),
     Row("launcher", "launcher seeds", "100,000 seeds, 0 violations", cluster.launcher_seeds, 100_000, 40, 100_000),
     Row("mutants", "mutation score of checkpoints, durable writing, wire protocol", ">= 90 %",
         cluster.mutants, 400, 4),
 )  # fmt: skip
 
 
-def measure(row: Row, is_quick: bool, count: int | None, with_peers: bool) -> bool:
+def measure(row: Row, is_quick: bool, count: int | None, with_peers: bool, where: Path | None) -> bool:
     """Measure a row and keep it; whether it meets its bar. Peers that are not asked keep what they came to before."""
     assert row.measure is not None
     wanted = count or (row.quick if is_quick else row.count)
@@ -87,7 +90,7 @@ def measure(row: Row, is_quick: bool, count: int | None, with_peers: bool) -> bo
     told = dict(before["peers"]) if before is not None else {}
     kept = Record(f"reliability-{row.name}", ["shoal", *peers], {"count": wanted, "quick": is_quick})
     with tempfile.TemporaryDirectory(prefix="shoal-reliability-") as folder:
-        found = row.measure(wanted, Path(folder))
+        found = row.measure(wanted, where or Path(folder))
     for who, ask in peers.items():
         with tempfile.TemporaryDirectory(prefix="shoal-reliability-") as folder:
             told[who] = ask(wanted, Path(folder))
@@ -156,6 +159,10 @@ def _kept(row: Row, results: Path) -> dict[str, Any] | None:
         is_met = share["shoal"] >= 90
     else:
         is_met = all(bar["met"] for bar in read["bars"])
+        if row.source == "cancels":
+            count = len(found["runs"])
+            figure = f"{min(int(bar['value']) for bar in read['bars'])} of {count} saved, ended with 143, left nothing"
+            found = {"count": count, "figure": figure}
     return {
         "count": found["count"],
         "figure": found["figure"],
@@ -174,6 +181,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small counts; nothing is kept")
     parser.add_argument("--count", type=int, help="how often, in place of the part's own number")
     parser.add_argument("--peers", action="store_true", help="the other libraries too; their environments take minutes")
+    parser.add_argument("--folder", type=Path, help="where to work; launcher and mutants go on there")
     parser.add_argument("--page", action="store_true", help="write the page alone")
     given = parser.parse_args()
     if unknown := sorted(set(given.parts) - set(names)):
@@ -181,12 +189,14 @@ def main() -> None:
     if given.quick:
         record.RESULTS = Path(tempfile.mkdtemp(prefix="shoal-reliability-results-"))
         record.ROOT = record.RESULTS
+    if given.folder is not None:
+        given.folder.mkdir(parents=True, exist_ok=True)
     met = [True]
     if not given.page:
         for row in ROWS:
             if row.measure is not None and (row.name in given.parts or not given.parts):
                 console.rule(row.test)
-                met.append(measure(row, given.quick, given.count, given.peers))
+                met.append(measure(row, given.quick, given.count, given.peers, given.folder))
     if not given.quick:
         PAGE.write_text(page(record.RESULTS))
         console.print(f"written to {PAGE.name}")

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
+import simulated_launch
 import stranger
+import virtual_hosts
 from mutants import TARGETS, survivors
-from record import Bar
-from reliability_figures import Found, none_of
+from record import Bar, console
+from reliability_figures import Found, Pieces, none_of
 from simulated_launch import run_seeds
+
+import shoal
+
+PIECE = 500  # seeds
 
 
 def strangers(_: int, folder: Path) -> Found:
@@ -36,17 +43,35 @@ def strangers(_: int, folder: Path) -> Found:
     return Found(count, f"{succeeded} succeed ({kinds}, 1 planted address)", bars, more={"answers": answers})
 
 
-def launcher_seeds(count: int, _: Path) -> Found:
-    """Seeds of faults on virtual hosts, with the real head and agents."""
-    refuted = run_seeds(range(count))
+def launcher_seeds(count: int, folder: Path) -> Found:
+    """Seeds of faults on virtual hosts, with the real head and agents; Ctrl-C ends it after the piece under way."""
+    source = Path(shoal.__file__).parent
+    simulated = [Path(simulated_launch.__file__), Path(virtual_hosts.__file__)]
+    pieces = Pieces(
+        folder / "launcher.jsonl", [*source.glob("cluster/**/*.py"), *source.glob("machine/**/*.py"), *simulated]
+    )
+    asked_to_end = []
+    before = signal.signal(signal.SIGINT, lambda *_: asked_to_end.append(True))
+    done, refuted = 0, []
+    try:
+        while done < count and not asked_to_end:
+            piece = range(done, min(done + PIECE, count))
+            name = f"{piece.start} to {piece.stop}"
+            if name not in pieces.found:
+                pieces.keep(name, run_seeds(piece))
+            refuted += pieces.found[name]
+            done = piece.stop
+            console.print(f"  {done:,} seeds, {len(refuted)} refuted", style="dim")
+    finally:
+        signal.signal(signal.SIGINT, before)
     bars = [none_of("violations", len(refuted))]
-    return Found(count, f"{len(refuted)} violations in {count:,} seeds", bars, more={"refuted": refuted[:20]})
+    return Found(done, f"{len(refuted)} violations in {done:,} seeds", bars, more={"refuted": refuted[:20]})
 
 
-def mutants(most: int, _: Path) -> Found:
+def mutants(most: int, folder: Path) -> Found:
     """Mutants of the modules, `most` of each, and how many the tests catch."""
     alive, count = [], 0
-    for name, told, is_alive in survivors(list(TARGETS), most):
+    for name, told, is_alive in survivors(list(TARGETS), most, kept=folder):
         count += 1
         if is_alive:
             alive.append(f"{name}: {told}")

@@ -14,9 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernel import with_interval
 from peers import ask, shoal_command
-from record import Bar, Record, console, show_bars
+from record import Bar, Record, console, show_bars, with_interval
 from rich.table import Table
 
 BATCH, GOAL = 65_536, 475.0

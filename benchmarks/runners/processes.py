@@ -35,6 +35,12 @@ def pss_mb(pid: int) -> float:
     return 0.0
 
 
+def cpu_s(pid: int) -> float:
+    """The processor time of all living threads of a process; finer than the ticks of /proc/PID/stat."""
+    spent = [_read(pid, f"task/{thread.name}/schedstat") for thread in _threads(pid)]
+    return sum(int(each.split()[0]) for each in spent if each) / 1e9
+
+
 @contextmanager
 def kill_one_of(is_meant: Callable[[int, str], bool], every_s: float) -> Iterator[list[float]]:
     """As long as it lasts, `kill -9` of one process that is meant every so often; yields the times of the kills.
@@ -59,6 +65,13 @@ def kill_one_of(is_meant: Callable[[int, str], bool], every_s: float) -> Iterato
     finally:
         over.set()
         thread.join()
+
+
+def _threads(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:  # it has ended meanwhile
+        return []
 
 
 def _read(pid: int, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import process_time
+from time import perf_counter, process_time
 from typing import Any
 
 import images_work
@@ -62,14 +62,15 @@ def dqn(frames: str, warmup: int, steps: int) -> task.Answer:
 
 
 def measured(trainer: shoal.Trainer, warmup: int, steps: int) -> task.Answer:
-    """Steps per CPU second of all threads, overall and in sampling alone, after a warm-up."""
+    """Steps per CPU second of all threads, and per second, after a warm-up."""
     with trainer:
         while trainer.timesteps_total < warmup:
             trainer.train()
-        begun, started = trainer.timesteps_total, process_time()
+        begun, started, cpu = trainer.timesteps_total, perf_counter(), process_time()
         while trainer.timesteps_total < begun + steps:
             trainer.train()
-        return {"steps_per_cpu_s": (trainer.timesteps_total - begun) / (process_time() - started)}
+        done = trainer.timesteps_total - begun
+        return {"per_cpu_s": done / (process_time() - cpu), "per_s": done / (perf_counter() - started)}
 
 
 def floor(rows: int) -> task.Answer:

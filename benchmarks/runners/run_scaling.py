@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time, sleep
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import task
+from processes import below, cpu_s
 
 import shoal
 from shoal.data.batch import concatenate
@@ -37,11 +40,44 @@ def config_of(num_workers: int, num_envs: int, steps: int, sleep_s: float = 0.0,
     }
 
 
+@contextmanager
+def hosts(number: int) -> Iterator[None]:
+    """So many nodes of Ray on this machine, each of which counts as a host; one is shoal's own Ray."""
+    if number == 1:
+        yield
+        return
+    from shoal.parallel.private_ray import SETTINGS
+
+    os.environ |= SETTINGS  # as shoal's own Ray has it
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 64, "object_store_memory": 200_000_000, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    for _ in range(number - 1):
+        cluster.add_node(**node, wait=False)
+    try:
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def spent_by(name: str) -> float:
+    """The processor time of all processes below this one whose command line begins so, or holds it as a program."""
+    return sum(
+        cpu_s(pid) for pid, command in below(os.getpid()).items() if command.startswith(name) or f"/{name} " in command
+    )
+
+
 def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
     """A round of messages without any sampling to speak of, seen by the whole and by the driver alone.
 
     `round_s`: ask, one step of each worker, answers. `driver_s`: asking, and taking answers that wait already.
-    `merge_s`: fetching and joining the fragments, once with few bytes and once with many.
+    `merge_s`: fetching and joining the fragments, once with few bytes and once with many. `worker_cpu_s`, `host_cpu_s`:
+    of each worker and of their host's actor, for each worker and round.
     """
     few, many = 1, 64
     with shoal.PPO(env=SIMULATOR, config=config_of(num_workers, num_envs, few)) as trainer:
@@ -49,7 +85,9 @@ def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
         ray = workers.session.ray
         workers.sample(few)
         cpu = sum(workers.foreach_worker(lambda _: process_time()))
+        host_cpu = spent_by("ray::HostActor")
         whole = [seconds(workers.sample_apart, few) for _ in range(repeats)]
+        host_cpu = spent_by("ray::HostActor") - host_cpu
         cpu = sum(workers.foreach_worker(lambda _: process_time())) - cpu
         ask, take = [], []
         for _ in range(repeats):
@@ -70,6 +108,7 @@ def rounds(num_workers: int, num_envs: int, repeats: int) -> task.Answer:
     return {
         "round_s": statistics.median(whole),
         "worker_cpu_s": cpu / repeats / num_workers,
+        "host_cpu_s": host_cpu / repeats / num_workers,
         "ask_s": statistics.median(ask),
         "take_s": statistics.median(take),
         "merge_s": merge,
@@ -204,6 +243,7 @@ def many_learners(num_learners: int, repeats: int) -> task.Answer:
 def run(
     num_workers: int,
     num_learners: int,
+    num_hosts: int,
     num_envs: int,
     steps: int,
     sleep_s: float,
@@ -214,7 +254,8 @@ def run(
     """The whole: seconds of an iteration, and of its parts."""
     learning = {"num_sgd_iter": epochs, "sgd_minibatch_size": num_workers * num_envs * steps // minibatches}
     config = config_of(num_workers, num_envs, steps, sleep_s, num_learners=num_learners, **learning)
-    with shoal.PPO(env=SIMULATOR, config=config) as trainer:
+    with hosts(num_hosts), shoal.PPO(env=SIMULATOR, config=config) as trainer:
+        assert len(set(trainer.workers.places().values())) == num_hosts, trainer.workers.places()
         for _ in range(2):
             trainer.train()
         cpu = sum(trainer.workers.foreach_worker(lambda _: process_time()))
@@ -227,6 +268,40 @@ def run(
     for name in ("env", "policy", "learn", "communicate"):
         found[f"{name}_s"] = statistics.median(result["timers"][f"{name}_s"] for result in results)
     return found
+
+
+def first_sample(num_hosts: int, workers_per_host: int) -> task.Answer:
+    """Seconds until the first sample of all workers, and what the two processes that all hosts share spend until then.
+
+    `nodes_gcs_s` is Ray's head's time for the nodes to join, before.
+    """
+    count = num_hosts * workers_per_host
+    with hosts(num_hosts):
+        nodes_gcs = spent_by("gcs_server") if num_hosts > 1 else 0.0
+        started, driver = perf_counter(), process_time()
+        with shoal.PPO(env=SIMULATOR, config=config_of(count, 4, 1, num_cpus_per_worker=0.05)) as trainer:
+            steps = trainer.workers.sample(1).num_steps
+            first, driver = perf_counter() - started, process_time() - driver
+            gcs = spent_by("gcs_server") - nodes_gcs
+            assert steps == 4 * count, steps
+    return {"first_s": first, "driver_s": driver, "gcs_s": gcs, "nodes_gcs_s": nodes_gcs}
+
+
+def places(bundles: int) -> task.Answer:
+    """Processor seconds of Ray's head to reserve so many workers' places, and of the driver to look them up."""
+    import ray
+    from ray.util.placement_group import placement_group, placement_group_table
+
+    ray.init(num_cpus=bundles, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        before = spent_by("gcs_server")
+        group = placement_group([{"CPU": 1.0}] * bundles, strategy="SPREAD")
+        assert group.wait(500), "there is room for all"
+        reserved, looked = spent_by("gcs_server") - before, process_time()
+        placement_group_table(group)
+        return {"gcs_s": reserved, "driver_s": process_time() - looked}
+    finally:
+        ray.shutdown()
 
 
 def seconds(call: Callable[..., Any], *arguments: Any) -> float:
@@ -243,4 +318,9 @@ def _megabytes(batch: Any) -> float:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (rounds, driver, update, all_reduce, hand_over, many_learners, run)})
+    task.main(
+        {
+            f.__name__: f
+            for f in (rounds, driver, update, all_reduce, hand_over, many_learners, run, first_sample, places)
+        }
+    )

@@ -46,6 +46,7 @@ def throughput(
     custom_model: bool = False,
     num_workers: int = 0,
     sample_async: bool = False,
+    kernel: str = "numpy",
 ) -> task.Answer:
     """Iterations of the whole algorithm, with the NumPy network or a torch model that the user wrote.
 
@@ -56,7 +57,7 @@ def throughput(
         from two_nets import TwoNets
 
         model = {"custom_model": TwoNets}
-    layout = {"num_workers": num_workers, "sample_async": sample_async}
+    layout = {"num_workers": num_workers, "sample_async": sample_async, "kernel": kernel}
     with same_work(num_envs // max(num_workers, 1), batch, minibatch, epochs, model=model, **layout) as trainer:
         for _ in range(warmup):
             trainer.train()
@@ -96,7 +97,9 @@ def dqn(num_envs: int, warmup: int, steps: int, extra: dict[str, Any] | None = N
         return task.rates(trainer.timesteps_total - begun, perf_counter() - started, learning)
 
 
-def sac(num_envs: int, warmup: int, steps: int, hiddens: list[int], batch: int, learning_starts: int) -> task.Answer:
+def sac(
+    num_envs: int, warmup: int, steps: int, hiddens: list[int], batch: int, learning_starts: int, kernel: str
+) -> task.Answer:
     """Soft actor-critic on Pendulum-v1: one update for each step."""
     config = {
         "num_envs_per_worker": num_envs,
@@ -105,6 +108,7 @@ def sac(num_envs: int, warmup: int, steps: int, hiddens: list[int], batch: int, 
         "learning_starts": learning_starts,
         "timesteps_per_iteration": 200,
         "model": {"fcnet_hiddens": hiddens},
+        "kernel": kernel,
         "seed": 0,
     }
     with shoal.SAC(env="Pendulum-v1", config=config) as trainer:
@@ -120,7 +124,7 @@ def sac(num_envs: int, warmup: int, steps: int, hiddens: list[int], batch: int, 
 def learn_sac(env: str, steps: int, seed: int, evaluated: int) -> task.Answer:
     """Defaults: the mean return of evaluation episodes after so many steps, and the time in CPU seconds."""
     with shoal.SAC(env=env, config={"seed": seed}) as trainer:
-        trainer.stop_at(steps)
+        trainer.stop_at({"timesteps_total": steps})
         begun = process_time()
         while trainer.timesteps_total < steps:
             trainer.train()
@@ -155,16 +159,16 @@ def guard(num_envs: int, steps: int, rounds: int) -> task.Answer:
     with same_work(num_envs, num_envs * steps, minibatch=num_envs * steps, epochs=1) as trainer:
         worker = trainer.workers.foreach_worker(lambda worker: worker)[0]
         vector: Any = worker.vector
-        guarded = vector._written
+        guarded = vector.written
 
-        def unguarded(rows: Any) -> bool:
-            observations, rewards, terminated, truncated, _ = vector._columns
+        def unguarded(columns: Any, rows: Any) -> bool:
+            observations, rewards, terminated, truncated, _ = columns
             vector._obs_spec.put_all(observations, rows.obs)
             rows.rewards[:], rows.terminated[:], rows.truncated[:] = rewards, terminated, truncated
             return True
 
         def seconds(written: Any) -> float:
-            vector._written = written
+            vector.written = written
             started = perf_counter()
             worker.sample(steps)
             return perf_counter() - started

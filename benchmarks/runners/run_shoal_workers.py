@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import statistics
 import sys
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import task
@@ -120,6 +121,24 @@ def killed(num_workers: int, steps: int, sleep_s: float, seconds: float, every_s
     return {"calm": calm, "struck": struck, "kills": len(kills), "longest_s": longest, "restarts": restarts}
 
 
+def replaced(num_workers: int, times: int) -> task.Answer:
+    """Seconds from `kill -9` of a worker until all of them are up again and answer, so many times."""
+    seconds = []
+    with trainer_of(SLEEPING, num_workers, num_workers, 20 * num_workers, log_level="ERROR") as trainer:
+        for k in range(times):
+            trainer.train()
+            sleep(1.0)  # as where deaths are rare: there is a spare process again
+            before = trainer.workers.foreach_worker(lambda _: os.getpid())
+            os.kill(before[k % num_workers], signal.SIGKILL)
+            started = perf_counter()
+            after = trainer.workers.foreach_worker(lambda _: os.getpid())
+            seconds.append(perf_counter() - started)
+            assert len(set(before) - set(after)) == 1, (before, after)
+        restarts = trainer.train()["num_remote_worker_restarts"]
+        assert restarts == times, restarts
+    return {"seconds": seconds}
+
+
 def crowd(num_workers: int) -> task.Answer:
     """Start-up and memory of every process of a run on the NumPy path, and whether a worker has imported torch."""
     started = perf_counter()
@@ -159,8 +178,10 @@ def _role(pid: int, command: str) -> str:
         return "fork servers and spare workers"
     if command.startswith("ray::Host"):
         return "hosts"
+    if command.startswith("ray::RemoteWorker"):  # before hosts had actors
+        return "workers"
     return "idle workers" if command.startswith("ray::IDLE") else "Ray's daemons"
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (sampling, paired, bare, killed, crowd)})
+    task.main({f.__name__: f for f in (sampling, paired, bare, killed, replaced, crowd)})
