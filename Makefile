@@ -4,9 +4,13 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SEARCHERS := .venv/.searchers
 RLLIB := .venvs/rllib-tests
+RLLIB_TESTS := not long
 RAY_SERVE := .venvs/ray-serve-tests
+LOGGERS := .venvs/loggers-tests
+DM_CONTROL := .venvs/dm-control-tests
+BENCH := .venvs/bench
 
-.PHONY: setup train test test-slow test-rllib test-ray-serve test-versions test-long test-all lint format man dist docs bench clean
+.PHONY: setup train test test-slow test-rllib test-ray-serve test-loggers test-dm-control test-versions test-long test-all lint format man dist docs bench bench-quick clean
 
 setup: $(STAMP)
 
@@ -19,21 +23,24 @@ train: setup
 	$(BIN)/shoal train CartPole-v1
 
 test: setup
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'not slow' --durations 20
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'not slow' --durations 60
 
 # What `make test` leaves out: the rest of the cluster's tests, every searcher, the longer trainings.
 test-slow: $(SEARCHERS)
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'slow and not long' --durations 20
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'slow and not long' --durations 60
 	$(MAKE) test-rllib
 	$(MAKE) test-ray-serve
+	$(MAKE) test-loggers
+	$(MAKE) test-dm-control
 
 # What is too long for every change.
 test-long: $(SEARCHERS)
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m long --durations 20
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m long --durations 60
+	$(MAKE) test-rllib RLLIB_TESTS=long
 
 # RLlib pins gymnasium, so its tests have an environment of their own; where that cannot be made, they are left out.
 test-rllib: $(RLLIB)/.installed
-	test ! -x $(RLLIB)/bin/pytest || PYTHONPATH=src $(RLLIB)/bin/python -m pytest -p no:cacheprovider tests/rllib --durations 20
+	test ! -x $(RLLIB)/bin/pytest || PYTHONPATH=src $(RLLIB)/bin/python -m pytest -p no:cacheprovider tests/rllib -m '$(RLLIB_TESTS)' --durations 20
 
 # torch comes first and alone: a resolver that meets it late has fetched other versions of it by then.
 $(RLLIB)/.installed: tests/rllib/requirements.txt
@@ -52,6 +59,29 @@ $(RAY_SERVE)/.installed: pyproject.toml constraints.txt
 	$(RAY_SERVE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable '.[ray-serve]' pytest pytest-timeout \
 		|| echo "Ray Serve cannot be installed here: its test is left out"
+	touch $@
+
+# wandb, mlflow and trackio bring eighty packages, and trackio an older pillow than the others take: the real ones, without a network.
+test-loggers: $(LOGGERS)/.installed
+	test ! -x $(LOGGERS)/bin/pytest || $(LOGGERS)/bin/python -m pytest -p no:cacheprovider tests/unit/runs/test_loggers.py -k real_library
+
+$(LOGGERS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(LOGGERS)
+	grep -v '^pillow==' constraints.txt > $(LOGGERS)/constraints.txt
+	$(LOGGERS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOGGERS)/constraints.txt \
+		--editable '.[wandb,mlflow,trackio]' pytest pytest-timeout \
+		|| echo "The loggers' libraries cannot be installed here: their tests are left out"
+	touch $@
+
+# dm_control wants an older MuJoCo than Gymnasium's environments have.
+test-dm-control: $(DM_CONTROL)/.installed
+	test ! -x $(DM_CONTROL)/bin/pytest || $(DM_CONTROL)/bin/python -m pytest -p no:cacheprovider tests/docs/test_doors_pages.py -k dm_control
+
+$(DM_CONTROL)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(DM_CONTROL)
+	$(DM_CONTROL)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable . pytest pytest-timeout 'shimmy[dm-control]==2.0.1' dm_control==1.0.50 mujoco==3.17.0 \
+		|| echo "dm_control cannot be installed here: its test is left out"
 	touch $@
 
 # The wheel with every Python and NumPy that this machine has: some tests, a training, and the hash of what it computed.
@@ -102,7 +132,7 @@ docs: setup
 bench: setup
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/solve.py
-	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/learning.py bars
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/dqn.py
 	$(BIN)/python benchmarks/sac.py
@@ -113,6 +143,16 @@ bench: setup
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/rendezvous.py
 	$(BIN)/python benchmarks/tune.py
+
+# A table of six kinds of work beside other libraries, in a quarter of an hour; what it needs is installed the first time.
+bench-quick: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/quick.py
+
+$(BENCH)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[torch,atari,envpool]' 'gymnasium[mujoco]==1.4.0' mujoco==4.0.0
+	touch $@
 
 clean:
 	rm -rf .venv .venvs dist

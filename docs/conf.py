@@ -41,7 +41,7 @@ html_copy_source = False
 html_math_renderer = "mathml"
 copybutton_prompt_text = r"\$ "
 
-OUTSIDE = re.compile(r"\]\(((?:\.\./)+[^)#]+\.md)\)")
+OUTSIDE = re.compile(r"\]\(((?:\.\./)+[^)#]+\.md)(#[^)]*)?\)")  # a file has no places that can be linked to
 
 
 def link_to_file(app: Any, docname: str, source: list[str]) -> None:  # noqa: ARG001

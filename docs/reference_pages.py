@@ -10,11 +10,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 import shoal
+import shoal.envs
 from shoal.cli.main import COMMANDS, main
 from shoal.config.algorithms import ALGORITHMS, algorithm_names
 from shoal.config.reference import KeyRow, config_rows, experiment_rows, space_rows, stop_rows, sweep_rows, topics
@@ -155,13 +158,26 @@ def python_page() -> Iterator[str]:
     yield "# Python"
     yield ""
     yield "`import shoal` has these names and no others; everything else may change without notice."
-    for name in shoal.__all__:
-        found = getattr(shoal, name)
+    yield from _names("shoal", shoal.__all__)
+    yield from ("", "## Tuning", "", "What `shoal.tune` has:")
+    yield from _names("shoal.tune", (name for name in shoal.tune.__all__ if name not in shoal.__all__ or name == "run"))
+    yield from ("", "## Environments", "", "What `shoal.envs` has for simulators behind files, MPI or GTP:")
+    yield from _names("shoal.envs", shoal.envs.__all__)
+    if find_spec("stable_baselines3") is not None:
+        yield from ("", "## Stable-Baselines3", "", "What `shoal.sb3` has (`pip install 'shoal-rl[sb3]'`):")
+        yield from _names("shoal.sb3", ["RayVecEnv"])
+
+
+def _names(module: str, names: Iterable[str]) -> Iterator[str]:
+    """The classes and functions of a module, each described by its own docstring."""
+    for name in names:
+        found = getattr(import_module(module), name)
         if inspect.isclass(found) or inspect.isfunction(found):
             kind = "autoexception" if inspect.isclass(found) and issubclass(found, BaseException) else "autoclass"
             directive = kind if inspect.isclass(found) else "autofunction"
             place = f"{found.__module__}.{found.__qualname__}"
-            yield from ("", f"## {name}", "", "```{eval-rst}", f".. {directive}:: {place}")
+            title = f"## {name}" if module == "shoal" else f"### {module}.{name}"
+            yield from ("", title, "", "```{eval-rst}", f".. {directive}:: {place}")
             if directive == "autoclass":
                 yield "   :members:"
             yield "```"

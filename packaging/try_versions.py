@@ -28,8 +28,11 @@ TESTS = (
     "tests/unit/models/test_encoder.py",
     "tests/unit/envs/test_spaces.py",
     "tests/unit/config/test_experiment.py",
+    "tests/unit/export",
+    "tests/unit/bridges",
+    "tests/cli/test_export.py",
 )
-"""Numbers, arrays, spaces and files, without an extra."""
+"""Numbers, arrays, spaces, files, exports and imports, without an extra; what needs one is skipped."""
 TRAINING = ("CartPole-v1", "--seed", "1", "--stop", "timesteps_total=8000", "--quiet")
 
 
