@@ -55,7 +55,9 @@ def test_every_algorithm_has_costs(run: str) -> None:
 def test_processes_and_larger_minibatches_if_asked_for() -> None:
     costs = measured_here(config(), with_others=True)
     assert costs.isolation is not None
-    assert costs.isolation.handle_s >= 0
+    # Below 0 where the processes act by themselves, but never by more than the acting that they take over.
+    assert costs.isolation.handle_s >= -(sum(costs.act_s) + 0.001)
+    assert costs.isolation.env_s >= 0
     assert costs.larger_minibatch is not None
     assert costs.larger_minibatch[0] == 256
 
