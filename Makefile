@@ -143,6 +143,12 @@ bench: setup
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/rendezvous.py
 	$(BIN)/python benchmarks/tune.py
+	$(BIN)/python benchmarks/kernel.py
+	$(BIN)/python benchmarks/seeds.py
+	$(BIN)/python benchmarks/vec.py
+	$(BIN)/python benchmarks/serve.py
+	$(MAKE) $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/vectors.py
 
 # A table of six kinds of work beside other libraries, in a quarter of an hour; what it needs is installed the first time.
 bench-quick: $(BENCH)/.installed
@@ -151,7 +157,7 @@ bench-quick: $(BENCH)/.installed
 $(BENCH)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[torch,atari,envpool]' 'gymnasium[mujoco]==1.4.0' mujoco==4.0.0
+		--editable '.[torch,atari,envpool,cma]' 'gymnasium[box2d,mujoco]==1.4.0' mujoco==4.0.0
 	touch $@
 
 clean:

@@ -1,7 +1,8 @@
 """APPO beside PPO: speed where workers differ tenfold in pace, and steps until CartPole and Pendulum are learned.
 
 Speed: four workers with one simulator each, of which the slowest waits ten times as long as the fastest. All cases
-live in one process and have their turns one after another. Learning: two workers of four environments each, as fast as
+live in one process and have their turns one after another; RLlib's APPO does the same work in its own before and after
+that. Learning: two workers of four environments each, as fast as
 they can, and the same settings for both; what counts is the number of steps until the mean return of the last 100
 episodes is reached.
 """
@@ -47,6 +48,8 @@ def bars_of(results: dict[str, Any]) -> list[Bar]:
     """Speed beside PPO in both of its ways, and the median number of steps beside PPO's."""
     rates = results["pace"]["ratios"]
     bars = [Bar(f"APPO / {name}, steps per second", rates[name]["median"], 1.5, True, "x") for name in rates]
+    ours = statistics.median(results["pace"]["rates"]["APPO"])
+    bars.append(Bar("APPO / RLlib's, steps per second", ours / max(results["pace"]["rllib"]["rates"]), 1.0, True, "x"))
     for env, found in results["learned"].items():
         steps = {run: [each["steps"] or float("inf") for each in runs] for run, runs in found.items()}
         ratio = statistics.median(steps["APPO"]) / statistics.median(steps["PPO"])
@@ -59,6 +62,7 @@ def show(results: dict[str, Any]) -> None:
     table = Table("case", "steps per second", "staleness, at most", title="Four workers, tenfold apart")
     for name, rates in results["pace"]["rates"].items():
         table.add_row(name, f"{statistics.median(rates):,.0f}", str(results["pace"]["staleness"][name]))
+    table.add_row("RLlib's APPO", f"{statistics.median(results['pace']['rllib']['rates']):,.0f}", "")
     console.print(table)
 
 
@@ -70,8 +74,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     rounds, turn_s, seeds = (1, 1.0, 0) if options.quick else (options.rounds, 6.0, options.seeds)
-    record = Record("appo", ["shoal"], {**PACE, "rounds": rounds, "turn_s": turn_s, "tasks": TASKS, "seeds": seeds})
+    record = Record(
+        "appo", ["shoal", "rllib"], {**PACE, "rounds": rounds, "turn_s": turn_s, "tasks": TASKS, "seeds": seeds}
+    )
+    before = ask("rllib", "pace", turn_s=turn_s, **PACE).answer
     paced = ask("shoal", "pace", "async", cases=CASES, rounds=rounds, turn_s=turn_s, **PACE).answer
+    after = ask("rllib", "pace", turn_s=turn_s, **PACE).answer
+    paced["rllib"] = {"rates": [before["rate"], after["rate"]]}
     ratios = {
         name: spread([mine / theirs for mine, theirs in zip(paced["rates"]["APPO"], paced["rates"][name], strict=True)])
         for name in ("PPO", "PPO, sample_async")

@@ -1,8 +1,8 @@
-"""A learner that fills the wait: how long SAC waits for simulators that take a second, and what the updates bring.
+"""A learner that fills the wait: how long SAC and DQN wait for simulators that take a second, and what updates bring.
 
-wait: four workers with one pendulum each whose every step takes 1 s, sampled and learned from in turns, and side by
-side, for a minute after the 1,000 steps at which learning begins by default; those first steps take no time, since
-nothing is measured in them. returns: the same with steps of 0.05 s, after as many simulator calls for all; the mean of
+wait: four workers with one pendulum (DQN: pole) each whose every step takes 1 s, sampled and learned from in turns, and
+side by side, for a minute after the 1,000 steps at which learning begins by default; those first steps take no time,
+since nothing is measured in them. returns: SAC with steps of 0.05 s, after as many simulator calls for all; the mean of
 ten episodes with the most likely actions. Cases have their turns one after another, each in a process of its own. Each
 part keeps a file of its own.
 """
@@ -31,16 +31,18 @@ WAIT_CASES: dict[str, dict[str, Any]] = {
     "auto": {**BESIDE, "training_intensity": "auto"},
     "auto, max_overfit_ratio null": {**BESIDE, "training_intensity": "auto", "max_overfit_ratio": None},
 }
+SLOW = {"SAC": "SlowPendulum", "DQN": "SlowCartPole"}
 RETURN_CASES = {name: WAIT_CASES[name] for name in ("in turns", "auto")}
 
 
-def measure(cases: dict[str, dict[str, Any]], settings: dict[str, Any], repeats: int) -> dict[str, Any]:
+def measure(run: str, cases: dict[str, dict[str, Any]], settings: dict[str, Any], repeats: int) -> dict[str, Any]:
     """The answers of each case, with another seed in every repeat; all cases in turn."""
     found: dict[str, Any] = {name: [] for name in cases}
     for seed in range(1, repeats + 1):
         for name, own in cases.items():
-            answer = ask("shoal", "fill", "async", run="SAC", seed=seed, **COMMON, **settings, **own).answer
-            console.print(f"  {name}, seed {seed}: {answer}", style="dim")
+            told = {"run": run, "env": SLOW[run], "seed": seed, **COMMON, **settings, **own}
+            answer = ask("shoal", "fill", "async", **told).answer
+            console.print(f"  {run}, {name}, seed {seed}: {answer}", style="dim")
             found[name].append(answer)
     return found
 
@@ -55,10 +57,13 @@ def show(title: str, found: dict[str, Any]) -> None:
     console.print(table)
 
 
-def bars_of(found: dict[str, Any]) -> list[Bar]:
-    """How long the learner waits with `training_intensity: auto` and nothing else set."""
-    waits = spread([each["wait_share"] for each in found["auto"]])
-    return [Bar("share of the time that the learner waits, 1 s simulators", waits["median"], 0.05, at_least=False)]
+def bars_of(waited: dict[str, Any]) -> list[Bar]:
+    """How long each learner waits with `training_intensity: auto` and nothing else set."""
+    bars = []
+    for run, found in waited.items():
+        waits = spread([each["wait_share"] for each in found["auto"]])
+        bars.append(Bar(f"share of the time that {run} waits, 1 s simulators", waits["median"], 0.05, at_least=False))
+    return bars
 
 
 def main() -> None:
@@ -73,14 +78,15 @@ def main() -> None:
         wait, returns, repeats = {**WAIT, "sleep_s": 0.05}, {**RETURNS, "steps": 600, "sleep_s": 0.01}, 1
     if "wait" in options.what:
         record = Record("fill_the_wait", ["shoal"], {**COMMON, **wait})
-        found = measure(WAIT_CASES, wait, 1)
-        show("wait", found)
-        show_bars(bars := bars_of(found))
+        waited = {run: measure(run, WAIT_CASES, wait, 1) for run in SLOW}
+        for run, found in waited.items():
+            show(f"wait, {run}", found)
+        show_bars(bars := bars_of(waited))
         if not options.quick:
-            record.keep({"wait": found}, bars)
+            record.keep({"wait": waited}, bars)
     if "returns" in options.what:
         record = Record("fill_the_wait_returns", ["shoal"], {**COMMON, **returns, "repeats": repeats})
-        found = measure(RETURN_CASES, returns, repeats)
+        found = measure("SAC", RETURN_CASES, returns, repeats)
         show("returns", found)
         if not options.quick:
             record.keep({"returns": found}, [])

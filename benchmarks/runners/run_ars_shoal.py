@@ -1,4 +1,4 @@
-"""Shoal's side of augmented random search."""
+"""shoal's side of searches without gradients."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import task
 import shoal
 
 
-def learn(env: str, steps: int, seed: int, evaluated: int) -> task.Answer:
+def learn(run: str, env: str, steps: int, seed: int, evaluated: int) -> task.Answer:
     """What the centre of the search returns after so many steps with defaults, and steps per CPU second on the way."""
-    with shoal.ARS(env=env, config={"seed": seed}) as trainer:
+    with getattr(shoal, run)(env=env, config={"seed": seed}) as trainer:
         begun = process_time()
         while trainer.timesteps_total < steps:
             trainer.train()

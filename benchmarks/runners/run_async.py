@@ -59,7 +59,7 @@ def steps_to(env: str, run: str, goal: float, most: int, seed: int, num_workers:
 
 
 def fill(
-    run: str, sleep_s: float, num_workers: int, steps: int, seed: int, quick_steps: int = 0, **config: Any
+    run: str, env: str, sleep_s: float, num_workers: int, steps: int, seed: int, quick_steps: int = 0, **config: Any
 ) -> task.Answer:
     """How long the learner waited after learning began, how often it learned, and what return that gave.
 
@@ -70,7 +70,7 @@ def fill(
     common = {**config, **layout, "seed": seed, "env_config": slow}
     common["evaluation_config"] = {"env_config": {"sleep_s": 0.0}}
     waited = spent = updates = 0.0
-    with getattr(shoal, run)(env=f"{SIMULATORS}:SlowPendulum", config=common) as trainer:
+    with getattr(shoal, run)(env=f"{SIMULATORS}:{env}", config=common) as trainer:
         result: dict[str, Any] = {}
         while trainer.timesteps_total < steps:
             result = trainer.train()

@@ -17,13 +17,14 @@ import numpy as np
 import ray
 import task
 from processes import kill_one_of
+from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.marwil import MARWILConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from simulators import Sleeping
+from simulators import OfOwnPace, Sleeping
 
 
 def same_work(num_envs: int, batch: int, minibatch: int, epochs: int, num_env_runners: int) -> Any:
@@ -108,6 +109,44 @@ def killed(num_workers: int, steps: int, sleep_s: float, seconds: float, every_s
     algo.stop()
     ray.shutdown()
     return {"calm": calm, "struck": struck, "kills": len(kills), "longest_s": longest}
+
+
+def pace(
+    num_workers: int, sleep_s: float, turn_s: float, train_batch_size: int, sgd_minibatch_size: int, num_sgd_iter: int
+) -> task.Answer:
+    """Steps per second of APPO with workers of different pace, each with one simulator."""
+    ray.init(num_cpus=num_workers + 2)
+    algo: Any = (
+        APPOConfig()
+        .environment(OfOwnPace, env_config={"sleep_s": sleep_s})
+        .env_runners(num_env_runners=num_workers, rollout_fragment_length=train_batch_size // num_workers)
+        .training(
+            train_batch_size_per_learner=train_batch_size,
+            minibatch_size=sgd_minibatch_size,
+            num_epochs=num_sgd_iter,
+            lr=3e-4,
+        )
+        .rl_module(
+            model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
+        )
+        .reporting(min_time_s_per_iteration=1)
+        .build_algo()
+    )
+
+    def sampled() -> float:
+        return float(algo.train()["env_runners"].get("num_env_steps_sampled_lifetime", 0))
+
+    begun = sampled()
+    while not begun:
+        begun = sampled()
+    started = perf_counter()
+    taken = begun
+    while perf_counter() - started < 5 * turn_s:
+        taken = sampled()
+    rate = (taken - begun) / (perf_counter() - started)
+    algo.stop()
+    ray.shutdown()
+    return {"rate": rate}
 
 
 def dqn(num_envs: int, warmup: int, steps: int, **work: Any) -> task.Answer:
@@ -256,4 +295,4 @@ def played(module: Any, env: str, episodes: int) -> float:
 
 
 if __name__ == "__main__":
-    task.main({f.__name__: f for f in (throughput, startup, killed, dqn, solve, imitate)})
+    task.main({f.__name__: f for f in (throughput, startup, killed, pace, dqn, solve, imitate)})

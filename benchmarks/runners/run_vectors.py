@@ -1,4 +1,4 @@
-"""shoal's side of `vectors.py`: PPO on CartPole-v1 whose environments step as one."""
+"""shoal's side of `vectors.py`: PPO whose environments step as one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import shoal
 
 def rate(iterations: int, work: dict[str, Any]) -> task.Answer:
     """Steps per CPU second and per second of the whole algorithm, after two iterations for warming up."""
-    with shoal.PPO(env="CartPole-v1", config={"seed": 0, **work}) as trainer:
+    with shoal.PPO(config={"env": "CartPole-v1", "seed": 0, **work}) as trainer:
         for _ in range(2):
             trainer.train()
         started, begun = perf_counter(), process_time()

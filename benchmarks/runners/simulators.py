@@ -75,11 +75,13 @@ class OfOwnPace(Sleeping):
         self.sleep_s *= 10 ** ((config.worker_index - 1) / others)
 
 
-class SlowPendulum(gym.Wrapper[Any, Any, Any, Any]):
-    """A pendulum whose every step takes `sleep_s`, as if a solver computed it; the first `quick_steps` take no time."""
+class Slow(gym.Wrapper[Any, Any, Any, Any]):
+    """Another's steps, each of `sleep_s`, as if a solver computed them; the first `quick_steps` take no time."""
+
+    env_id: str
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(gym.make("Pendulum-v1"))
+        super().__init__(gym.make(self.env_id))
         self.sleep_s = float(config.get("sleep_s", 0.0))
         self.quick_steps = int(config.get("quick_steps", 0))
 
@@ -89,3 +91,15 @@ class SlowPendulum(gym.Wrapper[Any, Any, Any, Any]):
         else:
             time.sleep(self.sleep_s)
         return super().step(action)
+
+
+class SlowPendulum(Slow):
+    """A slow pendulum, for SAC."""
+
+    env_id = "Pendulum-v1"
+
+
+class SlowCartPole(Slow):
+    """A slow pole on a cart, for DQN."""
+
+    env_id = "CartPole-v1"
