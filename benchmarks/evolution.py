@@ -3,7 +3,8 @@
 shoal has its defaults; sb3-contrib has its own defaults, and shoal's settings (number of directions, step, noise,
 normalised observations). ES, CEM and CMAES stand beside the same ARS, for it is the only search that the peer has; they
 search the parameters of a network where ARS has a linear policy, so their rates say what a step of the whole search
-costs; that of CMAES has no bar, for most of it is the package's covariance of all parameters. Steps are counted over whole iterations, so each run ends a little after them.
+costs; that of CMAES has no bar, for most of it is the package's covariance of all parameters. Steps are counted over
+whole iterations, so each run ends a little after them.
 """
 
 from __future__ import annotations
