@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -15,18 +14,6 @@ from shoal.data.returns import gae, successor_values
 from shoal.models.network import Array, Inputs
 from shoal.models.policy import Policy
 from shoal.parallel.group import Group
-
-
-def first_seen(policy: Policy, batch: Batch, group: Group) -> tuple[Batch, bool]:
-    """The batch, and whether the filter has seen it: one that has seen nothing yet sees it before it is learned from.
-
-    Otherwise the first update would learn from observations of a scale that none after it has. The actions were chosen
-    without the filter, which their log-probabilities know.
-    """
-    if policy.filter is None or policy.filter.count:
-        return batch, False
-    policy.learn_filter(batch, group.sum)
-    return replace(batch, values=None), True  # those that came with the actions are of unfiltered observations
 
 
 def values_and_advantages(

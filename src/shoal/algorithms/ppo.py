@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from shoal.algorithms.compiled_ppo import CompiledObjective, CompiledTerms, compiled_objective
 from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
-from shoal.algorithms.on_policy import explained_variance, first_seen, is_sound, values_and_advantages
+from shoal.algorithms.on_policy import explained_variance, is_sound, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.ppo import PPOConfig
@@ -82,11 +82,10 @@ class PPOLearner:
     def begin(self, batch: Batch, timesteps_total: int) -> Update:
         """What an update of the policy needs of a batch."""
         now = self._coefficients(timesteps_total)
-        batch, is_seen = first_seen(self.policy, batch, self.group)
         inputs = batch_inputs(self.policy, batch)
         values, steps = self.estimates(batch, inputs)
         epochs = self.minibatches.epochs(batch.valid, self.group, batch.columns, inputs.starts)
-        return Update(batch, is_seen, now, inputs, values, steps, islice(epochs, self.config.num_sgd_iter))
+        return Update(batch, now, inputs, values, steps, islice(epochs, self.config.num_sgd_iter))
 
     def guarded(self, work: Update) -> AbstractContextManager[None]:
         """Take back an update that has thrown the network out of all bounds."""
@@ -113,8 +112,7 @@ class PPOLearner:
         stats |= {"entropy_coeff": now.entropy_coeff, "clip_param": now.clip_param}
         stats["reward_scale"] = self.rewards.divisor
         self._adapt_kl_coeff(stats["kl"])
-        if not work.is_seen:
-            self.policy.learn_filter(batch, group.sum)
+        self.policy.learn_filter(batch, group.sum)
         return stats
 
     def estimates(self, batch: Batch, inputs: BatchInputs) -> tuple[Array, BatchSteps]:
@@ -256,7 +254,6 @@ class Update:
     """One update of the policy: a batch, and what is to be learned from it."""
 
     batch: Batch
-    is_seen: bool  # by the observation filter
     now: Coefficients
     inputs: BatchInputs
     values: Array  # [T, N]

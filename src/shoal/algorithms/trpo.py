@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shoal.algorithms.minibatches import Epoch, Minibatches
 from shoal.algorithms.network_inputs import BatchInputs, batch_inputs
-from shoal.algorithms.on_policy import explained_variance, first_seen, is_sound, outputs_of, values_and_advantages
+from shoal.algorithms.on_policy import explained_variance, is_sound, outputs_of, values_and_advantages
 from shoal.algorithms.optimizer import Optimizer
 from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.trpo import DAMPING_PER_NUMBER, MAX_KL_PER_NUMBER, TRPOConfig
@@ -85,7 +85,6 @@ class TRPOLearner:
         """One iteration of learning from this learner's `[T, N]` steps; returns the statistics of all learners."""
         c, policy = self.config, self.policy
         lr = scheduled(c.lr, c.lr_schedule, timesteps_total)
-        batch, is_seen = first_seen(policy, batch, self.group)
         inputs = batch_inputs(policy, batch)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and refused
             values, advantages = values_and_advantages(policy, batch, self.rewards.scaled(batch), inputs, c)
@@ -95,8 +94,7 @@ class TRPOLearner:
         valid = batch.valid.reshape(-1)
         stats["vf_explained_var"] = explained_variance(values.reshape(-1)[valid], targets[valid], self.group)
         stats |= {"cur_lr": lr, "reward_scale": self.rewards.divisor}
-        if not is_seen:
-            policy.learn_filter(batch, self.group.sum)
+        policy.learn_filter(batch, self.group.sum)
         return stats
 
     def get_state(self) -> State:
