@@ -21,6 +21,8 @@ from shoal.data.replay import (
     Replay,
     Transitions,
     bytes_per_transition,
+    drawn_bytes,
+    shares_frames,
     stored_action_size,
     transitions_of,
 )
@@ -272,7 +274,7 @@ class OffPolicyLearner:
     def _drawn_at_once(self, updates: int) -> Iterator[int]:
         """`updates` as a sum of numbers of minibatches that may lie in memory together."""
         c, spec = self.config, self.policy.obs_spec
-        size = c.train_batch_size * bytes_per_transition(spec.shapes, spec.dtypes, False)
+        size = c.train_batch_size * drawn_bytes(spec.shapes, spec.dtypes)
         most = max(1, min(DRAWN_UPDATES, DRAWN_BYTES // size))
         while updates > 0:
             yield min(updates, most)
@@ -288,7 +290,8 @@ def replay_for(config: OffPolicyConfig, policy: Policy) -> Replay:
     size = stored_action_size(actions.size, actions.dtype)
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay, size)
     needed, there = (asked.capacity + slack) * each, available_memory()
-    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {bytes_text(needed)}"
+    about = "about " if shares_frames(spec.shapes, spec.dtypes) else ""
+    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {about}{each:,} bytes = {bytes_text(needed)}"
     log.info("replay: %s of %s available", arithmetic, bytes_text(there))
     if needed > there:
         raise ConfigError(
