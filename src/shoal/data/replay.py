@@ -296,7 +296,7 @@ class Replay:
             raise ConfigError(
                 f"config.replay_buffer_config.capacity: the images of {len(self):,} transitions take "
                 f"{bytes_text(taken)}, and with {bytes_text(available_memory())} available there is no room for more; "
-                f"use at most {max(len(self) * 9 // 10, 1)}"
+                f"resume where there is more memory, or use at most {max(len(self) * 9 // 10, 1)} in a new run"
             ) from None
 
     def _pairs(self, new: Transitions) -> list[tuple[NDArray[Any], NDArray[Any]]]:

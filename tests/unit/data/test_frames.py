@@ -341,7 +341,7 @@ def test_frames_that_memory_cannot_hold_are_a_sentence(monkeypatch: pytest.Monke
     monkeypatch.setattr(frames, "available_memory", lambda: frames.LEAST_LEFT)
     batch = games.fragment(40)
     with pytest.raises(
-        ConfigError, match=r"replay_buffer_config.capacity: the images of \d+ transitions take .* use at"
+        ConfigError, match=r"replay_buffer_config.capacity: the images of \d+ transitions take .* or use at most"
     ):
         replay.add(transitions_of(batch, batch.rewards, 0.9, 1))
     assert_same(replay.newest(40, 40), before)
