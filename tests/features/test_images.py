@@ -18,7 +18,7 @@ from shoal.runs import row_segments
 from shoal.runs.checkpoint_folders import checkpoints_of
 from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.resuming import experiment_of, tree_of
-from shoal.runs.run import checked
+from shoal.runs.run import Run, checked
 
 torch = pytest.importorskip("torch")
 
@@ -200,7 +200,13 @@ def test_a_run_of_images_saves_what_is_new_and_goes_on(tmp_path, monkeypatch) ->
     experiment = {"run": "DQN", "results_dir": str(tmp_path), "checkpoint_freq": 1, "config": REMEMBERED}
     whole = list(shoal.run({**experiment, "name": "whole", "stop": {"training_iteration": 6}}))
     list(shoal.run({**experiment, "name": "parts", "stop": {"training_iteration": 3}}))
-    rest = list(shoal.run({**experiment, "name": "parts", "stop": {"training_iteration": 6}}))
+    opened = Run.open(experiment_from({**experiment, "name": "parts", "stop": {"training_iteration": 6}}))
+    rest = []
+    for result in opened.results():
+        rest.append(result)
+        replay = opened.trainer.learner.replay
+        ids = np.concatenate([replay._obs[0], replay._next_obs[0]])
+        assert len(replay._images[0].store) == len(np.unique(ids[ids >= 0])), "what was read goes as it is overwritten"
     assert [without_times(result) for result in rest] == [without_times(result) for result in whole[3:]]
     for name in ("whole", "parts"):
         files = {}

@@ -15,6 +15,7 @@ from shoal.algorithms.held_out import MOST, HeldOut
 from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.off_policy import OffPolicyConfig
 from shoal.data.batch import Batch, Sample, SampleSummary, Step
+from shoal.data.frames import memory_of_frames
 from shoal.data.replay import (
     DrawnTransitions,
     Priorities,
@@ -289,8 +290,9 @@ def replay_for(config: OffPolicyConfig, policy: Policy) -> Replay:
         slack += config.fragment_length * config.num_rows + MOST
     size = stored_action_size(actions.size, actions.dtype)
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay, size)
-    needed, there = (asked.capacity + slack) * each, available_memory()
-    about = "about " if shares_frames(spec.shapes, spec.dtypes) else ""
+    needed, there, about = (asked.capacity + slack) * each, available_memory(), ""
+    if shares_frames(spec.shapes, spec.dtypes):
+        there, about = there + memory_of_frames(), "about "  # those of a state to go on from are not needed twice
     arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {about}{each:,} bytes = {bytes_text(needed)}"
     log.info("replay: %s of %s available", arithmetic, bytes_text(there))
     if needed > there:

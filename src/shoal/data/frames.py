@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from sys import getsizeof
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,14 @@ BESIDE_FRAME = 144
 """Bytes that are needed for each frame beside its own: a count, a hash, and where that leads to."""
 
 
+_STORES: WeakSet[FrameStore] = WeakSet()
+
+
+def memory_of_frames() -> int:
+    """Bytes that the frames of this process take: a replay that goes on from a state which was read takes them over."""
+    return sum(store.nbytes for store in _STORES)
+
+
 class FrameStore:
     """Frames `[*shape]` of one type, by ids. Each has a count of those who hold it, and is forgotten when that is 0.
 
@@ -52,6 +61,7 @@ class FrameStore:
         self._known: dict[int, int] = {}  # the id of the frame that has a hash
         self._free: list[int] = []
         self._used = 0  # ids that have ever been given away
+        _STORES.add(self)
         self._factors = np.random.default_rng(0).integers(0, 1 << 64, self._width, np.uint64) | np.uint64(1)
 
     def __len__(self) -> int:
