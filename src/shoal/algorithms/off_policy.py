@@ -15,7 +15,7 @@ from shoal.algorithms.held_out import MOST, HeldOut
 from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.off_policy import OffPolicyConfig
 from shoal.data.batch import Batch, Sample, SampleSummary, Step
-from shoal.data.frames import memory_of_frames
+from shoal.data.frames import LEAST_LEFT, memory_of_frames
 from shoal.data.replay import (
     DrawnTransitions,
     Priorities,
@@ -292,7 +292,8 @@ def replay_for(config: OffPolicyConfig, policy: Policy) -> Replay:
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay, size)
     needed, there, about = (asked.capacity + slack) * each, available_memory(), ""
     if shares_frames(spec.shapes, spec.dtypes):
-        there, about = there + memory_of_frames(), "about "  # those of a state to go on from are not needed twice
+        there = max(there + memory_of_frames() - LEAST_LEFT, 0)  # frames of a state to go on from are not needed twice
+        about = "about "
     arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {about}{each:,} bytes = {bytes_text(needed)}"
     log.info("replay: %s of %s available", arithmetic, bytes_text(there))
     if needed > there:
