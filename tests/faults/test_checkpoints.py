@@ -208,7 +208,7 @@ def with_manifest(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 3}, "has format 3, this shoal .* reads up to 2"),
+        ({"format": 4}, "has format 4, this shoal .* reads up to 3"),
         ({"format": 2}, "format 2 has other parts"),
         ({"rings": {}}, "format 1 has other parts"),
         ({"format": 0}, "damaged"),

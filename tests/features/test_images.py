@@ -7,13 +7,18 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from same_training import assert_restored_exactly, assert_same_state
+from same_training import arrays_of, assert_restored_exactly, assert_same_state, without_times
 
 import shoal
 from shoal.config.experiment import experiment_from
+from shoal.data import frames
 from shoal.envs.importing import INSTALLED
+from shoal.errors import ConfigError
+from shoal.runs import row_segments
+from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.resuming import experiment_of, tree_of
-from shoal.runs.run import checked
+from shoal.runs.run import Run, checked
 
 torch = pytest.importorskip("torch")
 
@@ -164,3 +169,78 @@ def test_a_run_of_before_sees_the_games_own_frames() -> None:
     assert experiment_of(tree)[0].config.preprocessor_pref == "deepmind"
     del tree["config"]["preprocessor_pref"]
     assert experiment_of(tree)[0].config.preprocessor_pref is None
+
+
+DOT = f"{Path(__file__).parents[1] / 'shared' / 'probe_env.py'}:Dot"
+REMEMBERED = {
+    "env": DOT,
+    "num_envs_per_worker": 2,
+    "train_batch_size": 8,
+    "timesteps_per_iteration": 48,
+    "learning_starts": 40,
+    "replay_buffer_config": {"capacity": 100},
+    "model": {"conv_filters": [[2, 8, 6]], "post_fcnet_hiddens": [4]},
+    "seed": 11,
+}
+PRIORITIES = {"replay_buffer_config": {"capacity": 100, "prioritized_replay": True}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [("DQN", {}), ("DQN", PRIORITIES), ("SAC", {"env": f"{DOT}InBox", "training_intensity": 4})],
+    ids=["DQN", "priorities", "SAC"],
+)
+def test_a_replay_of_frames_is_restored_exactly(algorithm, changes, tmp_path, start_trainer) -> None:
+    config = {**REMEMBERED, **changes}
+    assert_restored_exactly(lambda: start_trainer(algorithm, config["env"], config), tmp_path, 3)
+
+
+def test_a_run_of_images_saves_what_is_new_and_goes_on(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(row_segments, "SEGMENT_BYTES", 1 << 15)
+    experiment = {"run": "DQN", "results_dir": str(tmp_path), "checkpoint_freq": 1, "config": REMEMBERED}
+    whole = list(shoal.run({**experiment, "name": "whole", "stop": {"training_iteration": 6}}))
+    list(shoal.run({**experiment, "name": "parts", "stop": {"training_iteration": 3}}))
+    opened = Run.open(experiment_from({**experiment, "name": "parts", "stop": {"training_iteration": 6}}))
+    rest = []
+    for result in opened.results():
+        rest.append(result)
+        replay = opened.trainer.learner.replay
+        ids = np.concatenate([replay._obs[0], replay._next_obs[0]])
+        assert len(replay._images[0].store) == len(np.unique(ids[ids >= 0])), "what was read goes as it is overwritten"
+    assert [without_times(result) for result in rest] == [without_times(result) for result in whole[3:]]
+    for name in ("whole", "parts"):
+        files = {}
+        for path in checkpoints_of(next((tmp_path / name).iterdir())):
+            for file in (path / "replay").iterdir():
+                files.setdefault(file.name, set()).add(file.stat().st_ino)
+        assert any(file.startswith("0-000000000112-") for file in files)
+        assert all(len(inodes) == 1 for inodes in files.values()), "each is written once"
+    one, two = (read_checkpoint(next((tmp_path / name).iterdir())).state for name in ("whole", "parts"))
+    mine, theirs = arrays_of(one), arrays_of(two)
+    for name in mine:
+        if name.startswith(("policy/", "learner/")):
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
+def test_a_replay_that_outgrows_the_memory_ends_with_a_sentence_and_is_saved(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(frames, "CHUNK_BYTES", 1 << 16)
+    experiment = {"name": "a", "run": "DQN", "results_dir": str(tmp_path), "config": REMEMBERED}
+    results = shoal.run(experiment)
+    next(results), next(results)
+    monkeypatch.setattr(frames, "available_memory", lambda: 0)
+    with pytest.raises(ConfigError, match=r"capacity: the images of \d+ transitions take .* or use at most"):
+        list(results)
+    monkeypatch.undo()
+    newest = checkpoints_of(next((tmp_path / "a").iterdir()))[0]
+    assert newest.name == "checkpoint_000002"
+    assert sum(len(a) for n, a in read_checkpoint(newest).state.arrays.items() if "replay.actions" in n) == 96
+
+
+def test_what_frames_take_is_told_about(caplog) -> None:
+    caplog.set_level("INFO", "shoal")
+    with shoal.DQN(config=REMEMBERED):
+        pass
+    assert "(100 + 48 of one iteration) x about 1,484 bytes = 220 kB of " in caplog.text
+    config = {**REMEMBERED, "replay_buffer_config": {"capacity": 10**9}}
+    with pytest.raises(ConfigError, match=r"x about 1,484 bytes = 1,484 GB, and .* are available; use at most"):
+        shoal.DQN(config=config)

@@ -234,3 +234,37 @@ class OpaqueWithCrash(Opaque):
 
     def get_state(self):
         os._exit(3)
+
+
+class Dot(gym.Env):
+    """A dot that follows the actions through noise; its last four images are seen, the newest last."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 4), np.uint8)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.place = 0, int(self.np_random.integers(4, 32))
+        self.seen = np.stack([self._image()] * 4, axis=-1)
+        return self.seen, {}
+
+    def step(self, action):
+        self.steps += 1
+        self.place += int(action) - 1
+        self.seen = np.concatenate([self.seen[..., 1:], self._image()[..., None]], axis=-1)
+        is_out = not 2 <= self.place < 34
+        return self.seen, float(self.place < 18), is_out, self.steps >= 15, {}
+
+    def _image(self):
+        image = self.np_random.integers(0, 50, (36, 36), np.uint8)
+        image[self.place - 2 : self.place + 2, 16:20] = 255
+        return image
+
+
+class DotInBox(Dot):
+    """The same, moved by a number."""
+
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def step(self, action):
+        return super().step(int(action[0] > 0.5) - int(action[0] < -0.5) + 1)

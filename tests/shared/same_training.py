@@ -28,9 +28,21 @@ def assert_same_state(mine: Any, theirs: Any) -> None:
     """Two trainers would go on in the same way."""
     one, two = mine.get_state(), theirs.get_state()
     assert without_times(one.values) == without_times(two.values)
-    assert set(one.arrays) == set(two.arrays)
-    for name, array in one.arrays.items():
-        np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
+    first, second = arrays_of(one), arrays_of(two)
+    assert set(first) == set(second)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
+
+
+def arrays_of(state: Any) -> dict[str, np.ndarray]:
+    """The arrays of a state, with frames in the place of their ids."""
+    arrays = dict(state.arrays)
+    for name, ring in state.rings.items():
+        for frames in ring.frames.values():
+            for key in {f"{name}.{column}.{k}" for column in frames.columns for k in (0, 1)} & {*arrays}:
+                ids = arrays[key]
+                arrays[key] = frames.store.take(ids.reshape(-1)).reshape(*ids.shape, *frames.store.shape)
+    return arrays
 
 
 def assert_restored_exactly(make: Callable[[], Any], folder: Path, num_iterations: int, num_before: int = 1) -> None:

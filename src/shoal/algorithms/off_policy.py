@@ -15,12 +15,15 @@ from shoal.algorithms.held_out import MOST, HeldOut
 from shoal.algorithms.rewards import LearnedRewards
 from shoal.config.off_policy import OffPolicyConfig
 from shoal.data.batch import Batch, Sample, SampleSummary, Step
+from shoal.data.frames import LEAST_LEFT, memory_of_frames
 from shoal.data.replay import (
     DrawnTransitions,
     Priorities,
     Replay,
     Transitions,
     bytes_per_transition,
+    drawn_bytes,
+    shares_frames,
     stored_action_size,
     transitions_of,
 )
@@ -272,7 +275,7 @@ class OffPolicyLearner:
     def _drawn_at_once(self, updates: int) -> Iterator[int]:
         """`updates` as a sum of numbers of minibatches that may lie in memory together."""
         c, spec = self.config, self.policy.obs_spec
-        size = c.train_batch_size * bytes_per_transition(spec.shapes, spec.dtypes, False)
+        size = c.train_batch_size * drawn_bytes(spec.shapes, spec.dtypes)
         most = max(1, min(DRAWN_UPDATES, DRAWN_BYTES // size))
         while updates > 0:
             yield min(updates, most)
@@ -287,8 +290,11 @@ def replay_for(config: OffPolicyConfig, policy: Policy) -> Replay:
         slack += config.fragment_length * config.num_rows + MOST
     size = stored_action_size(actions.size, actions.dtype)
     each = bytes_per_transition(spec.shapes, spec.dtypes, asked.prioritized_replay, size)
-    needed, there = (asked.capacity + slack) * each, available_memory()
-    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {each:,} bytes = {bytes_text(needed)}"
+    needed, there, about = (asked.capacity + slack) * each, available_memory(), ""
+    if shares_frames(spec.shapes, spec.dtypes):
+        there = max(there + memory_of_frames() - LEAST_LEFT, 0)  # frames of a state to go on from are not needed twice
+        about = "about "
+    arithmetic = f"({asked.capacity:,} + {slack:,} of one iteration) x {about}{each:,} bytes = {bytes_text(needed)}"
     log.info("replay: %s of %s available", arithmetic, bytes_text(there))
     if needed > there:
         raise ConfigError(

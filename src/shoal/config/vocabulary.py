@@ -269,7 +269,7 @@ FOREIGN: Mapping[str, str] = MappingProxyType(
         "share_features_extractor": "config.model.vf_share_layers",
         "replay_buffer_class": "there is one kind of replay buffer, without HER; leave it out",
         "replay_buffer_kwargs": "config.replay_buffer_config",
-        "optimize_memory_usage": "replay has no such switch; leave it out, or set its capacity",
+        "optimize_memory_usage": "replay keeps each frame of images once in any case; leave it out",
         "noise_type": "SAC learns how much noise is worth; leave it out",
         "policy_delay": "SAC updates its policy with every update; leave it out",
         "n_critics": "config.twin_q",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shoal.data.frames import Frames
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class Ring:
     `rows`. The arrays of a ring called `name` are `name.COLUMN.0` and, where the circle begins anew, `name.COLUMN.1`.
     `numbering` tells rows of one number apart that are not the same, as two trainings from one checkpoint have them;
     `follows` is the numbering of which this one is a continuation, and the number up to which both have the same rows.
+    Where columns hold ids of frames, `frames` has the stores of these, by names that no column has.
     """
 
     numbering: str
@@ -25,6 +29,7 @@ class Ring:
     rows: int
     columns: tuple[str, ...]
     follows: tuple[str, int] | None = None
+    frames: Mapping[str, Frames] = field(default_factory=dict)
 
     def stretches(self) -> list[tuple[int, int]]:
         """The numbers that lie side by side, as at most two ranges."""

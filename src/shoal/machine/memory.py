@@ -69,7 +69,7 @@ def keep_freed_memory() -> None:
     """Let this process keep memory that it frees, for the next arrays of the same size.
 
     The layers of a minibatch of images take a hundred megabytes. Glibc would give them back to the system after each
-    and ask for them again, page by page. Arrays of more than 64 MB, such as replay, are given back as before.
+    and ask for them again, page by page. Arrays of more than 64 MB, as replay of vectors has, are given back as before.
     """
     import ctypes
 

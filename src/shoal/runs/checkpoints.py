@@ -7,8 +7,9 @@ made in a temporary folder beside its place, synced, and renamed. There is no pi
 A run of RLlib's algorithms has RLlib's own checkpoint in it too, the folder `rllib/`, under the same manifest. Those
 files are pickles: here they are only compared with their hashes, and who opens them asks `runs/seals.py` first.
 
-Replay is in the folder `replay/`, in files that checkpoints share (`runs/row_segments.py`). That is format 2; what has
-no replay is written in format 1, which earlier versions read, and so is read for ever.
+Replay is in the folder `replay/`, in files that checkpoints share (`runs/row_segments.py`). That is format 2, and with
+frames of images, which are kept once, format 3. What needs no later one is written in an earlier format, which earlier
+versions read; each is read for ever.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from shoal.runs.row_segments import (
     SavedRows,
     Snapshot,
     check_rings,
+    have_frames,
     read_rings,
     row_files,
     saved_rows,
@@ -47,8 +49,8 @@ from shoal.version import __version__
 
 logger = logging.getLogger("shoal.checkpoints")
 
-PLAIN_FORMAT, FORMAT = 1, 2
-"""The format of what has no rows that checkpoints share, and of what has."""
+PLAIN_FORMAT, ROWS_FORMAT, FORMAT = 1, 2, 3
+"""The format of what has no rows that checkpoints share, of what has, and of what has frames that rows share."""
 FOREIGN_FOLDER, FOREIGN_LIMIT = "rllib", 1 << 40
 """The folder for the files of somebody else's checkpoint, and the most bytes that one of them may have."""
 MANIFEST_LIMIT = 1 << 22
@@ -82,7 +84,7 @@ def write_checkpoint(
     }
     assert all(_is_foreign(name) for name in taken.files)
     manifest: dict[str, Any] = {
-        "format": FORMAT if taken.rings else PLAIN_FORMAT,
+        "format": _format_of(taken),
         "shoal": __version__,
         "files": {name: proof_of(content) for name, content in contents.items()},
         "summary": dict(summary),
@@ -112,6 +114,13 @@ def write_checkpoint(
             ) from error
         raise
     return target
+
+
+def _format_of(taken: Snapshot) -> int:
+    """The earliest format that has room for this."""
+    if not taken.rings:
+        return PLAIN_FORMAT
+    return FORMAT if any(one.ring.frames for one in taken.rings.values()) else ROWS_FORMAT
 
 
 def _put_in_place(temporary: Path, target: Path) -> None:
@@ -354,12 +363,13 @@ def _checked_manifest(path: Path) -> dict[str, Any]:
                 f"install the shoal that wrote it, or a newer one."
             )
         manifest.pop("sha256")
-        if content != _manifest_bytes(manifest) or version not in (PLAIN_FORMAT, FORMAT):
+        if content != _manifest_bytes(manifest) or version not in (PLAIN_FORMAT, ROWS_FORMAT, FORMAT):
             raise ValueError("its own SHA-256 differs")
         _check_parts(manifest["files"], manifest["summary"])
-        if ("rings" in manifest) != (version == FORMAT):
-            raise ValueError(f"format {version} has other parts")
         check_rings(manifest.get("rings", {}), manifest["files"])
+        parts = "rings" in manifest, have_frames(manifest.get("rings", {}))
+        if parts != (version >= ROWS_FORMAT, version == FORMAT):
+            raise ValueError(f"format {version} has other parts")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {path.parent} is refused: {path.name} is damaged ({error}).") from error
     return dict(manifest)

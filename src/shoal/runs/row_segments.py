@@ -4,6 +4,8 @@ The rows of a `Ring` are cut into segments at fixed numbers. A segment that is f
 checkpoint has it by a hard link, or by a copy where there are no links; only rows that no segment has are written. A
 checkpoint is whole without the others: its folder has all its segments, and its manifest the size and SHA-256 of each.
 The oldest segment may begin with rows that no longer count.
+
+Where rows have ids of frames (`data/frames.py`), each segment has the frames of its own rows, and ids that count them.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,6 +23,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.data.frames import SLICE_ROWS, Frames, FrameStore
 from shoal.data.state import Ring, State
 from shoal.errors import CheckpointError, RowsLost
 from shoal.machine.memory import available_memory, bytes_text
@@ -70,6 +74,26 @@ class NewRows:
     begin: int
     end: int
     columns: Arrays
+    frames: Mapping[str, Frames] = field(default_factory=dict)  # that are still to be taken from where they are
+
+    @property
+    def size(self) -> int:
+        """The bytes that these rows have in a file."""
+        of_frames = sum(len(self._ids(each)) * each.store.frame_bytes for each in self.frames.values())
+        return _size(self.columns) + of_frames
+
+    def packed(self) -> Arrays:
+        """The arrays of a file: columns, and the frames that theirs are ids of."""
+        arrays = dict(self.columns)
+        for name, each in self.frames.items():
+            ids = self._ids(each)
+            arrays[name] = each.store.take(ids)
+            arrays |= {column: np.searchsorted(ids, arrays[column]).astype(np.int32) for column in each.columns}
+        return arrays
+
+    def _ids(self, frames: Frames) -> NDArray[Any]:
+        """Which frames of a store these rows have, in ascending order."""
+        return np.unique(np.concatenate([self.columns[column].reshape(-1) for column in frames.columns]))
 
 
 @dataclass(frozen=True)
@@ -107,7 +131,7 @@ def copied_bytes(state: State, saved: Mapping[str, SavedRows]) -> int:
     """How much memory a snapshot with copies takes."""
     taken = snapshot(state, saved, copies=False)
     pieces = [piece for one in taken.rings.values() for piece in one.pieces]
-    rows = sum(_size(piece.columns) for piece in pieces if isinstance(piece, NewRows))
+    rows = sum(piece.size for piece in pieces if isinstance(piece, NewRows))
     return rows + _size({name: array for name, array in taken.arrays.items() if not array.flags.owndata})
 
 
@@ -137,6 +161,8 @@ def write_rings(place: Path, rings: Mapping[str, RingSnapshot]) -> tuple[dict[st
             segments.append([piece.begin, piece.end, file])
             files[file] = _write_new(place / file, piece) if isinstance(piece, NewRows) else _share(place / file, piece)
         told[name] = {"begin": one.ring.begin, "end": one.ring.end, "rows": one.ring.rows, "segments": segments}
+        if one.ring.frames:
+            told[name]["frames"] = {key: list(each.columns) for key, each in one.ring.frames.items()}
     return told, files
 
 
@@ -156,6 +182,12 @@ def check_rings(rings: Any, files: Mapping[str, Any]) -> None:
             at = last
         if at != ring["end"]:
             raise ValueError(f"the segments of {name} end too early or too late")
+        _check_frames(name, ring.get("frames", {}))
+
+
+def have_frames(rings: Mapping[str, Any]) -> bool:
+    """Whether rows of a manifest's rings have ids of frames."""
+    return any("frames" in ring for ring in rings.values())
 
 
 def row_files(rings: Mapping[str, Any]) -> list[str]:
@@ -173,6 +205,53 @@ def saved_rows(folder: Path, manifest: Mapping[str, Any], numberings: Mapping[st
     return found
 
 
+class FramesRead:
+    """The frames of a ring's segments, put into stores one segment after another; by name, with ids in `columns`."""
+
+    def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
+        self._columns = columns
+        self._stores: dict[str, FrameStore] = {}
+        self._held: dict[str, list[NDArray[Any]]] = {name: [] for name in columns}
+        self._here: Arrays = {}  # of the segment that is being read
+
+    def taken_out(self, found: Arrays, file: str) -> Arrays:
+        """The rows of a segment without its frames."""
+        try:
+            self._here = {name: found[name] for name in self._columns}
+        except KeyError as error:
+            raise _other_rows(file) from error
+        return {key: array for key, array in found.items() if key not in self._columns}
+
+    def put(self, found: Arrays, file: str) -> Arrays:
+        """The columns of a segment's rows that have ids, as ids of the stores."""
+        columns: Arrays = {}
+        for name, images in self._here.items():
+            ids = {column: found.get(column) for column in self._columns[name]}
+            if any(each is None or each.dtype != np.int32 or each.ndim != 2 for each in ids.values()):
+                raise _other_rows(file)
+            used = np.unique(np.concatenate([found[column].reshape(-1) for column in ids]))
+            if not (images.ndim and images.nbytes and len(used)) or not 0 <= used[0] <= used[-1] < len(images):
+                raise _other_rows(file)
+            store = self._stores.setdefault(name, FrameStore(images.shape[1:], images.dtype))
+            if (images.shape[1:], images.dtype) != (store.shape, store.dtype):
+                raise _other_rows(file)
+            slices = [used[k : k + SLICE_ROWS] for k in range(0, len(used), SLICE_ROWS)]
+            try:
+                there = np.concatenate([store.put(images[rows]) for rows in slices])
+            except MemoryError as error:
+                raise CheckpointError(f"{ROWS_FOLDER} is too much for the memory: {error}") from error
+            self._held[name].append(there)
+            columns |= {column: there[np.searchsorted(used, found[column])] for column in ids}
+        return columns
+
+    def found(self) -> dict[str, Frames]:
+        """The stores, whose frames stay at least as long as the state that is read has them."""
+        frames = {name: Frames(store, tuple(self._columns[name])) for name, store in self._stores.items()}
+        for name, each in frames.items():
+            weakref.finalize(each, each.store.drop, np.concatenate(self._held[name])).atexit = False
+        return frames
+
+
 def read_rings(place: Path, manifest: Mapping[str, Any]) -> tuple[Arrays, dict[str, Ring]]:
     """The arrays of all rings, each byte compared with its hash, and the rings, with numberings of their own."""
     arrays: Arrays = {}
@@ -181,8 +260,9 @@ def read_rings(place: Path, manifest: Mapping[str, Any]) -> tuple[Arrays, dict[s
     _check_sizes(place, row_files(told), manifest["files"])
     for name, entry in told.items():
         ring = Ring(uuid4().hex, entry["begin"], entry["end"], entry["rows"], ())
-        columns = _read_ring(place, ring, entry["segments"], manifest["files"])
-        rings[name] = replace(ring, columns=tuple(columns))
+        frames = FramesRead(entry.get("frames", {}))
+        columns = _read_ring(place, ring, entry["segments"], manifest["files"], frames)
+        rings[name] = replace(ring, columns=tuple(columns), frames=frames.found())
         for column, parts in columns.items():
             arrays |= {f"{name}.{column}.{number}": part for number, part in enumerate(parts)}
     return arrays, rings
@@ -200,8 +280,9 @@ def _pieces(state: State, name: str, ring: Ring, known: Sequence[Segment], copie
             at = there.end
             continue
         end = min(ring.end, (at // size + 1) * size)
-        rows = {column: _rows(state, f"{name}.{column}", ring, at, end, copies) for column in ring.columns}
-        yield NewRows(at, end, rows)
+        columns = {column: _rows(state, f"{name}.{column}", ring, at, end, copies) for column in ring.columns}
+        rows = NewRows(at, end, columns, ring.frames)
+        yield NewRows(at, end, rows.packed()) if copies and ring.frames else rows
         at = end
 
 
@@ -209,6 +290,7 @@ def _segment_rows(state: State, name: str, ring: Ring) -> int:
     """How many rows a full segment has, a power of two."""
     first = [state.arrays[f"{name}.{column}.0"] for column in ring.columns]
     row_bytes = sum(array[:1].nbytes for array in first)
+    row_bytes += sum(each.store.frame_bytes for each in ring.frames.values())  # about one of each to a row
     by_bytes = 1 << max(SEGMENT_BYTES // max(row_bytes, 1), 1).bit_length() - 1
     return max(by_bytes, 1 << (ring.rows // MOST_SEGMENTS).bit_length())
 
@@ -233,7 +315,7 @@ def _size(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _write_new(target: Path, rows: NewRows) -> dict[str, Any]:
-    content = arrays_bytes(rows.columns, target.name)
+    content = arrays_bytes(rows.packed(), target.name)
     write_file(target, content)
     return proof_of(content)
 
@@ -261,6 +343,10 @@ def _copy(target: Path, segment: Segment) -> None:
     write_file(target, content)
 
 
+def _other_rows(file: str) -> CheckpointError:
+    return CheckpointError(f"{file} has other rows than its manifest says")
+
+
 def _lost(segment: Segment) -> RowsLost:
     return RowsLost(f"{segment.file} is gone or damaged, which the new checkpoint was to share with an earlier one.")
 
@@ -281,7 +367,7 @@ def _check_sizes(place: Path, names: Sequence[str], files: Mapping[str, Any]) ->
 
 
 def _read_ring(
-    place: Path, ring: Ring, segments: Sequence[Sequence[Any]], files: Mapping[str, Any]
+    place: Path, ring: Ring, segments: Sequence[Sequence[Any]], files: Mapping[str, Any], frames: FramesRead
 ) -> dict[str, list[NDArray[Any]]]:
     """Each column of a ring as its stretches."""
     columns: dict[str, list[NDArray[Any]]] = {}
@@ -290,12 +376,15 @@ def _read_ring(
         content = bounded_bytes(place / name, ROWS_LIMIT, files[name]["bytes"])
         if proof_of(content) != files[name]:
             raise CheckpointError(f"{name} is not what was saved (SHA-256 differs)")
-        found = arrays_in(content)
+        found = frames.taken_out(arrays_in(content), name)
         if not columns:
             if sum(array[:1].nbytes for array in found.values()) * (ring.end - ring.begin) > room:
-                raise CheckpointError(f"{name} has other rows than its manifest says")
+                raise _other_rows(name)
             columns = {key: _empty(array, ring) for key, array in found.items()}
         _check_like(name, found, columns, end - begin)
+        found = {key: array[max(ring.begin - begin, 0) :] for key, array in found.items()}
+        begin = max(begin, ring.begin)
+        found |= frames.put(found, name)
         for key, array in found.items():
             _fill(columns[key], ring, array, begin)
     return columns
@@ -312,11 +401,20 @@ def _check_like(name: str, found: Arrays, columns: Mapping[str, Sequence[NDArray
         first = columns[key][0] if is_like else array
         is_like = is_like and array.shape == (rows, *first.shape[1:]) and array.dtype == first.dtype
     if not is_like:
-        raise CheckpointError(f"{name} has other rows than its manifest says")
+        raise _other_rows(name)
+
+
+def _check_frames(name: str, frames: Any) -> None:
+    """Raise ValueError for what a manifest says of frames, if it is not what we write."""
+    named = [column for columns in frames.values() for column in columns]
+    if not all(isinstance(column, str) for column in named) or len({*named, *frames}) < len(named) + len(frames):
+        raise ValueError(f"the frames of {name} are not those of a ring")
+    if not all(frames.values()) or not all(isinstance(columns, list) for columns in frames.values()):
+        raise ValueError(f"the frames of {name} are not those of a ring")
 
 
 def _fill(stretches: Sequence[NDArray[Any]], ring: Ring, rows: NDArray[Any], begin: int) -> None:
-    """Put rows where they belong; those before the ring are left out."""
+    """Put rows where they belong."""
     for (first, last), stretch in zip(ring.stretches(), stretches, strict=True):
         low, high = max(begin, first), min(begin + len(rows), last)
         if low < high:

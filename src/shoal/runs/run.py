@@ -8,7 +8,7 @@ import signal
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -20,6 +20,7 @@ from shoal.config.experiment import Experiment, as_tree, experiment_from
 from shoal.config.foreign_names import run_keyword_problem
 from shoal.data.number_text import number_text
 from shoal.data.results import numbers
+from shoal.data.state import State
 from shoal.envs.env_errors import error_text, notice_once
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import maker_of, preprocessing_notes, vectorization_notes
@@ -267,6 +268,8 @@ class Run:
                 with interrupts.cutting():
                     start = self._start()
                     trainer = make_trainer(self.experiment, self.user_code, start, self._taken_over)
+                    if start is not None:  # the trainer has its state, and there may not be memory for two
+                        start = replace(start, state=State())
             except Interrupted:
                 self._note_signal(interrupts)
                 return

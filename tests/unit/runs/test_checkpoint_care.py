@@ -90,8 +90,8 @@ def test_writing_makes_no_copy_of_the_arrays(tmp_path: Path, monkeypatch: pytest
     ("change", "sentence"),
     [
         (
-            lambda told: told.update(format=3),
-            f"format 3, this shoal {re.escape(__version__)} reads up to 2: install",
+            lambda told: told.update(format=4),
+            f"format 4, this shoal {re.escape(__version__)} reads up to 3: install",
         ),
         (lambda told: told.update(format=0), "manifest.json is damaged"),
         (lambda told: told.update(format="1"), "manifest.json is damaged"),
