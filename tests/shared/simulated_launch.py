@@ -384,7 +384,7 @@ class World:
         self.seen.gone.append((self.loop.time(), host.name, why))
 
     def _kill_agent(self, host: Host, seconds: float) -> None:
-        if seconds < TOGETHER_S:  # as when the kernel wants memory: Ray goes first, and its keeper is ending what is left
+        if seconds < TOGETHER_S:  # Ray goes first, and its keeper is still ending what Ray has left
             self._ray_ends(host, 0.0)
             self.loop.call_later(0.8 * seconds / TOGETHER_S, self._kill_agent, host, TOGETHER_S)
             return
