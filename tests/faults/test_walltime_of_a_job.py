@@ -33,10 +33,10 @@ exit $code
 OPTIONS = "--seed 5 --quiet --set report=false --set train_batch_size=64 --set num_envs_per_worker=2"
 # Stand-ins for Slurm's programs, which know of one job what is in two files.
 SQUEUE = """#!/bin/sh
-[ "$*" = "--noheader --jobs=41 --format=%L" ] || exit 1
+[ "$*" = "--noheader --jobs=41 --format=%L %e" ] || exit 1
 left=$(($(cat {folder}/end) - $(date +%s)))
 echo asked >>{folder}/asked
-echo "0:$left"
+echo "0:$left $(date -d @$(cat {folder}/end) +%Y-%m-%dT%H:%M:%S)"
 """
 SCONTROL = '#!/bin/sh\necho "$*" >>{folder}/told\n'
 
