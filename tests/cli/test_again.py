@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from desks import Desk
 
 from shoal.cli.main import main
+from shoal.reports.records import results_of
 
 ENV = """
 import gymnasium, numpy as np
@@ -89,6 +92,83 @@ def test_code_that_came_with_a_stranger_s_run_is_not_run(coded: tuple[Desk, Path
     done = desk.shoal("reproduce", str(copy))
     assert done.returncode == 1
     assert "helper.py is not what was kept (SHA-256 differs)" in done.stderr
+
+
+BURSTING = """
+import gymnasium, numpy as np
+
+class Bursting(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, config):
+        self.index, self.steps = config.env_index, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.bursts = 0, self.np_random.random() < 0.03
+        return self.look(), {}
+
+    def look(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        self.episode += 1
+        obs = self.look()
+        if self.bursts and self.episode == 7:
+            obs[0] = 3e38  # which a network of single precision cannot multiply
+            with open("bursts", "a") as file:
+                print(self.index, self.steps, file=file)
+        return obs, float(action), False, self.episode == 20, {}
+"""
+SMALL = ("--set", "num_envs_per_worker=4", "--set", "report=false", "--seed", "3", "--quiet")
+
+
+def test_a_run_whose_gradients_were_not_finite_is_bisected(tmp_path: Path) -> None:
+    """Really so: one observation of one environment is too large, and the update that meets it is refused."""
+    desk = Desk.new(tmp_path)
+    (desk.work / "bursting.py").write_text(BURSTING)
+    train = ["--set", "train_batch_size=128", "--set", "num_sgd_iter=2", "--set", "sgd_minibatch_size=32"]
+    train += ["--set", "model.fcnet_activation=relu", "--stop", "training_iteration=12", "--checkpoint-freq", "2"]
+    assert desk.shoal("train", "bursting.py:Bursting", *SMALL, *train).returncode == 0
+    (run,) = desk.runs()
+    refused = [result["learner"]["refused_minibatches"] for result in results_of(run)]
+    bursts = [tuple(map(int, line.split())) for line in (desk.work / "bursts").read_text().splitlines()]
+    index, steps = min(bursts, key=lambda burst: burst[1])
+    iteration = steps // 32 + 1
+    assert iteration > 2, "it is trained again from a checkpoint"
+    assert next(place for place, count in enumerate(refused, start=1) if count) == iteration
+    done = desk.shoal("bisect", str(run))
+    assert (done.returncode, done.stderr) == (0, "")
+    again, verdict, watched, *told = done.stdout.splitlines()
+    count = f"{refused[iteration - 1]:.0f}"
+    assert again == f"iteration {iteration} is trained again"
+    assert verdict == f"not finite: {count} refused minibatches in iteration {iteration}"
+    assert watched == f"iteration {iteration}: 8 minibatches"
+    first = next(line for line in told if "whose gradient is not finite" in line)
+    assert first.endswith(f"is the first of {count} whose gradient is not finite")
+    assert told[-2].startswith(f"  environment {index}, step {steps % 32}: observation 3e+38, of others at most ")
+    shown = subprocess.run(
+        [sys.executable, str(run / "bisect" / "show.py")], cwd=desk.work, capture_output=True, text=True, check=True
+    )
+    lines = [watched, *(line for line in told[:-1] if " KL " not in line)]
+    assert shown.stdout.splitlines()[: len(lines)] == lines
+    assert shown.stdout.count(" not finite\n") == 1 + int(count)
+
+
+@pytest.mark.slow
+def test_a_run_that_really_collapsed_is_bisected_to_the_update_that_broke_it(tmp_path: Path) -> None:
+    """An absurd learning rate in iteration 10 alone, whose own return is still that of the policy before."""
+    desk = Desk.new(tmp_path)
+    schedule = "lr_schedule=[[0, 0.003], [4607, 0.003], [4608, 3.0], [5119, 3.0], [5120, 0.000001]]"
+    train = ["--set", "train_batch_size=512", "--set", schedule]
+    assert desk.shoal("train", "CartPole-v1", *SMALL, *train, "--stop", "training_iteration=16").returncode == 0
+    (run,) = desk.runs()
+    done = desk.shoal("bisect", str(run))
+    assert done.returncode == 0, done.stderr
+    assert "\ncollapse: episode_reward_mean was " in done.stdout
+    assert "\niteration 10: " in done.stdout
 
 
 def test_mistakes_are_one_sentence(trained: Any, tmp_path: Path) -> None:

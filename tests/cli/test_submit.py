@@ -34,6 +34,16 @@ def test_a_command_with_a_mistake_does_not_wait_in_the_queue(desk: Any, words: s
     assert done.stderr == f"Error: the command would fail: {problem}\n"
 
 
+def test_what_others_call_restarts_are_requeues(desk: Any) -> None:
+    done = desk.shoal("submit", *SLURM, "--max-restarts", "3", "--dry-run", "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("Error: There is no option --max-restarts; use --max-requeues.\n")
+    (desk.work / "job.yml").write_text("max_restarts: 3\n")
+    done = desk.shoal("submit", "-f", "job.yml", "--dry-run", "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "job.yml:1: max_restarts: unknown key; did you mean max_requeues?\n" in done.stderr
+
+
 @pytest.mark.repeats(1)
 @pytest.mark.parametrize("words", ["-f elsewhere.yml", "elsewhere:Env", "elsewhere.py:Env"])
 def test_what_only_the_nodes_may_have_is_a_warning(desk: Any, words: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bed import PATH, Bed, wait_until
 from launches import PROBE, READY_S, seen, wait_until_clean
-from trainings import LONG_S, chain, job_of, requeued, shown
+from trainings import LONG_S, SMALL, chain, job_of, requeued, runs_soon, shown
 
 SAVING = "trap 'echo saving; exit 85' TERM USR1; echo on; while :; do sleep 0.1; done"
 
@@ -141,6 +141,47 @@ def _without_folder(script: str) -> str:
 @pytest.mark.slow
 def test_a_run_that_is_requeued_three_times_is_the_run_that_never_stopped(slurm: Bed, here: Path) -> None:
     run, straight = requeued(slurm, here, 3)
+    assert chain(run) == chain(straight)
+
+
+# Waits until its end is where the test wants it: Slurm's own programs can move it, but not a variable that tells of it.
+MOVED = """#!/bin/sh
+unset SLURM_JOB_END_TIME
+part=${{SLURM_RESTART_COUNT:-0}}
+touch on$part
+while [ ! -e go$part ]; do sleep 0.1; done
+{train} --results-dir parts --stop training_iteration=1000000
+code=$?
+[ $code = 85 ] && scontrol requeue "$SLURM_JOB_ID" && exit 0
+exit $code
+"""
+
+
+@pytest.mark.slow
+def test_slurm_alone_tells_when_a_job_ends_which_is_requeued_and_loses_nothing(slurm: Bed, here: Path) -> None:
+    train = ["shoal", "train", "CartPole-v1", *SMALL, "--set", "num_envs_per_worker=2"]
+    (here / "job.sh").write_text(MOVED.format(train=" ".join(train)))
+    words = ["sbatch", "--parsable", "--requeue", "--time=10", "-N1", "--open-mode=append", "--output=log", "job.sh"]
+    job = slurm.login.run(words, cwd=here).out.strip()
+    wait_until((here / "on0").exists, READY_S, "the job runs")
+    slurm.login.run(["scontrol", "update", f"JobId={job}", "EndTime=now+30"])
+    (here / "go0").touch()
+    wait_until(lambda: "Restarts=1 " in shown(slurm, job), LONG_S, "it is requeued")
+    told = (here / "log").read_text()
+    assert f"Stopped: Slurm job {job} ends at " in told, told
+    assert "saved     checkpoint_" in told, told
+    (run,) = (here / "parts" / "CartPole-v1").iterdir()
+    before = len(chain(run))
+    assert before > 1
+    (here / "go1").touch()
+    wait_until(lambda: runs_soon(slurm, job), LONG_S, "it runs again")
+    wait_until(lambda: len(chain(run)) > before, LONG_S, "it trains again")
+    slurm.login.run(["scancel", job])
+    wait_until(lambda: "JobState=CANCELLED" in shown(slurm, job), LONG_S, "it is cancelled")
+    wait_until_clean(slurm)
+    whole = [*train, "--results-dir", "whole", "--stop", f"training_iteration={len(chain(run)) - 1}"]
+    slurm.login.run(whole, cwd=here, within_s=LONG_S)
+    (straight,) = (here / "whole" / "CartPole-v1").iterdir()
     assert chain(run) == chain(straight)
 
 

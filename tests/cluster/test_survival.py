@@ -183,12 +183,34 @@ def test_a_killed_driver_leaves_nothing_and_the_next_start_says_what_was_lost(be
     )
 
 
+# A CartPole that stands still after a while until the test goes on, however fast it trains.
+WAITING = """
+import time
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+GO_ON = Path(__file__).with_name("go_on")
+
+class Waiting(CartPoleEnv):
+    def __init__(self):
+        super().__init__()
+        self.left = 200
+
+    def step(self, action):
+        self.left -= 1
+        while self.left < 0 and not GO_ON.exists():
+            time.sleep(0.05)
+        return super().step(action)
+"""
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_hosts_that_join_and_leave_do_not_change_the_result(bed: Bed, here: Path) -> None:
     n1, n2, n3 = bed.nodes.values()
-    train = ["shoal", "train", "CartPole-v1", "--seed", "5", "--num-workers", "2", "--set", "report=false"]
-    train += ["--set", "train_batch_size=128", "--stop", "training_iteration=300"]
+    (here / "waiting.py").write_text(WAITING)
+    train = ["shoal", "train", "waiting.py:Waiting", "--seed", "5", "--num-workers", "2", "--set", "report=false"]
+    train += ["--set", "train_batch_size=128", "--stop", "training_iteration=600"]
     waiting = "while [ ! -e go ]; do sleep 0.1; done; exec " + " ".join([*train, "--results-dir", "elastic"])
     words = launch("--hosts", "n1", "--num-cpus", "1", command=["sh", "-c", waiting])
     running = bed.login.popen(words, cwd=here)  # whose host gives no CPUs, so that each worker has one of its own
@@ -201,16 +223,17 @@ def test_hosts_that_join_and_leave_do_not_change_the_result(bed: Bed, here: Path
     stays = n3.popen(joining)
     wait_until(lambda: "n3 has joined" in running.err, READY_S, "n3 is there")
     leaves.send_signal(signal.SIGTERM)
+    (here / "go_on").touch()
     assert leaves.wait() == 0, leaves.told()
     assert running.wait(10 * READY_S) == 0, running.told()
     assert stays.wait() == 0, stays.told()
     assert "was lost" not in running.out + running.err, running.told()
-    (run,) = (here / "elastic" / "CartPole-v1").iterdir()
+    (run,) = (here / "elastic" / "waiting.Waiting").iterdir()
     assert (
         "worker 2 leaves n2" in (run / "log.txt").read_text() or "worker 1 leaves n2" in (run / "log.txt").read_text()
     )
     n1.run([*train, "--results-dir", "fixed"], cwd=here, within_s=10 * READY_S)
-    (fixed,) = (here / "fixed" / "CartPole-v1").iterdir()
+    (fixed,) = (here / "fixed" / "waiting.Waiting").iterdir()
     assert (run / "chain.jsonl").read_text() == (fixed / "chain.jsonl").read_text()
     wait_until_clean(bed)
 

@@ -43,7 +43,7 @@ def requeued(slurm: Bed, here: Path, times: int) -> tuple[Path, Path]:
         again = f"Restarts={restart} "
         wait_until(lambda again=again: again in shown(slurm, job), LONG_S, f"it is requeued, {again}")
         # A requeued job waits two minutes by Slurm's own rule, from when the old one is cleaned up.
-        wait_until(lambda: _runs_soon(slurm, job), LONG_S, "it runs again")
+        wait_until(lambda: runs_soon(slurm, job), LONG_S, "it runs again")
     (run,) = (here / "parts" / "CartPole-v1").iterdir()
     before = len(chain(run))
     wait_until(lambda: len(chain(run)) > before, LONG_S, "it trains again")
@@ -64,7 +64,7 @@ def chain(run: Path) -> list[str]:
     return (run / "chain.jsonl").read_text().splitlines()
 
 
-def _runs_soon(slurm: Bed, job: str) -> bool:
+def runs_soon(slurm: Bed, job: str) -> bool:
     """Whether a job runs; if it is to wait, it is told to start soon, once: another word would put it off again."""
     told = shown(slurm, job)
     begins = re.findall(r"StartTime=(\d[\dT:-]+)", told)

@@ -1,4 +1,7 @@
-"""Saves a run's checkpoint again and again, each time with another system call that fails; run by `test_every_call`."""
+"""Saves a run's checkpoint again and again, each time with another system call that fails; run by `test_every_call`.
+
+With `--once` none fails, and what the shim has seen of each way of saving is printed, for who traces the process.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ WRITES = ("write", "pwrite")
 ENOUGH = 1 << 30
 
 shim = ctypes.CDLL(os.environ["LD_PRELOAD"])
-shim.failed_call.restype = ctypes.c_char_p
+shim.failed_call.restype = shim.call_name.restype = ctypes.c_char_p
 
 
 class OfTheWriter:
@@ -126,14 +129,25 @@ def attempt(place: Path, how: str, at: int, code: int) -> tuple[int, str]:
     return seen, shim.failed_call().decode()
 
 
+WAYS = ("new", "replaced")
+
+
+def look(folder: Path) -> None:
+    """Print which calls each way of saving makes, once everything that it needs is imported."""
+    for way in WAYS:
+        attempt(folder / f"warm-{way}", way, ENOUGH, errno.EIO)
+    seen = {}
+    for way in WAYS:
+        calls, _ = attempt(folder / way, way, ENOUGH, errno.EIO)
+        seen[way] = Counter(shim.call_name(number).decode() for number in range(1, calls + 1))
+    print(json.dumps(seen))
+
+
 def main(folder: Path) -> None:
     """Print how many points were tried, and how often each call failed."""
-    logging.disable()
-    row_segments.SEGMENT_BYTES = 64  # eight rows
-    run_folder.write_checkpoint = OfTheWriter()
     number = 0
     tried: Counter[str] = Counter()
-    for how in ("new", "replaced"):
+    for how in WAYS:
         calls, _ = attempt(folder / f"warm-{how}", how, ENOUGH, errno.EIO)
         calls, _ = attempt(folder / f"count-{how}", how, ENOUGH, errno.EIO)
         names: dict[int, str] = {}
@@ -154,4 +168,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    logging.disable()
+    row_segments.SEGMENT_BYTES = 64  # eight rows
+    run_folder.write_checkpoint = OfTheWriter()
+    (look if "--once" in sys.argv else main)(Path(sys.argv[1]))

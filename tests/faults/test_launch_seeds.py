@@ -85,6 +85,9 @@ MUTANTS: dict[str, tuple[Any, str, Any, Sequence[str], str]] = {
     "agents wait for ever": (agent, "HEAD_SILENCE_S", 1e9, ("head loses power", "cut"), "survived the head"),
     "losses are counted again": (head, "GONE", (), ("ray ends", "kill agent"), "is reported twice"),
     "losses are not heard": (head, "AGENT_SILENCE_S", 1e9, ("cut", "lose power"), "nobody says so"),
+    "keepers look at their parent once": (
+        simulated_launch.World, "_is_left", lambda *_: False, ("kill agent",), "left on disk",
+    ),
     "the command runs again": (launching, "_run", _twice, ("slow",), "the command ran 2 times"),
 }  # fmt: skip
 

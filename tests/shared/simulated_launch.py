@@ -43,6 +43,7 @@ SLACK_S = 12.0  # for what takes its time beside the silence: a node that ends, 
 ENDING_S = 45.0  # within which everything of a lost head has ended, where nothing is paused
 UNWINDING_S = 600.0
 ENVIRON = {"PATH": "/usr/bin:/bin", "SHOAL_SSH": "/bin/sh", "HOME": "/nowhere"}
+TOGETHER_S = 20.0  # a fault that is shorter kills an agent and its Ray
 CODES = {0, 3, 81, 82, 83, 84, 85, 129, 130, 138, 140, 143}  # of commands here, signals, and docs/exit_codes
 
 
@@ -114,8 +115,8 @@ class Seen:
     gone: list[tuple[float, str, str]] = field(default_factory=list)  # time, host, why: the truth about its node
     peers: dict[tuple[bytes, bool], list[Message]] = field(default_factory=dict)  # what was sent, by key and side
     wrong: list[str] = field(default_factory=list)
-    folders: list[tuple[Host, Path]] = field(default_factory=list)
-    keepers_killed: int = 0
+    folders: list[VirtualFolder] = field(default_factory=list)
+    killed: list[Process] = field(default_factory=list)  # agents and keepers, by a fault
     paused_s: float = 0.0
 
 
@@ -259,7 +260,7 @@ class World:
         """What a process of this command line is and does."""
         if keeper.START in words:
             kept = words[words.index("--") + 1 :]
-            return ("ray", self._ray) if kept[0] == sys.executable else ("command", self._command)
+            return ("keeper", self._keeper) if kept[0] == sys.executable else ("command", self._command)
         if words[0] == "/bin/sh":
             return "ssh", self._ssh
         assert "--agent" in words
@@ -300,39 +301,56 @@ class World:
         elif one.has_power and other.has_power:
             self.network.when_changed(lambda: self._when_passing(one, other, work))
 
-    async def _ray(self, process: Process, words: tuple[str, ...], control: Pipe | None) -> int:
-        """A keeper with a node of Ray below it."""
+    async def _keeper(self, process: Process, words: tuple[str, ...], control: Pipe | None) -> int:
+        """What stands between an agent and its Ray, with the steps of the real one."""
         assert control is not None
         heard = _Heard(control)
         folder = Path(next(word for word in words if word.startswith("--temp-dir=")).partition("=")[2])
-        is_head = "--head" in words
-        fault = self.ray_faults.get(process.host.name, "")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
-        await heard.wait(self.random.uniform(0.5, 4.0))
-        if not heard.is_over and fault == "ray port taken" and self.cannot_start[process.host.name] < 2:
+        ray = Process(self.loop, process.host, "ray", process)
+        ray.output = process.output
+        process.at_end.append(lambda _: ray.signal(signal.SIGKILL))
+        ray.at_end.append(lambda _: self.loop.call_soon(heard.wake, context=process.context))
+        heard.on_signal = lambda _: ray.signal(signal.SIGTERM)
+        ray.run(self._ray(ray, folder, is_head="--head" in words))
+        while ray.is_alive and not heard.is_over:
+            await heard.wake_up()
+        ended_by_us, was_left = ray.is_alive, heard.has_ended
+        ray.signal(signal.SIGKILL)
+        await asyncio.sleep(self.random.uniform(0.0, 0.8))  # for all that Ray has left
+        if was_left or self._is_left(process):
+            shutil.rmtree(folder.parent, ignore_errors=True)
+        if not ended_by_us:
+            self._note_gone(process.host, "its Ray ended")
+        return keeper._code(ray.code or 0)
+
+    def _is_left(self, keeper: Process) -> bool:
+        """Whether nobody but this keeper can clean up, as it sees at its end."""
+        return keeper.parent is not None and not keeper.parent.is_alive
+
+    async def _ray(self, process: Process, folder: Path, is_head: bool) -> int:
+        """A node of Ray, which nobody but its keeper ends."""
+        leaving = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
+        fault = self.ray_faults.get(process.host.name, "")
+        await asyncio.sleep(self.random.uniform(0.5, 4.0))
+        if fault == "ray port taken" and self.cannot_start[process.host.name] < 2:
             self.cannot_start[process.host.name] += 1
             process.output(b"bind: address already in use\n")
             return 1
-        if not heard.is_over and (fault == "ray cannot start" or not (is_head or self._ray_of_head())):
+        if fault == "ray cannot start" or not (is_head or self._ray_of_head()):
             process.output(b"RuntimeError: cannot connect\n")
             return 1
         if fault == "ray hangs":
-            await heard.wait(1e9)
-        if not heard.is_over:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "ray_current_cluster").write_text(f"{process.host.ip}:6379")
-            if process.host.name in self.big_logs:
-                (folder.parent / "big.log").write_bytes(self.random.randbytes(600_000))
-            process.output(b"--block\nThis command will now block forever\n")
-            await heard.wait(1e9)
-        if b"15\n" in heard.words:
-            await heard.wait(self.random.uniform(0.5, 12.0), until=b"end\n")
-        await asyncio.sleep(self.random.uniform(0.0, 0.8))
-        if heard.has_ended:
-            shutil.rmtree(folder.parent, ignore_errors=True)  # as a keeper does whose agent is gone
-        if not heard.is_over:
-            process.output(b"the node ended\n")
-            self._note_gone(process.host, "its Ray ended")
+            await asyncio.sleep(1e9)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "ray_current_cluster").write_text(f"{process.host.ip}:6379")
+        if process.host.name in self.big_logs:
+            (folder.parent / "big.log").write_bytes(self.random.randbytes(600_000))
+        process.output(b"--block\nThis command will now block forever\n")
+        await leaving.wait()
+        await asyncio.sleep(self.random.uniform(0.5, 12.0))
+        process.output(b"the node ended\n")
         return 0
 
     def _ray_of_head(self) -> bool:
@@ -365,12 +383,16 @@ class World:
     def _note_gone(self, host: Host, why: str) -> None:
         self.seen.gone.append((self.loop.time(), host.name, why))
 
-    def _kill_agent(self, host: Host, _: float) -> None:
+    def _kill_agent(self, host: Host, seconds: float) -> None:
+        if seconds < TOGETHER_S:  # Ray goes first, and its keeper is still ending what Ray has left
+            self._ray_ends(host, 0.0)
+            self.loop.call_later(0.8 * seconds / TOGETHER_S, self._kill_agent, host, TOGETHER_S)
+            return
         agents = self._agents(host)
         if agents:
-            if not self._rays(host):  # its keeper has ended before it, and the next launch there sweeps up
-                self.seen.keepers_killed += 1
-            self.random.choice(agents).signal(signal.SIGKILL)
+            killed = self.random.choice(agents)
+            self.seen.killed.append(killed)
+            killed.signal(signal.SIGKILL)
             if len(agents) == 1:
                 self._note_gone(host, "its agent was killed")
 
@@ -430,13 +452,8 @@ class World:
         self.seen.paused_s += min(seconds, 60.0)
         self.head.pause(min(seconds, 60.0))
 
-    def _rays(self, host: Host) -> list[Process]:
-        return [process for process in host.living() if process.kind == "ray"]
-
     def _ray_ends(self, host: Host, _: float) -> None:
-        if not self._agents(host):
-            return  # its keeper is ending it already, and removes its folder
-        for process in self._rays(host):
+        for process in [each for each in host.living() if each.kind == "ray"]:
             self._note_gone(host, "its Ray was killed")
             process.output(b"killed\n")
             process.end(1)
@@ -451,8 +468,8 @@ class World:
         self.ray_faults[host.name] = "ray hangs"
 
     def _kill_keeper(self, host: Host, _: float) -> None:
-        for process in self._rays(host):
-            self.seen.keepers_killed += 1
+        for process in [each for each in host.living() if each.kind == "keeper"]:
+            self.seen.killed.append(process)
             self._note_gone(host, "its keeper was killed")
             process.signal(signal.SIGKILL)
 
@@ -684,10 +701,17 @@ class World:
             raise Violation(f"{name} is gone ({why}), and the user is not told")
 
     def _check_leftovers(self) -> None:
-        """Nothing of a job is left on the disk of a host that has power, unless its keeper was killed."""
-        left = [str(path) for host, path in self.seen.folders if host.has_power and path.exists()]
-        if left and not self.seen.keepers_killed:
-            raise Violation(f"left on disk: {', '.join(left)}")
+        """Nothing of a job is left on the disk of a host that has power, unless nobody was there to remove it."""
+        left = [each for each in self.seen.folders if each.owner.host.has_power and each.path.exists()]
+        if unexcused := [str(each.path) for each in left if not self._is_abandoned(each)]:
+            raise Violation(f"left on disk: {', '.join(unexcused)}")
+
+    def _is_abandoned(self, folder: VirtualFolder) -> bool:
+        """Whether its agent was killed when it had no keeper any more, or that one was too; the next launch sweeps."""
+        agent_process = folder.owner
+        keepers = [each for each in agent_process.host.processes if each.parent is agent_process]
+        gone = [each for each in keepers if each in self.seen.killed or each.ended_at <= agent_process.ended_at]
+        return agent_process in self.seen.killed and len(gone) == len(keepers)
 
     def _unwind(self) -> None:
         """Let every coroutine end, so that none of them is found half done later; nothing that they do counts."""
@@ -735,6 +759,15 @@ class _Heard(asyncio.Protocol):
     def eof_received(self) -> None:
         self.has_ended = True
         self._news.set()
+
+    def wake(self) -> None:
+        """Let whoever sleeps look around."""
+        self._news.set()
+
+    async def wake_up(self) -> None:
+        """Sleep until there is something to look at."""
+        await self._news.wait()
+        self._news.clear()
 
     async def wait(self, seconds: float, until: bytes = b"\n") -> None:
         """Wait for a word, or the end of the pipe."""
@@ -845,7 +878,7 @@ class VirtualFolder:
         self.lock = -1
         self.owner = this_process()
         host.private_folders.append(self)
-        world.seen.folders.append((host, self.path))
+        world.seen.folders.append(self)
 
     def write(self, name: str, text: str) -> Path:
         """As of a private folder."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shoal.cluster.host_lists import Host, expand
@@ -187,8 +189,14 @@ def _node_loss_warning(environ: Environ) -> str | None:
 
 
 def _end(answers: str, now: float) -> float | None:
-    left = length(answers)  # nothing for UNLIMITED
-    return None if left is None else now + left
+    """By what is left of the limit, which Slurm counts in minutes, and by the end, which it keeps to the second."""
+    left_text, _, end_text = answers.strip().partition(" ")
+    left = length(left_text)  # nothing for UNLIMITED, of which the end is a year away
+    if left is None:
+        return None
+    with suppress(ValueError, OverflowError):  # of a user who has another SLURM_TIME_FORMAT
+        return min(now + left, time.mktime(time.strptime(end_text.strip(), "%Y-%m-%dT%H:%M:%S")))
+    return now + left
 
 
 SLURM = Scheduler(
@@ -203,7 +211,7 @@ SLURM = Scheduler(
     node_loss_warning=_node_loss_warning,
     walltime=WalltimeFacts(
         end_variable="SLURM_JOB_END_TIME",  # since Slurm 22.05
-        questions=(lambda job_id: ["squeue", "--noheader", f"--jobs={job_id}", "--format=%L"],),
+        questions=(lambda job_id: ["squeue", "--noheader", f"--jobs={job_id}", "--format=%L %e"],),
         end=_end,
     ),
     script=Script(

@@ -77,31 +77,27 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
     waiting = selectors.DefaultSelector()
     waiting.register(control, selectors.EVENT_READ)
     waiting.register(woken, selectors.EVENT_READ)
-    told = b""
-    while child.poll() is None:
+    told, is_left = b"", False  # what its parent says; whether it has let go of the pipe, or has ended
+    while child.poll() is None and not is_left and b"end\n" not in told:
         for key, _ in waiting.select():
             if key.fd == woken:
                 os.read(woken, 4096)
                 _bury_orphans(child.pid)
-                if os.getppid() == parent:
-                    continue
-                word = b""
+                is_left |= os.getppid() != parent
             else:
                 word = os.read(control, 4096)
-            told += word
-            if not word or b"end\n" in told:
-                if is_ray:
-                    child.kill()  # its daemons end with it
-                end_descendants(grace_s, child.pid)
-                child.wait()
-                if not word:
-                    _clean_up(folder, rescue)
-                return _code(child.returncode)
-            while b"\n" in told:  # the number of a signal to pass on
-                line, told = told.split(b"\n", 1)
-                with contextlib.suppress(OSError):
-                    child.send_signal(int(line))
+                told += word
+                is_left |= not word
+        while not is_left and b"end\n" not in told and b"\n" in told:  # the number of a signal to pass on
+            line, told = told.split(b"\n", 1)
+            with contextlib.suppress(OSError):
+                child.send_signal(int(line))
+    if is_ray:
+        child.kill()  # its daemons end with it
     end_descendants(grace_s, child.pid)
+    child.wait()
+    if is_left or os.getppid() != parent:  # it may have ended together with the command, or since
+        _clean_up(folder, rescue)
     return _code(child.returncode)
 
 

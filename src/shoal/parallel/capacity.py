@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from shoal.config.changing import unchecked
 from shoal.config.evolution import EvolutionConfig
 from shoal.config.layout import cpus_per_worker, fits, layout_of, total, workers_in
+from shoal.config.off_policy import OffPolicyConfig
 from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.machine.cores import cores
 from shoal.machine.memory import available_memory, bytes_text
+from shoal.parallel.ray_address import starts_own_ray
 
 progress = logging.getLogger("shoal.progress")
 
@@ -20,6 +23,7 @@ MOST_PER_CORE = 16  # CPUs that workers of a private Ray may ask for, for each c
 PROCESS_BYTES = 60 << 20  # that a worker takes before it has an environment, at the least
 BYTES_PER_PARAMETER = 4
 STEP_BYTES = 24  # of a step in a batch beside its observation: action, reward, flags, probability, value, at the least
+TRANSITION_BYTES = 12  # of a row of replay beside its two observations: action, reward, discount
 ENV_BYTES = 4096  # of an environment in a process that has others: itself and its streams of random numbers
 LEARNING_COPIES = 4  # of the parameters where they are learned: themselves, their gradient, Adam's two averages
 
@@ -87,6 +91,14 @@ def check_ranks_here(config: AlgorithmConfig) -> None:
         progress.info("%d ranks share the %d cores of this machine, and are not bound to them", ranks, here)
 
 
+def check_size(config: AlgorithmConfig) -> None:
+    """Refuse what cannot fit, as far as the configuration alone tells: before a folder or an environment is made."""
+    is_private = starts_own_ray()
+    check_room(config, is_private)
+    if is_private and _processes(config):
+        check_machine(config)
+
+
 def check_machine(config: AlgorithmConfig) -> None:
     """Refuse more processes than this machine can bear, where they are to run on a Ray of our own.
 
@@ -108,33 +120,100 @@ def check_machine(config: AlgorithmConfig) -> None:
             f"config.{_counted(config)}: {count:,} processes that ask for {layout.cpus:g} CPUs are too many "
             f"for {here} cores (the limit is {MOST_PER_CORE} CPUs for each); {advice}"
         )
-    free = available_memory()
-    if count * PROCESS_BYTES > free:
-        raise ConfigError(
-            f"config.{_counted(config)}: {count:,} processes take at least {bytes_text(count * PROCESS_BYTES)} "
-            f"of memory and {bytes_text(free)} are free; "
-            f"use num_workers: {max(1, min(fit, free // PROCESS_BYTES - 1))}"
-        )
 
 
-def check_network(config: AlgorithmConfig, is_private: bool) -> None:
-    """Refuse a network that this machine's memory cannot hold; `is_private`: the other processes are here too."""
-    parameters = least_parameters(config)
-    copies = LEARNING_COPIES
-    if is_private:
-        layout = layout_of(config)
-        copies += len(layout.workers) + len(layout.evaluators) + LEARNING_COPIES * len(layout.learners)
-    needed, free = parameters * BYTES_PER_PARAMETER * copies, available_memory()
-    if needed > free:
-        widest = max(WIDTHS, key=lambda key: _weights(getattr(config.model, key) or ()))
-        if _cell_weights(config) > _weights(getattr(config.model, widest) or ()):
-            widest = "lstm_cell_size"
-        elif _attention_weights(config) > _weights(getattr(config.model, widest) or ()):
-            widest = max(ATTENTION, key=lambda key: getattr(config.model, key))
-        raise ConfigError(
-            f"config.model.{widest}: a network of {parameters:,} parameters takes {bytes_text(needed)} of memory with "
-            f"its gradient, its optimiser and the workers' copies, and {bytes_text(free)} are free; use narrower layers"
-        )
+@dataclass(frozen=True)
+class Share:
+    """One part of the memory that a configuration takes, at the least."""
+
+    key: str  # that makes it large
+    name: str
+    what: str
+    bytes: int
+    advice: Callable[[int], str]  # with so many bytes for it
+
+
+def check_room(config: AlgorithmConfig, is_private: bool, obs_bytes: int = 0) -> None:
+    """Refuse what this machine's memory cannot hold all together, with observations of so many bytes.
+
+    `is_private`: the processes beside this one run here too.
+    """
+    count = _processes(config) if is_private else 0
+    least_env = ENV_BYTES + obs_bytes
+    shares = [_network(config, count), *_experience(config, STEP_BYTES + obs_bytes)]
+    envs = config.num_envs if is_private else config.envs_per_worker
+    shares.append(_counted_share("num_envs_per_worker", "environments", "environments", envs, least_env))
+    if count:
+        what = f"{count:,} processes take at least {bytes_text(count * PROCESS_BYTES)}"
+        advice = lambda room: f"use {_counted(config)}: {_fewer_processes(config, room)}"  # noqa: E731
+        shares.append(Share(_counted(config), "processes", what, count * PROCESS_BYTES, advice))
+    _refuse_too_much(shares)
+
+
+def check_network(config: AlgorithmConfig) -> None:
+    """Refuse a network that this machine's memory cannot hold."""
+    _refuse_too_much([_network(config, 0)])
+
+
+def _refuse_too_much(shares: Sequence[Share]) -> None:
+    free, needed = available_memory(), sum(share.bytes for share in shares)
+    if needed <= free:
+        return
+    most = max(shares, key=lambda share: share.bytes)
+    others = needed - most.bytes
+    parts = " + ".join(f"{share.name} {bytes_text(share.bytes)}" for share in shares)
+    total_text = f" ({parts} = {bytes_text(needed)})" if len(shares) > 1 else ""
+    raise ConfigError(
+        f"config.{most.key}: {most.what} of memory, and {bytes_text(free)} are free{total_text}; "
+        f"{most.advice(free if others >= free or most.bytes > free else free - others)}"
+    )
+
+
+def _network(config: AlgorithmConfig, others: int) -> Share:
+    """The network with what learns it, and the copies of so many other processes."""
+    parameters, model = least_parameters(config), config.model
+    learners = config.num_learners if others and config.num_learners > 1 else 0
+    copies = LEARNING_COPIES * (1 + learners) + others - learners
+    key = max(WIDTHS, key=lambda key: _weights(_widths(config, key)))
+    if _cell_weights(config) > _weights(_widths(config, key)):
+        key = "lstm_cell_size"
+    elif _attention_weights(config) > _weights(_widths(config, key)):
+        key = max(ATTENTION, key=lambda key: int(getattr(model, key)))
+    needed = parameters * BYTES_PER_PARAMETER * copies
+    what = f"a network of {parameters:,} parameters takes {bytes_text(needed)}"
+    if others:
+        what += ", with its gradient, its optimiser and the workers' copies,"
+    else:
+        what += ", with its gradient and its optimiser,"
+    return Share(f"model.{key}", "network", what, needed, lambda _: "use narrower layers")
+
+
+def _experience(config: AlgorithmConfig, step_bytes: int) -> list[Share]:
+    """What is learned from: a batch, and replay where there is one."""
+    if isinstance(config, EvolutionConfig):  # which has batches of episodes
+        return []
+    shares = [_counted_share("train_batch_size", "batch", "steps", config.train_batch_size, step_bytes)]
+    if isinstance(config, OffPolicyConfig):
+        rows = config.replay_buffer_config.capacity
+        each = 2 * (step_bytes - STEP_BYTES) + TRANSITION_BYTES
+        shares.append(_counted_share("replay_buffer_config.capacity", "replay", "transitions", rows, each))
+    return shares
+
+
+def _counted_share(key: str, name: str, things: str, count: int, each: int) -> Share:
+    what = f"{count:,} {things} of at least {each:,} bytes take {bytes_text(count * each)}"
+    return Share(key, name, what, count * each, lambda room: f"use {max(1, room // (2 * each)):,} or fewer")
+
+
+def _processes(config: AlgorithmConfig) -> int:
+    """The processes beside the driver; as of `layout_of`, which would make a bundle for each."""
+    learners = config.num_learners if config.num_learners > 1 else 0
+    return config.worker_count + config.evaluation_num_workers + learners
+
+
+def _fewer_processes(config: AlgorithmConfig, room: int) -> int:
+    fit = workers_in(config, MOST_PER_CORE * cores())
+    return max(1, min(fit, room // PROCESS_BYTES - 1))
 
 
 WIDTHS = ("fcnet_hiddens", "post_fcnet_hiddens", "sequence_hiddens")
@@ -149,29 +228,14 @@ ATTENTION = (
 
 
 def least_parameters(config: AlgorithmConfig) -> int:
-    """The parameters between hidden layers: what the network has at the least, whatever it sees and does."""
+    """What the network has at the least, whatever it sees and does: one number comes in, and one goes out."""
     model = config.model
     if model.custom_model is not None:
         return 0
-    counts = sum(_weights(getattr(model, key) or ()) for key in WIDTHS)
+    counts = sum(_weights(_widths(config, key)) for key in WIDTHS)
     counts += _cell_weights(config) + _attention_weights(config)
     is_one = model.vf_share_layers or config.acts_by_value
     return counts if is_one else 2 * counts
-
-
-def check_batch(config: AlgorithmConfig, obs_bytes: int = 0) -> None:
-    """Refuse a batch or environments that this machine's memory cannot hold, with observations of so many bytes."""
-    free = available_memory()
-    steps = 0 if isinstance(config, EvolutionConfig) else config.train_batch_size  # which has batches of episodes
-    for key, what, count, each in (
-        ("train_batch_size", "steps", steps, STEP_BYTES + obs_bytes),
-        ("num_envs_per_worker", "environments", config.envs_per_worker, ENV_BYTES + obs_bytes),
-    ):
-        if count * each > free:
-            raise ConfigError(
-                f"config.{key}: {count:,} {what} of at least {each:,} bytes take {bytes_text(count * each)} of memory, "
-                f"and {bytes_text(free)} are free; use {max(1, free // (2 * each)):,} or fewer"
-            )
 
 
 def _cell_weights(config: AlgorithmConfig) -> int:
@@ -193,8 +257,16 @@ def _attention_weights(config: AlgorithmConfig) -> int:
     return int(model.attention_num_transformer_units * (inner + after + distances))
 
 
+def _widths(config: AlgorithmConfig, key: str) -> Sequence[int]:
+    """The layers of a key; those for a Sequence count where they are asked for, since few environments have one."""
+    if key == "sequence_hiddens" and key not in config.model.model_fields_set:
+        return ()
+    return getattr(config.model, key) or ()
+
+
 def _weights(widths: Sequence[int]) -> int:
-    return sum(a * b for a, b in pairwise(widths))
+    """Between layers of these widths, with their biases, from one number and to one."""
+    return sum(a * b for a, b in pairwise((1, *widths, 1))) + sum(widths) if widths else 0
 
 
 def _ranks(config: AlgorithmConfig) -> str:

@@ -71,6 +71,12 @@ def named_address() -> str | None:
     return None if address in ("", "local") else address
 
 
+def starts_own_ray() -> bool:
+    """Whether workers would be on a Ray of our own here: this program has none, and the user names none."""
+    running = sys.modules.get("ray")
+    return (running is None or not running.is_initialized()) and named_address() is None
+
+
 def inspect_cluster(address: str) -> JoinableCluster:
     """Look at the cluster that is to be joined; ConfigError if it is not there, or cannot be joined from here."""
     place = _recorded() if address == "auto" else address

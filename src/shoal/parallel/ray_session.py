@@ -18,7 +18,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError, WorkerError
 from shoal.machine.cores import cores
 from shoal.machine.ray_variables import TOKEN_MODE
-from shoal.parallel.capacity import check_cluster, check_machine, check_network, check_nodes, workers_on
+from shoal.parallel.capacity import check_cluster, check_machine, check_nodes, check_room, workers_on
 from shoal.parallel.private_ray import PrivateRay, reread_token, start_private_ray
 from shoal.parallel.ray_address import inspect_cluster, named_address
 from shoal.parallel.ray_logs import crash_summary, output_lines
@@ -77,7 +77,7 @@ def connect(config: AlgorithmConfig) -> Session:
     """Ray with room for the configuration's processes: see `open_session`."""
     running = sys.modules.get("ray")
     if running is not None and running.is_initialized():
-        check_network(config, is_private=False)
+        check_room(config, is_private=False)
         reserved = reserved_resources(running)
         if reserved is None:
             _wait_for_room(running, config)
@@ -85,7 +85,7 @@ def connect(config: AlgorithmConfig) -> Session:
             check_cluster(config, reserved, "the trial that this runs in has reserved")
         return Session(running)
     address = named_address()
-    check_network(config, is_private=address is None)
+    check_room(config, is_private=address is None)
     if address is None:
         check_machine(config)
     # On one's own machine workers may share cores: a laptop runs what a cluster will.

@@ -11,7 +11,7 @@ from shoal.envs.importing import UserCode
 from shoal.envs.making import EnvMaker
 from shoal.envs.process_messages import packed
 from shoal.models.policy import Policy
-from shoal.parallel.capacity import check_batch, check_network, check_ranks_here
+from shoal.parallel.capacity import check_ranks_here, check_room
 from shoal.parallel.evaluators import Evaluators, LocalEvaluators
 from shoal.parallel.group import Alone
 from shoal.parallel.learner import Learner, MakeLearner
@@ -33,8 +33,7 @@ def start_workers(config: AlgorithmConfig, maker: EnvMaker) -> Workers:
         progress.info("reading which recorded steps there are")
         return OfflineWorkers(config, maker)
     if config.worker_count == 0:
-        check_network(config, is_private=False)
-        check_batch(config)
+        check_room(config, is_private=False)
         check_ranks_here(config)
         progress.info("making %s", _environments(config) or "the environments")
         return Worker(config, maker)

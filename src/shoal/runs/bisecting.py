@@ -38,7 +38,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where results show that a run broke: between the iteration `after`, when all was well, and `iteration`."""
+    """Where results show that a run broke: in an iteration later than `after`, when all was well, up to `iteration`."""
 
     kind: str
     after: int
@@ -131,7 +131,8 @@ def _collapse(results: Sequence[Mapping[str, Any]]) -> Breakdown | None:
         f"{RETURN} was {number_text(peak)} at iteration {peak_at}, fell below {number_text(line)} at iteration {broke} "
         f"and is {number_text(after[-1][1])} at the end"
     )
-    return Breakdown("collapse", peak_at, broke, words)
+    # A return is that of the policy before its iteration's update, which may be the one to blame.
+    return Breakdown("collapse", peak_at - 1, broke, words)
 
 
 class WatchedWorkers:
@@ -176,7 +177,8 @@ def watching(trainer: Trainer) -> Iterator[WatchedIteration]:
     Optimizer.step = stepped  # type: ignore[method-assign, assignment]
     trainer._sampled = WatchedWorkers(sampled, lambda batch, indices: watch.extremes.extend(far_out(batch, indices)))
     try:
-        yield watch
+        with np.errstate(over="ignore", invalid="ignore"):  # what is watched for is told in words
+            yield watch
     finally:
         Optimizer.step = step  # type: ignore[method-assign]
         trainer._sampled = sampled

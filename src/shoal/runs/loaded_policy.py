@@ -67,7 +67,7 @@ def policy_of(
     if maker is not None:
         user_code = maker.user_code
     config = unchecked(without_gpu(experiment.config), kernel="numpy")  # acting alone needs no compiler
-    check_network(config, is_private=False)
+    check_network(config)
     with understood(checkpoint.path):
         observations, actions = _spaces(checkpoint, experiment.config, maker)
         others = {}

@@ -35,7 +35,7 @@ from shoal.machine.deadlines import Deadline, told_deadline
 from shoal.machine.fingerprint import fingerprint
 from shoal.machine.last_exit import ending_anyway
 from shoal.machine.signals import exit_code
-from shoal.parallel.capacity import check_batch, check_network
+from shoal.parallel.capacity import check_size
 from shoal.runs.activity import Activity, progress, training
 from shoal.runs.chain import Chain, ChainLink
 from shoal.runs.checkpoint_folders import checkpoint_folder, checkpoints_of
@@ -178,8 +178,7 @@ class Run:
                     experiment = changed(experiment, restore=(stored_tree(choice.folder) or {})["restore"])
                 return cls(experiment, choice.folder, user_code, choice.done, notes)
             notes = (*notes, choice.note) if choice.note else notes
-        check_network(experiment.config, is_private=False)
-        check_batch(experiment.config)
+        check_size(experiment.config)
         folder = make_run_folder(parent, experiment.run, experiment.config.env)
         if experiment.restore is not None:
             from shoal.runs.warm_start import taken

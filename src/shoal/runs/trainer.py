@@ -32,7 +32,7 @@ from shoal.envs.vector import describe
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.models.catalog import with_registered_model
 from shoal.models.policy import Policy
-from shoal.parallel.capacity import check_batch
+from shoal.parallel.capacity import check_room
 from shoal.parallel.start import start_evaluators, start_learner, start_workers
 from shoal.parallel.workers import Workers
 from shoal.runs.atomic_files import own_folder
@@ -115,7 +115,7 @@ class Trainer(metaclass=TrainerType):
             self.workers: Workers = start_workers(config, self.env_maker)
             self._closing.callback(self.workers.stop)
             config = self.workers.config
-            check_batch(config, self.workers.policy.obs_spec.num_bytes)
+            check_room(config, False, self.workers.policy.obs_spec.num_bytes)
             resolved = self.config.with_envs_per_worker(config.envs_per_worker)
             self.config = resolved.with_agents(self.workers.agents).with_whole_fragments()
             self.learner = start_learner(config, self.workers, self.user_code, make_learner, self._closing)

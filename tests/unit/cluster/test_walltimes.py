@@ -13,6 +13,8 @@ from shoal.cluster.walltimes import job_deadline
 NOW = 1_800_000_000.0
 BEGUN = time.localtime(NOW - 600)
 
+ENDS = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOW + 600))
+
 PBS = f"""Job Id: 41.pbs01
     Job_Name = ppo
     resources_used.walltime = 00:09:10
@@ -60,6 +62,8 @@ def stand_in(programs: Path, name: str, prints: str, code: int = 0) -> None:
     ("scheduler", "program", "prints"),
     [
         ("slurm", "squeue", "10:00\n"),
+        ("slurm", "squeue", f"11:00 {ENDS}\n"),  # moved by an administrator, to the second
+        ("slurm", "squeue", "10:00 12 August, Sunday\n"),
         ("pbs", "qstat", PBS),
         ("pbs", "qstat", TORQUE),
         ("lsf", "bjobs", "600 second(s)|20.0/hostA\n"),
@@ -101,7 +105,9 @@ def test_a_variable_is_believed_until_it_is_asked_again(
 
 
 @pytest.mark.parametrize("scheduler", list(HOSTS))
-@pytest.mark.parametrize("prints", ["UNLIMITED\n", "", "Job <41> is not found\n", "41|x|1e400\n\0"])
+@pytest.mark.parametrize(
+    "prints", ["UNLIMITED\n", f"UNLIMITED {ENDS}\n", "", "Job <41> is not found\n", "41|x|1e400\n\0"]
+)
 def test_what_is_not_understood_is_no_deadline(programs: Path, scheduler: str, prints: str) -> None:
     for program in ("squeue", "qstat", "bjobs"):
         stand_in(programs, program, prints)

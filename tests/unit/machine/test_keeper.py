@@ -94,6 +94,49 @@ def test_what_the_command_leaves_ends_with_it_and_its_code_is_the_keepers(tmp_pa
     assert not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE
 
 
+def test_a_parent_that_ends_while_the_keeper_ends_what_is_left_has_its_folder_removed(tmp_path: Path) -> None:
+    """As when a host's Ray and its agent are killed together: the command is gone before the parent is."""
+    parent = subprocess.Popen([sys.executable, "-c", LEAVING, str(tmp_path), SLOW_TO_END], stdout=-1, text=True)
+    assert parent.stdout is not None
+    kept, slow = (psutil.Process(int(parent.stdout.readline())) for _ in range(2))
+    try:
+        waited_for((tmp_path / "asked").exists)  # by the keeper, whose command has ended by itself
+        parent.kill()
+        parent.wait(DEADLINE_S)
+        slow.kill()
+        assert psutil.wait_procs([kept], timeout=DEADLINE_S)[0]
+        assert not (tmp_path / "folder").exists()
+    finally:
+        with contextlib.suppress(psutil.Error):
+            slow.kill()
+        parent.stdout.close()
+
+
+SLOW_TO_END = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1] + "/asked", "w").close())
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+print(os.getpid(), flush=True)
+while True:
+    time.sleep(1000)
+"""
+LEAVING = """
+import os, subprocess, sys, time
+from shoal.machine.keeper import keeper_words
+folder, slow = sys.argv[1:]
+os.mkdir(folder + "/folder")
+readable, writable = os.pipe()
+os.set_inheritable(readable, True)
+command = ["sh", "-c", '"$0" -c "$1" "$2" & read go', sys.executable, slow, folder]
+words = [*keeper_words(readable, 1000.0, folder + "/folder"), *command]
+process = subprocess.Popen(words, stdin=-1, stdout=-1, pass_fds=(readable,), text=True)
+print(process.pid, flush=True)
+print(process.stdout.readline(), end="", flush=True)
+process.stdin.close()
+time.sleep(1000)
+"""
+
+
 def test_signals_go_to_the_command_alone(tmp_path: Path) -> None:
     readable, control = os.pipe()
     os.set_inheritable(readable, True)

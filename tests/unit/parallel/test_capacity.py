@@ -14,11 +14,10 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.errors import ConfigError
 from shoal.parallel import capacity
 from shoal.parallel.capacity import (
-    check_batch,
     check_machine,
-    check_network,
     check_nodes,
     check_ranks_here,
+    check_room,
     least_parameters,
     workers_on,
 )
@@ -61,10 +60,6 @@ def test_workers_may_share_cores(keys: dict[str, Any]) -> None:
         ({"num_workers": 1, "num_cpus_per_worker": 1e6}, "use num_workers: 1, or auto; or num_cpus_per_worker: 32 if"),
         ({"num_workers": 32, "num_learners": 2}, "use num_workers: 30, or auto"),
         ({"num_workers": 1, "evaluation_num_workers": 40}, "config.evaluation_num_workers: 41 processes"),
-        (
-            {"num_workers": 1000, "num_cpus_per_worker": 0.001},
-            r"1,000 processes take at least 63 GB of memory and 8.0 GB are free; use num_workers: 126",
-        ),
     ],
 )
 def test_but_not_without_end(keys: dict[str, Any], sentence: str) -> None:
@@ -78,18 +73,20 @@ def test_what_the_advice_says_is_taken() -> None:
 
 
 def test_parameters_between_hidden_layers() -> None:
-    assert least_parameters(config(model={"fcnet_hiddens": [100, 10, 5]})) == 2 * 1050
-    assert least_parameters(config(model={"fcnet_hiddens": [100, 10, 5], "vf_share_layers": True})) == 1050
-    assert least_parameters(config(model={"fcnet_hiddens": [7]})) == 0
-    assert least_parameters(config(model={"use_lstm": True, "lstm_cell_size": 10, "fcnet_hiddens": [1]})) == 800
+    """With one number that comes in and one that goes out, and the biases of the hidden layers."""
+    assert least_parameters(config(model={"fcnet_hiddens": [100, 10, 5]})) == 2 * (100 + 1050 + 5 + 115)
+    assert least_parameters(config(model={"fcnet_hiddens": [100, 10, 5], "vf_share_layers": True})) == 1270
+    assert least_parameters(config(model={"fcnet_hiddens": [7]})) == 2 * 21
+    assert least_parameters(config(model={"use_lstm": True, "lstm_cell_size": 10, "fcnet_hiddens": [1]})) == 2 * 403
+    assert least_parameters(config(model={"fcnet_hiddens": [], "sequence_hiddens": [5]})) == 2 * 15
 
 
 def test_a_network_that_memory_cannot_hold_is_refused() -> None:
     wide = {"fcnet_hiddens": [10_000, 20_000]}  # 400 million parameters
-    check_network(config(model=wide), is_private=True)
-    with pytest.raises(ConfigError, match=r"model.fcnet_hiddens: a network of 400,000,000 parameters takes 9.6 GB"):
-        check_network(config(model=wide, num_workers=2), is_private=True)
-    check_network(config(model=wide, num_workers=2), is_private=False)
+    check_room(config(model=wide), is_private=True)
+    with pytest.raises(ConfigError, match=r"model.fcnet_hiddens: a network of 400,120,000 parameters takes 9.6 GB"):
+        check_room(config(model=wide, num_workers=2), is_private=True)
+    check_room(config(model=wide, num_workers=2), is_private=False)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +98,41 @@ def test_a_network_that_memory_cannot_hold_is_refused() -> None:
     ],
 )
 def test_a_batch_that_memory_cannot_hold_is_refused(keys: dict[str, Any], obs_bytes: int, sentence: str) -> None:
-    check_batch(config())
+    check_room(config(), is_private=True)
     with pytest.raises(ConfigError, match=sentence):
-        check_batch(config(**keys), obs_bytes)
+        check_room(config(**keys), True, obs_bytes)
+
+
+def test_what_fits_part_by_part_and_not_together_is_refused_with_the_sum() -> None:
+    wide = {"fcnet_hiddens": [10_000, 15_000]}  # 4.8 GB
+    check_room(config(model=wide), is_private=True)
+    check_room(config(train_batch_size=150_000_000), is_private=True)  # 3.6 GB
+    with pytest.raises(ConfigError) as caught:
+        check_room(config(model=wide, train_batch_size=150_000_000, num_workers=1), is_private=True)
+    told = str(caught.value)
+    assert told.startswith("config.model.fcnet_hiddens: a network of 300,100,000 parameters takes 6.0 GB"), told
+    assert "(network 6.0 GB + batch 3.6 GB + environments 33 kB + processes 63 MB = 9.7 GB)" in told
+    check_room(config(model=wide, num_workers=0), is_private=True)
+    with pytest.raises(ConfigError, match=r"train_batch_size: .* take 4.8 GB of memory, .*; use 66,6.* or fewer"):
+        check_room(config(model={"fcnet_hiddens": [10_000, 15_000]}, train_batch_size=201_000_000), False)
+
+
+def test_replay_counts_too() -> None:
+    keys = {"env": "CartPole-v1", "replay_buffer_config": {"capacity": 2**31 - 1}}
+    with pytest.raises(ConfigError, match=r"config.replay_buffer_config.capacity: 2,147,483,647 transitions"):
+        check_room(algorithm_config("DQN", keys), is_private=True)
+
+
+def test_processes_count_where_they_are_on_this_machine() -> None:
+    many = config(num_workers=1000, num_cpus_per_worker=0.001)
+    with pytest.raises(ConfigError, match=r"1,000 processes take at least 63 GB of memory.* use num_workers: 126"):
+        check_room(many, is_private=True)
+    check_room(many, is_private=False)
 
 
 def test_a_memory_that_is_too_large_is_named() -> None:
     with pytest.raises(ConfigError, match=r"model.lstm_cell_size: a network of"):
-        check_network(config(model={"use_lstm": True, "lstm_cell_size": 2**31 - 1}), is_private=False)
+        check_room(config(model={"use_lstm": True, "lstm_cell_size": 2**31 - 1}), is_private=False)
 
 
 HOSTS = [{"CPU": 12.0}, {"CPU": 12.0}, {"CPU": 8.0}]
@@ -188,13 +212,19 @@ def test_ranks_on_this_machine_share_cores_but_not_without_end(caplog: pytest.Lo
             "model.attention_memory_inference: a network of",
         ),
         ({"num_workers": 1, "num_cpus_per_worker": 1e6}, "num_workers: 1 processes that ask for 1e[+]06 CPUs"),
+        ({"num_workers": 1_000_000, "num_cpus_per_worker": 0}, "num_workers: 1,000,000 processes take at least 62,9"),
+        ({"evaluation_num_workers": 100_000, "evaluation_interval": 1}, "evaluation_num_workers: 100,000 processes"),
+        ({"model": {"fcnet_hiddens": [2**31 - 1]}}, "model.fcnet_hiddens: a network of 12,884,901,882 parameters"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
-def test_what_cannot_fit_leaves_no_folder(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
-    tree = {"env": "CartPole-v1", "results_dir": str(tmp_path), "stop": {"training_iteration": 1}, "config": keys}
+def test_what_cannot_fit_never_makes_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], sentence: str
+) -> None:
+    monkeypatch.setattr("shoal.runs.run.make_run_folder", lambda *_: pytest.fail("a folder is made"))
+    tree = {"env": "CartPole-v1", "results_dir": str(tmp_path / "r"), "stop": {"training_iteration": 1}, "config": keys}
     with pytest.raises(ConfigError, match=sentence):
-        list(Run.open(experiment_from(tree)).results())
+        Run.open(experiment_from(tree))
     assert not list(tmp_path.iterdir())
 
 

@@ -118,7 +118,7 @@ def test_the_rules() -> None:
     assert breakdown(results(10, 20, 30, 25, 21)) is None
     fell = breakdown(results(10, 50, 100, 40, 90, 54, 30, 20))
     assert fell is not None
-    assert (fell.kind, fell.after, fell.iteration) == ("collapse", 3, 6)  # it recovered from the first fall
+    assert (fell.kind, fell.after, fell.iteration) == ("collapse", 2, 6)  # it recovered from the first fall
     refused = breakdown(results(10, 20, 30, refused_minibatches=[0.0, 2.0, 0.0]))
     assert refused is not None
     assert (refused.kind, refused.after, refused.iteration) == ("not finite", 1, 2)
