@@ -122,12 +122,13 @@ def runs_below(folder: Path, with_settings: bool = False) -> RunsBelow:
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder; give one that holds runs, such as ~/shoal_results.")
-    cache = RunCache(folder)
+    kept_in = None if (folder / EXPERIMENT_FILE).is_file() else folder  # a run's own folder is the run's
+    cache = RunCache(kept_in)
     found = {path: listed(path, cache) for path in _run_folders(folder)}
     cache.keep()
     runs = sorted((run for run in found.values() if run is not None), key=lambda run: -run.changed)
     if with_settings:
-        runs = _with_settings(runs, RunCache(folder, SETTINGS_CACHE_FILE))
+        runs = _with_settings(runs, RunCache(kept_in, SETTINGS_CACHE_FILE))
     return RunsBelow(runs, [path for path, run in found.items() if run is None and is_damaged(path)])
 
 
