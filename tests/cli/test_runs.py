@@ -75,6 +75,7 @@ def test_conditions_and_order(results: Path) -> None:
     [
         (["--where", "episode_reward_meen > 3"], "unknown name episode_reward_meen; did you mean episode_reward_mean"),
         (["--where", "lr >"], "is no formula"),
+        (["--where", "lr = 1e-3 and best >= 2"], "has one equals sign; write 'lr == 1e-3 and best >= 2'"),
         (["--where", "lr + 1"], "is no condition; compare something"),
         (["--where", "lr > 'much'"], "holds text against a number"),
         (["--where", "__import__('os').system('true')"], "may use the functions"),
@@ -226,6 +227,25 @@ def test_runs_that_cannot_be_read_are_counted_and_left_alone(tmp_path: Path) -> 
     verified = CliRunner().invoke(main, ["verify", str(harmed)])
     assert verified.exit_code == 1
     assert "experiment.json" in verified.output
+
+
+def test_an_experiment_is_listed_by_its_name_and_a_run_deleted_as_the_list_calls_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    first = fake_run(tmp_path / "shoal_results", "cart")
+    fake_run(tmp_path / "shoal_results", "other")
+    (found,) = map(json.loads, typed("cart", "--json").output.splitlines())
+    assert found["path"] == str(first)
+    wrong = typed("cat")
+    assert (wrong.exit_code, wrong.output.endswith("did you mean cart?\n")) == (2, True)
+    for too_much in ("cart", "shoal_results/cart"):
+        refused = typed("rm", too_much, "--yes")
+        assert "is not the folder of a run" in refused.output
+    done = typed("rm", f"cart/{first.name}", "--yes")
+    assert (done.exit_code, first.exists()) == (0, False)
+    assert len(typed("--json").output.splitlines()) == 1
 
 
 def test_nothing_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

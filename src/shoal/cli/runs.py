@@ -44,7 +44,7 @@ def runs() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run.")
 def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -> None:
-    """List the runs of FOLDER (~/shoal_results): state, best and last return, steps, age and size.
+    """List the runs of FOLDER or of an experiment (all: ~/shoal_results): state, best and last return, age, size.
 
     A condition and --sort may name what the table shows, every result of the last iteration and every setting, such as
     episode_reward_mean, learner/kl, lr or model/fcnet_activation.
@@ -53,10 +53,10 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
 
     from shoal.reports.run_choice import in_order, is_listed, matching
     from shoal.reports.run_list import damaged_text, runs_below
-    from shoal.runs.folders import DEFAULT_RESULTS, results_root
+    from shoal.runs.folders import DEFAULT_RESULTS, find_results, results_root
 
-    place = results_root(folder or DEFAULT_RESULTS)
-    if folder is None and not place.is_dir():
+    place = results_root(DEFAULT_RESULTS) if folder is None else find_results(folder)
+    if not place.is_dir():
         click.echo(f"There are no runs yet: {short_path(place)} does not exist. Start one: shoal train CartPole-v1")
         return
     below = runs_below(place, with_settings=where is not None or not is_listed(sort))
@@ -135,9 +135,13 @@ def move(path: str, folder: str, yes: bool) -> None:
 
 def _idle_run(text: str) -> ListedRun:
     """The run that a person means by its folder alone, if nobody writes it: what is deleted must be named exactly."""
+    from shoal.runs.folders import DEFAULT_RESULTS, results_root
     from shoal.runs.lease import check_free
 
-    run = _run_at(Path(text).expanduser().absolute())
+    path = Path(text).expanduser().absolute()
+    if not os.path.lexists(path) and not text.startswith((".", "/", "~")):
+        path = results_root(DEFAULT_RESULTS) / text  # as the list of all runs has it
+    run = _run_at(path)
     check_free(run.path)
     return run
 
