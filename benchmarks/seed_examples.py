@@ -1,11 +1,19 @@
 """What two examples reach, five seeds each: `examples/theta` its optimum, `examples/learning-ray` its station.
 
-Steps are counted, not seconds, so a busy machine does not matter.
+And what one run of the second does in the hundred cases of its README. Steps are counted, not seconds, so a busy
+machine does not matter.
+
+    python benchmarks/seed_examples.py reached      # into seed_examples.json
+    python benchmarks/seed_examples.py cases        # into seed_examples-cases.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +25,7 @@ from shoal.config.experiment import config_tree, experiments_from_file
 
 RATIO, RENDEZVOUS = ROOT / "examples" / "theta" / "ratio.yml", ROOT / "examples" / "learning-ray" / "rendezvous.yml"
 SQUARE_STEPS = 200_000
+SEED_OF_CASES = 1
 FARTHEST = 9  # the task of the last stage: 100 m
 
 
@@ -68,11 +77,31 @@ def rendezvous(seeds: range) -> dict[str, Any]:
     return arms
 
 
+def cases() -> dict[str, Any]:
+    """The measures of an evaluation, by the commands of the README and nothing else."""
+    with tempfile.TemporaryDirectory(prefix="cases-") as results:
+        for words in (
+            ("train", "-f", RENDEZVOUS.name, "--seed", str(SEED_OF_CASES), "--quiet"),
+            ("evaluate", "rendezvous", "--cases", "cases.csv"),
+        ):
+            command = [sys.executable, "-m", "shoal", *words, "--results-dir", results]
+            subprocess.run(command, cwd=RENDEZVOUS.parent, check=True)
+        (report,) = Path(results).glob("rendezvous/*/evaluation_*.json")
+        found = json.loads(report.read_text())
+    return {"failed": len(found["failed"]), "count": found["episodes_this_iter"], "measures": found["cases"]}
+
+
 def main() -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("reached", "cases"))
     parser.add_argument("--seeds", type=int, default=5)
-    seeds = range(parser.parse_args().seeds)
+    options = parser.parse_args()
+    if options.what == "cases":
+        record = Record("seed_examples-cases", ("shoal",), {"seed": SEED_OF_CASES})
+        record.keep(cases(), [])
+        return
+    seeds = range(options.seeds)
     record = Record("seed_examples", ("shoal",), {"seeds": len(seeds)})
     found = {"ratio": ratio(seeds), "rendezvous": rendezvous(seeds)}
     docked = min(run["docked_mean"] for run in found["rendezvous"]["curriculum"]["runs"])

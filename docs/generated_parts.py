@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from shoal.cli.exit_codes import MEANINGS
 from shoal.cli.migrate import _report
 from shoal.cli.submit import submit
 from shoal.cluster.batch_scripts import batch_script
@@ -26,7 +27,10 @@ from shoal.config.settings import key_paths
 from shoal.config.vocabulary import FOREIGN, FOREIGN_RESULTS
 
 DOCS = Path(__file__).parent
-PAGES = sorted([*(DOCS / "moving").glob("*.md"), *(DOCS / "schedulers").glob("*.md"), DOCS / "containers.md"])
+OTHERS = ("containers.md", "exit_codes.md")
+PAGES = sorted(
+    [*(DOCS / "moving").glob("*.md"), *(DOCS / "schedulers").glob("*.md"), *(DOCS / name for name in OTHERS)]
+)
 PART = re.compile(r"(<!-- (\w+) ?([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 OLD = re.compile(r"^`([\w.-]+)`:\n\n```(?:yaml|json)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 JOBS = Path("/home/ada/.shoal/jobs")
@@ -87,6 +91,12 @@ def script(_: str, page: str) -> str:
     return f"```bash\n{text}```"
 
 
+def exit_codes(_: str, page: str) -> str:  # noqa: ARG001
+    """Every code that a command ends with."""
+    rows = [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
+    return "\n".join(["| code | meaning |", "|---|---|", *rows])
+
+
 def old_file(page: str) -> tuple[str, str]:
     """The name and the text of the old file on a page."""
     found = OLD.search(page)
@@ -99,7 +109,7 @@ def _cell(text: str) -> str:
 
 
 PARTS: dict[str, Callable[[str, str], str]] = {
-    part.__name__: part for part in (words, results, algorithms, migrated, report, script)
+    part.__name__: part for part in (words, results, algorithms, migrated, report, script, exit_codes)
 }
 
 if __name__ == "__main__":

@@ -39,6 +39,24 @@ def test_settings_scores_and_one_sentence(tmp_path: Path) -> None:
     assert found["differences"] == {"config.gamma": [0.9, 0.99], "config.lr": [1e-4, 7e-4]}
 
 
+def test_runs_of_one_experiment_are_called_by_what_differs(tmp_path: Path) -> None:
+    low, high, long = (
+        fake_run(tmp_path, "cart", 0, lambda at, lr=lr: lr * at, config={"lr": lr, **more})
+        for lr, more in ((1e-4, {}), (1e-3, {}), (1e-3, {"env_config": {"a": "b" * 50}}))
+    )
+    done = typed(low, high)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "  lr: 0.0001 -> 0.001",
+        "episode_reward_mean at timesteps_total 1000, interquartile mean over runs:",
+        "  lr 0.0001  0.001 (1 run), seed 0",
+        "  lr 0.001   0.01 (1 run), seed 0",
+        "lr 0.001 looks better than lr 0.0001 (episode_reward_mean 0.01 and 0.001 at 1000 steps), better in 1 of 1 "
+        "pair of runs, but so few may be luck; about 3 more seeds of each would tell.",
+    ]
+    assert f"{long.name} looks better than {low.name} (" in typed(low, long).output
+
+
 @pytest.mark.slow
 def test_further_seeds_are_trained_until_it_is_decided(tmp_path: Path) -> None:
     """A learning rate of nearly 0 learns nothing, so that only the metric's sign decides: the rate itself."""

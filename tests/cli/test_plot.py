@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -14,7 +15,9 @@ from gymnasium import spaces
 
 from shoal.cli.main import main
 from shoal.envs.recording import Trajectory
-from shoal.reports.trajectories import read_trajectories
+from shoal.reports.curves import Curve
+from shoal.reports.figures import write_figure
+from shoal.reports.trajectories import Trajectories, curves_plot, read_trajectories
 from shoal.runs.trajectories import write_trajectories
 
 
@@ -115,6 +118,17 @@ def test_trajectories_are_curves_of_each_variable(tmp_path: Path) -> None:
     assert found.curves["obs.at[1]"][1].y.tolist() == [0, 1, 2, 3, 4]
     assert found.curves["action"][0].x.tolist() == [0, 1, 2]  # after the last observation nothing is done
     assert found.left_out == ("obs.eye (81 numbers)",)
+
+
+def test_what_goes_up_and_down_all_the_time_is_drawn_thinly(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    steps = np.arange(400.0)
+    curves = {"action": (Curve(steps, steps % 2),), "height": (Curve(steps, np.sin(steps / 40)),)}
+    data = curves_plot(Trajectories("x.parquet", ("episode 0",), curves, ()))
+    assert [panel.lines[0].is_restless for panel in data.panels] == [True, False]
+    write_figure(data, tmp_path / "both.svg")
+    lines = re.findall(r'stroke: #0072b2;[^"]*stroke-width: ([\d.]+)', (tmp_path / "both.svg").read_text())
+    assert sorted(lines) == ["0.4", "1.3"]
 
 
 def test_trajectories_in_files(tmp_path: Path) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from fake_runs import fake_run
 
 import shoal
 from shoal.cli.main import main
-from shoal.runs.lease import Lease
+from shoal.runs import atomic_files
+from shoal.runs.lease import Lease, holder
 
 SMALL = {"num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
 
@@ -66,6 +75,7 @@ def test_conditions_and_order(results: Path) -> None:
     [
         (["--where", "episode_reward_meen > 3"], "unknown name episode_reward_meen; did you mean episode_reward_mean"),
         (["--where", "lr >"], "is no formula"),
+        (["--where", "lr = 1e-3 and best >= 2"], "has one equals sign; write 'lr == 1e-3 and best >= 2'"),
         (["--where", "lr + 1"], "is no condition; compare something"),
         (["--where", "lr > 'much'"], "holds text against a number"),
         (["--where", "__import__('os').system('true')"], "may use the functions"),
@@ -117,6 +127,87 @@ def test_runs_are_deleted_and_moved_by_their_folders_after_a_question(results: P
     assert (twice.exit_code, "Deleted 1 run." in twice.output) == (0, True)
 
 
+def resumed(run: Path) -> subprocess.Popen[str]:
+    """Somebody who trains a run further, in a process of its own."""
+    command = [sys.executable, "-m", "shoal", "resume", str(run), "--stop", "training_iteration=1000"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def left_run(root: Path) -> Path:
+    """A run that its program left after one iteration."""
+    tree = {"env": "CartPole-v1", "name": "left", "results_dir": str(root), "stop": {"training_iteration": 3}}
+    for _ in shoal.run({**tree, "config": SMALL}):
+        break
+    (found,) = (root / "left").iterdir()
+    return found
+
+
+def test_a_run_is_held_while_it_is_moved_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, refused = left_run(tmp_path), []
+
+    def tried_by_another(place: Path) -> None:
+        refused.append(resumed(place).communicate()[0])
+
+    def slow_copy(source: str, target: str, copy: Callable[[str, str], None] = atomic_files._copy_to_disk) -> None:
+        if Path(source) == run / "experiment.json":
+            tried_by_another(run)
+        copy(source, target)
+
+    def slow_removal(folder: Path, remove: Callable[[Path], None] = atomic_files.remove_folder) -> None:
+        if folder.parent == elsewhere:
+            tried_by_another(folder)
+        remove(folder)
+
+    monkeypatch.setattr(atomic_files, "_copy_to_disk", slow_copy)
+    monkeypatch.setattr(atomic_files, "remove_folder", slow_removal)
+    before, listed_before = contents(run), one_listed(run)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other_disk:
+        elsewhere = Path(other_disk)
+        if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("there is one file system")
+        moved = typed("mv", run, elsewhere, "--yes")
+        assert (moved.exit_code, run.exists()) == (0, False), moved.output
+        assert [found.name for found in elsewhere.iterdir()] == [run.name]
+        assert contents(elsewhere / run.name) == before
+        assert one_listed(elsewhere / run.name) == listed_before
+        removed = typed("rm", elsewhere / run.name, "--yes")
+        assert (removed.exit_code, list(elsewhere.iterdir())) == (0, [])
+    assert len(refused) == 2
+    assert all(f"is being written by process {os.getpid()}" in said for said in refused)
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(run)): file.read_bytes() for file in run.rglob("*") if file.is_file()}
+
+
+def one_listed(run: Path) -> tuple[str, float]:
+    """Its state, and when it was changed."""
+    found = json.loads(typed(run, "--json").output)
+    return found["state"], found["changed"]
+
+
+def test_a_run_that_somebody_trains_since_the_question_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, others = left_run(tmp_path), []
+
+    def answer(*_: object, **__: object) -> bool:
+        others.append(resumed(run))
+        until = time.monotonic() + 60
+        while holder(run) is None and time.monotonic() < until:
+            assert others[0].poll() is None
+        return True
+
+    monkeypatch.setattr(click, "confirm", answer)
+    moved = typed("mv", run, tmp_path / "archive")
+    removed = typed("rm", run, "--yes")
+    for refused in (moved, removed):
+        assert refused.exit_code == 1
+        assert f"is being written by process {others[0].pid}" in refused.output
+    os.kill(others[0].pid, signal.SIGINT)
+    assert others[0].wait(60) == 130
+    assert (run / "experiment.json").exists()
+    assert typed("rm", run, answer="y\n").exit_code == 1
+
+
 def test_runs_that_cannot_be_read_are_counted_and_left_alone(tmp_path: Path) -> None:
     fake_run(tmp_path, "whole")
     harmed = fake_run(tmp_path, "harmed")
@@ -136,6 +227,25 @@ def test_runs_that_cannot_be_read_are_counted_and_left_alone(tmp_path: Path) -> 
     verified = CliRunner().invoke(main, ["verify", str(harmed)])
     assert verified.exit_code == 1
     assert "experiment.json" in verified.output
+
+
+def test_an_experiment_is_listed_by_its_name_and_a_run_deleted_as_the_list_calls_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    first = fake_run(tmp_path / "shoal_results", "cart")
+    fake_run(tmp_path / "shoal_results", "other")
+    (found,) = map(json.loads, typed("cart", "--json").output.splitlines())
+    assert found["path"] == str(first)
+    wrong = typed("cat")
+    assert (wrong.exit_code, wrong.output.endswith("did you mean cart?\n")) == (2, True)
+    for too_much in ("cart", "shoal_results/cart"):
+        refused = typed("rm", too_much, "--yes")
+        assert "is not the folder of a run" in refused.output
+    done = typed("rm", f"cart/{first.name}", "--yes")
+    assert (done.exit_code, first.exists()) == (0, False)
+    assert len(typed("--json").output.splitlines()) == 1
 
 
 def test_nothing_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 IMAGES = ROOT / "examples" / "containers"
 SHOAL = str(Path(sys.executable).with_name("shoal"))
-PAGES = sorted([*(DOCS / "moving").glob("*.md"), *(DOCS / "schedulers").glob("*.md")])
+PAGES = sorted([*(DOCS / "moving").glob("*.md"), *(DOCS / "schedulers").glob("*.md"), DOCS / "exit_codes.md"])
 
 
 @pytest.fixture(scope="module")

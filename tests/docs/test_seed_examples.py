@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from shoal.cli.evaluate import table
 from shoal.cli.main import main
 from shoal.config.experiment import experiments_from_file
 from shoal.envs.importing import UserCode
@@ -193,3 +194,12 @@ def test_the_figures_are_those_that_are_kept() -> None:
     assert f"between {min(squares):.0e} and {max(squares):.0e}".replace("e-0", "e-") in theta
     for arm in ("curriculum", "100 m alone"):
         assert f"{KEPT['rendezvous'][arm]['steps']['median']:,}" in notes
+
+
+def test_the_table_of_cases_is_the_one_that_is_kept() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "seed_examples-cases.json").read_text())
+    assert f"`--seed {found['settings']['seed']}`" in (NOTES / "README.md").read_text()
+    measures = found["results"]["measures"]
+    printed = f"  {found['results']['count']} cases, {found['results']['failed']} failed\n{table(measures)}\n"
+    assert f"```text\n{printed}```" in (NOTES / "README.md").read_text()
+    assert measures["docked"]["mean"] == 1

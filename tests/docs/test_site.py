@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,9 +16,11 @@ from pathlib import Path
 import pytest
 from browser import Browser
 
+from shoal.cli.exit_codes import MEANINGS
 from shoal.cluster.exit_codes import HEAD_FAILED, NODE_LOST
 from shoal.config.algorithms import ALGORITHMS, BUILT_IN
-from shoal.machine.signals import RESUME_ME
+from shoal.errors import ShoalError
+from shoal.machine.signals import exit_code
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -126,9 +129,16 @@ def test_places_in_the_code_are_links_to_their_lines(site: Path) -> None:
     assert re.search(rf'<span class="linenos">\s*{first}</span>', shown), "lines have their own numbers"
 
 
-def test_the_exit_codes_are_those_of_the_code() -> None:
-    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", (DOCS / "exit_codes.md").read_text(), re.MULTILINE)}
-    assert {0, 1, 2, HEAD_FAILED, NODE_LOST, RESUME_ME, 129, 130, 143} <= codes
+def kinds_of(kind: type[ShoalError]) -> list[type[ShoalError]]:
+    return [kind, *(deeper for other in kind.__subclasses__() for deeper in kinds_of(other))]
+
+
+def test_the_table_of_exit_codes_has_every_code() -> None:
+    used = {kind.exit_code for kind in kinds_of(ShoalError)} | {HEAD_FAILED, NODE_LOST, 0}
+    used |= {exit_code(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)}
+    for path in (ROOT / "src/shoal/cli").glob("*.py"):
+        used |= {int(code) for code in re.findall(r"(?:exit|SystemExit)\((\d+)\)", path.read_text())}
+    assert set(MEANINGS) == used
 
 
 def programs(page: str) -> list[str]:

@@ -24,7 +24,9 @@ pytestmark = [
 ]
 
 EVIL = '"><img src=x onerror="document.title=\'owned\'">'
+LONG = "a-name-without-any-space-" * 7
 ROWS = "document.querySelectorAll('#rows tr').length"
+SIZES = pytest.mark.parametrize(("width", "dark"), [(1100, False), (390, True)], ids=["desk", "phone in the dark"])
 
 
 class Browser(PageBrowser):
@@ -33,6 +35,7 @@ class Browser(PageBrowser):
     def look_like(self, width: int, height: int, dark: bool) -> None:
         """Be a window of this size, in the light or in the dark."""
         self.resize(width, height)
+        self.width = width
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -47,6 +50,11 @@ class Browser(PageBrowser):
         while not self.value(f"(() => {{ try {{ return Boolean({script}); }} catch (error) {{ return false; }} }})()"):
             assert time.monotonic() < end, f"{script} never came true in:\n{self.value('document.body.innerText')}"
             time.sleep(0.05)
+
+    def check_width(self) -> None:
+        """Nothing is wider than the window: a phone would make its window wider, so that its own words say nothing."""
+        reaches = self.value("document.documentElement.scrollWidth")
+        assert reaches <= self.width, f"{self.value('location.pathname')} is {reaches} wide"
 
     def click(self, selector: str) -> None:
         """Click the first element that a selector finds."""
@@ -79,7 +87,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1100, False), (390, True)], ids=["desk", "phone in the dark"])
+@SIZES
 def test_every_view_is_reached_by_clicking(browser: Browser, url: str, tmp_path: Path, width: int, dark: bool) -> None:
     browser.look_like(width, 850, dark)
     browser.events.clear()
@@ -95,7 +103,7 @@ def test_every_view_is_reached_by_clicking(browser: Browser, url: str, tmp_path:
         browser.wait(f"{ROWS} === 6 && document.querySelector('#told').textContent.includes('1 running')")
         ink = browser.value("getComputedStyle(document.body).backgroundColor")
         assert ink == ("rgb(18, 23, 29)" if dark else "rgb(255, 255, 255)")
-        assert browser.value("document.documentElement.scrollWidth <= innerWidth"), "the page itself must not scroll"
+        browser.check_width()
         # Filters: words, a state, a condition that is right and one that is not.
         browser.type("[name=text]", "failed")
         browser.wait(f"{ROWS} === 1")
@@ -124,6 +132,7 @@ def test_every_view_is_reached_by_clicking(browser: Browser, url: str, tmp_path:
         browser.click("#compare")
         browser.wait("location.href.includes('at/compare') && document.querySelectorAll('.box svg .line').length >= 2")
         assert "lr 0.01 (2)" in browser.value("document.body.innerText")
+        browser.check_width()
         # One run, live.
         browser.value("history.back()")
         browser.wait(f"document.querySelector('#rows') && {ROWS} === 6")
@@ -143,44 +152,58 @@ def test_every_view_is_reached_by_clicking(browser: Browser, url: str, tmp_path:
         browser.wait("document.querySelector('#log').textContent.includes('second line')")
         browser.wait("document.querySelector('#incidents').textContent.includes('ValueError')")
         browser.wait(f"document.querySelector('.box svg .line').getAttribute('d') !== {json.dumps(before)}")
-        assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+        browser.check_width()
     browser.wait("document.querySelector('#standing').textContent.startsWith('Nobody trains it')")
     browser.click("nav a[href='report.html']")
     browser.wait("location.href.endsWith('report.html') && document.querySelector('.verdict')")
+    browser.check_width()
     # A sweep.
     browser.go(url)
     browser.wait("document.querySelector('#sweeps a')")
     browser.click("#sweeps a")
     browser.wait("document.body.textContent.includes('Learning curves')")
+    browser.check_width()
     assert browser.problems() == []
 
 
-def test_hostile_names_run_nothing(browser: Browser, url: str, tmp_path: Path) -> None:
-    browser.look_like(1100, 850, False)
+@SIZES
+def test_hostile_names_run_nothing(browser: Browser, url: str, tmp_path: Path, width: int, dark: bool) -> None:
+    browser.look_like(width, 850, dark)
     browser.events.clear()
-    run = fake_run(tmp_path, "x" + EVIL.replace("/", "_"), env=EVIL, config={"env_config": {EVIL: EVIL}})
-    (run / "log.txt").write_text(f"{EVIL}\n")
-    other = fake_run(tmp_path, "<b>&amp;'\"`${1}", config={"lr": 0.5})
+    run = fake_run(tmp_path, "x" + EVIL.replace("/", "_"), env=EVIL, config={"env_config": {EVIL: EVIL, LONG: LONG}})
+    (run / "log.txt").write_text(f"{EVIL}\n{LONG}\n")
+    (run / "incidents.jsonl").write_text(json.dumps({"number": 1, "cause": f"{EVIL}{LONG}"}) + "\n")
+    other = fake_run(tmp_path, "<b>&amp;'\"`${1}" + LONG, config={"lr": 0.5})
     (other / "outcome.json").write_text(json.dumps({"kind": "failed", "sentence": EVIL}))
     browser.go(url)
     browser.wait(f"{ROWS} === 2")
     assert EVIL in browser.value("document.querySelector('#rows').textContent")
+    browser.check_width()
     links = browser.value("[...document.querySelectorAll('#rows a')].map(link => link.href)")
     browser.value("document.querySelectorAll('#rows input').forEach(box => box.click())")
     browser.click("#compare")
     browser.wait("location.href.includes('compare') && document.querySelector('.box svg')")
     assert browser.value("document.title") == "Compare: board"
+    browser.check_width()
     for link in links:
         browser.go(link)
         browser.wait(
             "document.querySelector('#standing') && document.querySelector('#standing').textContent.length > 3"
         )
+        browser.wait("document.querySelector('.box svg')")
+        browser.check_width()
+        browser.go(f"{link}report.html")
+        browser.wait("document.querySelector('.verdict') && document.querySelector('.box svg')")
+        browser.check_width()
         assert browser.value("document.title") != "owned"
         assert browser.value("document.images.length") == 0
     assert browser.problems() == []
 
 
-def test_a_thousand_runs_are_listed_and_sorted(browser: Browser, url: str, tmp_path: Path) -> None:
+@SIZES
+def test_a_thousand_runs_are_listed_and_sorted(
+    browser: Browser, url: str, tmp_path: Path, width: int, dark: bool
+) -> None:
     first = fake_run(tmp_path, "many", 0, iterations=2)
     content = {name: (first / name).read_bytes() for name in ("experiment.json", "result.json", "outcome.json")}
     for number in range(1, 1000):
@@ -188,10 +211,16 @@ def test_a_thousand_runs_are_listed_and_sorted(browser: Browser, url: str, tmp_p
         folder.mkdir(parents=True)
         for name, text in content.items():
             (folder / name).write_bytes(text.replace(b"200", str(1000 + number).encode()))
-    browser.look_like(1100, 850, False)
+    fake_run(tmp_path, LONG, 1, iterations=2)
+    browser.look_like(width, 850, dark)
     browser.go(url)
-    browser.wait(f"{ROWS} === 1000")
+    browser.wait(f"{ROWS} === 1001")
+    browser.check_width()
     browser.value("[...document.querySelectorAll('#heads button')].find(one => one.textContent === 'steps').click()")
     browser.wait("document.querySelector('#rows tr').textContent.includes('1,999')")
     browser.type("[name=text]", "e7/")
     browser.wait(f"{ROWS} === 25")
+    browser.value("document.querySelectorAll('#rows input').forEach(box => box.click())")
+    browser.click("#compare")
+    browser.wait("location.href.includes('compare') && document.querySelector('.box svg')")
+    browser.check_width()

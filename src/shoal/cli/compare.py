@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shoal.runs.seed_runs import SeedRuns
 
 MOST_DIFFERENCES = 20
+LONGEST_LABEL = 40
 
 
 @dataclass(frozen=True)
@@ -142,10 +143,19 @@ def _with_siblings(sides: Sequence[Sequence[ReportedRun]]) -> list[list[Reported
 
 
 def _labels(asked: Asked, sides: Sequence[Sequence[ReportedRun]]) -> tuple[str, str]:
-    """What the two are called: by their experiments where these tell them apart, else by their folders."""
+    """What the two are called: by their experiments, the settings that differ, or their folders: what tells them apart.
+
+    Settings are names only where they are short.
+    """
+    from shoal.reports.reported_runs import grouped
+
     names = (sides[0][0].name, sides[1][0].name)
     if names[0] != names[1]:
         return names
+    by_run = {run.path: group.label for group in grouped([*sides[0], *sides[1]]) for run in group.runs}
+    settings = (by_run[sides[0][0].path], by_run[sides[1][0].path])
+    if settings[0] != settings[1] and max(map(len, settings)) <= LONGEST_LABEL:
+        return settings
     folders = (Path(asked.texts[0]).name, Path(asked.texts[1]).name)
     return folders if folders[0] != folders[1] else asked.texts
 
@@ -189,7 +199,8 @@ def _tell(
         click.echo(f"  {label:<{wide}}  {by_label[label].text()}, seed{'s' * (len(runs) != 1)} {seeds}")
     interval = made.probability_interval
     sure = "" if interval is None else f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})"
-    click.echo(f"  a run of {made.first.label} is better with probability {made.probability:.2f}{sure}")
+    if max(len(runs) for runs in sides) > 1:  # of one run each there is nothing to count
+        click.echo(f"  a run of {made.first.label} is better with probability {made.probability:.2f}{sure}")
     if made.chance is not None:
         click.echo(f"  permutation test of the means: p = {made.chance:.3g}")
     click.echo(paired.sentence() if paired is not None else made.sentence())

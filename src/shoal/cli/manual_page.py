@@ -1,4 +1,4 @@
-"""The manual page shoal(1), written from the help of every command."""
+"""The manual page shoal(1), written from the help of every command and the table of exit codes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from inspect import cleandoc
 
 import click
 
+from shoal.cli.exit_codes import MEANINGS
 from shoal.version import __version__
 
 UNFILLED = "\b"
@@ -15,7 +16,7 @@ UNFILLED = "\b"
 
 
 def manual_page(shoal: click.Group) -> str:
-    """The page as roff with the macros of man(7); it depends on nothing but the commands and the version."""
+    """The page as roff with the macros of man(7); it depends on nothing but the commands, the codes and the version."""
     ctx = click.Context(shoal, info_name="shoal", **shoal.context_settings)
     summary, *more = _paragraphs(shoal)
     lines = [
@@ -37,6 +38,9 @@ def manual_page(shoal: click.Group) -> str:
         command = shoal.get_command(ctx, name)
         assert command is not None
         lines += _command(command, click.Context(command, parent=ctx, info_name=name))
+    lines.append(".SH EXIT STATUS")
+    for code, meaning in MEANINGS.items():
+        lines += [".TP", f".B {code}", _text(meaning)]
     return "\n".join(lines) + "\n"
 
 

@@ -37,7 +37,7 @@ def presets(text: str | None, as_sweep: bool, as_json: bool) -> None:
     if as_sweep:
         if not is_one:
             raise click.UsageError("--sweep needs the whole name of a preset; `shoal presets` lists them.")
-        click.echo(_sweep_yaml(chosen[0]), nl=False)
+        click.echo(_own_sweep(chosen[0]), nl=False)
     elif as_json:
         click.echo(json.dumps([preset.model_dump() for preset in chosen], indent=1))
     elif is_one:
@@ -104,8 +104,8 @@ def _described(preset: Preset) -> str:
     return "\n".join(lines)
 
 
-def _sweep_yaml(preset: Preset) -> str:
+def _own_sweep(preset: Preset) -> str:
     """The file of its sweep."""
-    from shoal.config.yaml_files import dump_yaml
+    from shoal.config.yaml_files import dump_yaml, schema_line
 
-    return dump_yaml({preset.name: preset.sweep})
+    return schema_line() + dump_yaml({preset.name: preset.sweep})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +44,7 @@ def runs() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run.")
 def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -> None:
-    """List the runs of FOLDER (~/shoal_results): state, best and last return, steps, age and size.
+    """List the runs of FOLDER or of an experiment (all: ~/shoal_results): state, best and last return, age, size.
 
     A condition and --sort may name what the table shows, every result of the last iteration and every setting, such as
     episode_reward_mean, learner/kl, lr or model/fcnet_activation.
@@ -50,10 +53,10 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
 
     from shoal.reports.run_choice import in_order, is_listed, matching
     from shoal.reports.run_list import damaged_text, runs_below
-    from shoal.runs.folders import DEFAULT_RESULTS, results_root
+    from shoal.runs.folders import DEFAULT_RESULTS, find_results, results_root
 
-    place = results_root(folder or DEFAULT_RESULTS)
-    if folder is None and not place.is_dir():
+    place = results_root(DEFAULT_RESULTS) if folder is None else find_results(folder)
+    if not place.is_dir():
         click.echo(f"There are no runs yet: {short_path(place)} does not exist. Start one: shoal train CartPole-v1")
         return
     below = runs_below(place, with_settings=where is not None or not is_listed(sort))
@@ -93,8 +96,8 @@ def remove(paths: tuple[str, ...], yes: bool) -> None:
     if not yes:
         click.confirm(f"Delete {len(found)} run{'s' * (len(found) != 1)}?", abort=True)
     for run in found:
-        _idle_run(str(run.path))  # it may have been resumed meanwhile
-        remove_folder(run.path)
+        with _held(run.path):
+            remove_folder(run.path)
     click.echo(f"Deleted {len(found)} run{'s' * (len(found) != 1)}.")
 
 
@@ -104,9 +107,9 @@ def remove(paths: tuple[str, ...], yes: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def move(path: str, folder: str, yes: bool) -> None:
     """Move the folder of a run into FOLDER, after a question; never one that is being written."""
-    import shutil
-
+    from shoal.runs.atomic_files import move_folder
     from shoal.runs.folders import is_run
+    from shoal.runs.lease import LEASE
 
     run = _idle_run(path)
     target = Path(folder).expanduser().absolute() / run.path.name
@@ -119,22 +122,34 @@ def move(path: str, folder: str, yes: bool) -> None:
             raise ConfigError(f"{around} is a run, and a run inside of another is not found; give another folder.")
     if not yes:
         click.confirm(f"Move {short_path(run.path)} to {short_path(target)}?", abort=True)
-    _idle_run(str(run.path))
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(run.path, target)
-    except OSError as error:
-        raise ConfigError(f"{target} cannot be written: {error.strerror or error}; give another folder.") from None
+    with _held(run.path):
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            move_folder(run.path, target, LEASE)
+        except OSError as error:
+            raise ConfigError(f"{target} cannot be written: {error.strerror or error}; give another folder.") from None
+    with suppress(OSError):  # to move a run is no change of it
+        os.utime(target, (run.changed, run.changed))
     click.echo(f"Moved to {short_path(target)}; continue it with: shoal resume {short_path(target)}")
 
 
 def _idle_run(text: str) -> ListedRun:
     """The run that a person means by its folder alone, if nobody writes it: what is deleted must be named exactly."""
-    from shoal.reports.run_list import listed
-    from shoal.runs.folders import is_run
+    from shoal.runs.folders import DEFAULT_RESULTS, results_root
     from shoal.runs.lease import check_free
 
     path = Path(text).expanduser().absolute()
+    if not os.path.lexists(path) and not text.startswith((".", "/", "~")):
+        path = results_root(DEFAULT_RESULTS) / text  # as the list of all runs has it
+    run = _run_at(path)
+    check_free(run.path)
+    return run
+
+
+def _run_at(path: Path) -> ListedRun:
+    from shoal.reports.run_list import listed
+    from shoal.runs.folders import is_run
+
     if path.is_symlink():
         raise ConfigError(f"{path} is a link; give the folder that it leads to.")
     if not is_run(path):  # a checkpoint has an experiment too
@@ -142,8 +157,24 @@ def _idle_run(text: str) -> ListedRun:
     run = listed(path)
     if run is None:
         raise ConfigError(f"{path} has damaged files and is left alone; `shoal verify {path}` says which.")
-    check_free(path)
     return run
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold a run while its folder is deleted or moved, and the sweep that it is a trial of; both as they were named."""
+    from shoal.runs.folders import SWEEP_FILE
+    from shoal.runs.lease import kept_from_others
+
+    sweep = path.parent.parent
+    with ExitStack() as stack:
+        try:
+            for place in [sweep, path] if (sweep / SWEEP_FILE).is_file() else [path]:
+                stack.enter_context(kept_from_others(place))
+            _run_at(path)  # it may have been deleted before
+            yield
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be changed: {error.strerror or error}; whose is it?") from None
 
 
 def _steps(run: ListedRun) -> str:

@@ -33,6 +33,7 @@ from shoal.config.sweep_description import Mode as Mode
 from shoal.config.sweep_description import Sweep as Sweep
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS, TuneMethod, chosen_options
 from shoal.config.vocabulary import SWEEP_KEYS, key_hint, nearest
+from shoal.config.yaml_files import dump_yaml, schema_line
 from shoal.errors import ConfigError
 
 MOST_CHECKS = 500
@@ -102,6 +103,16 @@ def sweep_tree(sweep: Sweep) -> dict[str, Any]:
     """The sweep in JSON's types; `sweep_of` reads it back."""
     tree: dict[str, Any] = json_value(asdict(sweep), "sweep")
     return tree
+
+
+def sweep_yaml(sweep: Sweep) -> str:
+    """The sweep as the text of a file, with what it left to defaults; `sweeps_from_file` reads it back."""
+    body = {key: value for key, value in sweep_tree(sweep)["tree"].items() if key != "name"}
+    for key in SWEEP_KEYS:
+        value = getattr(sweep, key)
+        body[key] = {"type": value.type, **value.options} if isinstance(value, MethodChoice) else value
+    written: dict[str, Any] = {key: value for key, value in body.items() if value not in (None, "")}
+    return schema_line() + dump_yaml({sweep.name: json_value(written, "sweep")})
 
 
 def sweep_of(tree: Mapping[str, Any]) -> Sweep:

@@ -74,7 +74,8 @@ def write_figure(data: PlotData, path: Path, panel_inches: tuple[float, float] =
             _draw(panel, axes)
             if place == count - 1 and named and len(panel.lines) > 1:
                 outside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if is_beside else {"loc": "best"}
-                axes.legend(**outside)
+                for key in axes.legend(**outside).get_lines():
+                    key.set(linewidth=STYLE["lines.linewidth"], alpha=1)
         for axes in all_axes[count:]:
             axes.set_axis_off()
         if data.title:
@@ -95,6 +96,8 @@ def _draw(panel: Panel, axes: Axes) -> None:
         look: dict[str, Any] = {"linewidth": 0.5, "alpha": 0.4, "zorder": 2}  # of one of many
         if line.label:
             look = {"linestyle": DASHES[place // len(COLOURS) % len(DASHES)], "label": line.label, "zorder": 3}
+            if line.is_restless:
+                look |= {"linewidth": 0.4, "alpha": 0.7}
         axes.plot(band.x, band.middle, color=colour, **look)
         if panel.is_path:
             axes.plot(band.x[:1], band.middle[:1], "o", color=colour, markersize=3, zorder=4)

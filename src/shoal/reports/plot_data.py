@@ -30,12 +30,14 @@ WORDS = {
 class PlotLine:
     """One group in one panel; `rests` is how single runs went on where not all of them went.
 
-    One of many that are not told apart has no label.
+    One of many that are not told apart has no label. One that is restless goes up and down so often that a line of the
+    usual width would fill the panel.
     """
 
     label: str
     band: Band
     rests: tuple[Curve, ...] = ()
+    is_restless: bool = False
 
 
 @dataclass(frozen=True)

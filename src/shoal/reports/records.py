@@ -100,13 +100,12 @@ ENDED: tuple[Status, ...] = ("finished", "stopped early", "failed")
 
 def write_sweep(folder: Path, sweep: Sweep, user_code: UserCode, function: str | None) -> None:
     """Write down what the sweep is; `function` names the user's own, which nobody can read back from a file."""
-    from shoal.config.sweep import sweep_tree
-    from shoal.config.yaml_files import dump_yaml
+    from shoal.config.sweep import sweep_tree, sweep_yaml
 
     tree = plain_json(sweep_tree(sweep))
     about = {"shoal": __version__, "search_path": list(user_code.folders), "function": function, "sweep": tree}
     about = marked(about, folder)  # whose trials Ray Tune keeps as pickles, so it is the user's own at its place only
-    replace_file(folder / "sweep.yaml", dump_yaml({sweep.name: tree}).encode())
+    replace_file(folder / "sweep.yaml", sweep_yaml(sweep).encode())
     replace_file(folder / SWEEP_FILE, json.dumps(about, indent=1).encode())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from shoal.envs.expressions import Expression
 from shoal.errors import ConfigError
 from shoal.reports.run_list import ListedRun
 
+ONE_EQUALS_SIGN = re.compile(r"(?<![=<>!])=(?!=)")
 LISTED = ("name", "state", "run", "env", "best", "last", "steps", "changed", "size")
 
 
@@ -20,6 +22,9 @@ class Condition:
         try:
             self._expression = Expression(text, set(names), takes_text=True)
         except ValueError as error:
+            if "is no formula" in str(error) and ONE_EQUALS_SIGN.search(text):
+                meant = ONE_EQUALS_SIGN.sub("==", text)
+                raise ConfigError(f"--where: {text!r} has one equals sign; write {meant!r}") from None
             raise ConfigError(f"--where: {_shortened(str(error), text, names)}") from None
         if not self._expression.is_condition:
             raise ConfigError(f"--where: {text!r} is no condition; compare something: best > 400")

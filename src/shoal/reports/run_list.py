@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +29,9 @@ from shoal.runs.outcomes import OUTCOME_FILE, read_outcome
 from shoal.runs.stopping import stop_reason
 
 RETURN = "episode_reward_mean"
+RETURN_KEY = b'"episode_reward_mean":'
+NUMBER = re.compile(rb"\s*-?\d+(\.\d+)?([eE][+-]?\d+)?")
+BLOCK_BYTES = 1 << 20
 
 RunState = Literal["running", "finished", "interrupted", "failed", "killed", "new"]
 """`killed`: it ended without a word, by kill -9 or a power failure; `new`: it has no result and nobody writes it."""
@@ -122,12 +127,13 @@ def runs_below(folder: Path, with_settings: bool = False) -> RunsBelow:
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder; give one that holds runs, such as ~/shoal_results.")
-    cache = RunCache(folder)
+    kept_in = None if (folder / EXPERIMENT_FILE).is_file() else folder  # a run's own folder is the run's
+    cache = RunCache(kept_in)
     found = {path: listed(path, cache) for path in _run_folders(folder)}
     cache.keep()
     runs = sorted((run for run in found.values() if run is not None), key=lambda run: -run.changed)
     if with_settings:
-        runs = _with_settings(runs, RunCache(folder, SETTINGS_CACHE_FILE))
+        runs = _with_settings(runs, RunCache(kept_in, SETTINGS_CACHE_FILE))
     return RunsBelow(runs, [path for path, run in found.items() if run is None and is_damaged(path)])
 
 
@@ -175,7 +181,7 @@ def described(
 ) -> ListedRun:
     """One run, of which all is known but what its experiment and its outcome say; one of `UNREADABLE` if that fails."""
     stamp = _stamp(path / EXPERIMENT_FILE)
-    about = cache.value(path, "about", stamp, lambda: _read_about(path), asdict, lambda kept: _About(**kept))
+    about = cache.value(path, "about", stamp, lambda: _read_about(path), vars, lambda kept: _About(**kept))
     state = "running" if is_written else _state(path, progress, about.stop, cache)
     is_resumable = state not in ("running", "finished") and bool(checkpoints_of(path))
     return ListedRun(path, about.name, state, is_resumable, about.algorithm, about.env, progress, changed, size)
@@ -188,7 +194,7 @@ def known_progress(path: Path, cache: RunCache) -> Progress:
         stamp = _stamp(file)
     except FileNotFoundError:
         return Progress()
-    return cache.value(path, "progress", stamp, lambda: read_progress(file), asdict, _progress_again)
+    return cache.value(path, "progress", stamp, lambda: read_progress(file), vars, _progress_again)
 
 
 @dataclass(frozen=True)
@@ -241,19 +247,52 @@ def read_progress(file: Path) -> Progress:
 
 def progress_after(before: Progress, lines: Iterable[bytes]) -> Progress:
     """What the results say when these lines have come too."""
-    last, best = None, before.best
+    progress = before
+    for block in _blocks(lines):
+        progress = _progress_after_block(progress, block)
+    return progress
+
+
+def _blocks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The lines, so many at a time that all are read soon and memory is not filled."""
+    block: list[bytes] = []
+    held = 0
     for line in lines:
-        try:
-            result = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(result, dict):
-            continue
-        last = result
-        mean = number_in(result, RETURN)
+        block.append(line)
+        held += len(line)
+        if held > BLOCK_BYTES:
+            yield block
+            block, held = [], 0
+    if block:
+        yield block
+
+
+def _progress_after_block(before: Progress, block: Sequence[bytes]) -> Progress:
+    """Only the lines that decide are parsed: the last, and the one with the best return, told by its text."""
+    last = next((result for result in map(_result_of, reversed(block)) if result is not None), None)
+    best = before.best
+    for bound, line in sorted(((_highest_return(line), line) for line in block), reverse=True):
+        if bound == -inf or (best is not None and bound <= best):
+            break
+        mean = number_in(_result_of(line) or {}, RETURN)
         if mean is not None and (best is None or mean > best):
             best = mean
     return Progress(before.last if last is None else numbers(last), best)
+
+
+def _result_of(line: bytes) -> dict[str, Any] | None:
+    """The result of a line; None if it is half written or somebody else's."""
+    try:
+        result = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return result if isinstance(result, dict) else None
+
+
+def _highest_return(line: bytes) -> float:
+    """The highest number that has the name of the mean return anywhere in a line: its own can be no higher."""
+    found = [NUMBER.match(rest) for rest in line.split(RETURN_KEY)[1:]]
+    return max((float(match[0]) for match in found if match is not None), default=-inf)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
@@ -315,14 +354,16 @@ def _size_below(folder: str) -> tuple[int, float]:
     """The bytes of all files below a folder, and when the newest of them was changed."""
     size, changed = 0, 0.0
     for entry in _entries(folder):
-        with suppress(OSError):
+        try:
             if entry.is_dir(follow_symlinks=False):
                 inner, newest = _size_below(entry.path)
             else:
                 status = entry.stat(follow_symlinks=False)
                 inner, newest = status.st_size, status.st_mtime
-            size += inner
-            changed = max(changed, newest)
+        except OSError:  # removed meanwhile
+            continue
+        size += inner
+        changed = max(changed, newest)
     return size, changed
 
 

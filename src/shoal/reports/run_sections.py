@@ -18,7 +18,7 @@ from shoal.data.results import numbers
 from shoal.errors import ShoalError
 from shoal.reports.code_folders import entering_code
 from shoal.reports.drawing import chart, escaped, label, tag
-from shoal.reports.labels import same_key, value_text
+from shoal.reports.labels import counted, same_key, value_text
 from shoal.reports.page_shell import cell, filtered_table
 from shoal.reports.records import results_of
 from shoal.reports.reported_runs import NOT_SET, SEED, ReportedRun, RunGroup
@@ -227,7 +227,7 @@ def incidents(runs: Sequence[ReportedRun]) -> list[str]:
         in_all += len(found)
         for entry in found[: max(MOST_ROWS - len(rows), 0)]:
             cells = [
-                cell(run.path.name),
+                cell(run.path.name, class_="long"),
                 cell(str(entry["number"]), _number(entry["number"])),
                 cell(_text(entry.get("training_iteration", "-")), _number(entry.get("training_iteration"))),
                 cell(_text(entry.get("env_index", "-")), _number(entry.get("env_index"))),
@@ -239,10 +239,10 @@ def incidents(runs: Sequence[ReportedRun]) -> list[str]:
     restarts = sum(int(run.last("num_remote_worker_restarts") or 0) for run in runs)
     parts = [tag("h2", "Incidents")]
     if restarts:
-        parts.append(tag("p", f"{restarts} workers were lost and replaced."))
+        parts.append(tag("p", f"{counted(restarts, 'worker')} {'was' if restarts == 1 else 'were'} lost and replaced."))
     if not rows:
         return [*parts, tag("p", "No environment has failed.", class_="soft")]
-    first = f"{in_all} failures of environments; `shoal incidents RUN` and `{INCIDENTS_FILE}` have all of each"
+    first = f"{counted(in_all, 'failure')} of environments; shoal incidents RUN and {INCIDENTS_FILE} have all of each"
     parts.append(tag("p", escaped(f"{first}{f', here are {len(rows)}' if in_all > len(rows) else ''}."), class_="soft"))
     head = ["run", "number", "iteration", "environment", "step", "kind", "cause"]
     return [*parts, tag("div", filtered_table(head, rows, "Filter incidents" if len(rows) > 8 else ""), class_="tall")]

@@ -21,6 +21,7 @@ from shoal.reports.plot_data import Panel, PlotData, PlotLine
 MOST_NUMBERS = 64  # of one array; an image is no curve
 MOST_EPISODES = 1000
 MOST_POINTS = 1000  # of one curve in a figure
+MOST_TURNS = 100  # of a line that is not restless
 MOST_NAMED = 8  # episodes that are told apart
 MOST_PANELS = 24
 NO_VARIABLES = ("episode", "step", "terminated", "truncated")
@@ -174,7 +175,8 @@ def _lines(found: Trajectories, curves: Sequence[Curve]) -> tuple[PlotLine, ...]
     for label, curve in zip(_labels(found), curves):
         if len(curve.x):
             thin = thinned(curve, MOST_POINTS)
-            lines.append(PlotLine(label, Band(thin.x, thin.y, thin.y, thin.y, 1)))
+            turns = int(np.count_nonzero(np.diff(np.sign(np.diff(thin.y)))))
+            lines.append(PlotLine(label, Band(thin.x, thin.y, thin.y, thin.y, 1), is_restless=turns > MOST_TURNS))
     if len(curves) > MOST_NAMED:
         middle = median_of(curves)
         lines.append(PlotLine("median", Band(middle.x, middle.y, middle.y, middle.y, 1)))

@@ -31,7 +31,8 @@ def videos(runs: Sequence[ReportedRun], place: Path) -> list[str]:
             found.remove(first)
         links += found
     items = [tag("li", tag("a", escaped(_name(video)), href=link_to(video, place))) for video in links[:MOST_LINKS]]
-    parts = [*shown, *([tag("ul", *items)] if items else [])]
+    players = [tag("div", *shown, class_="figures small")] if shown else []
+    parts = [*players, *([tag("ul", *items)] if items else [])]
     if not parts and len(runs) == 1:
         words = "None yet. If the environment draws, shoal report RUN --video films an episode of it."
         parts = [tag("p", escaped(words), class_="soft")]

@@ -77,6 +77,42 @@ def remove_folder(folder: Path) -> None:
     remove_tree(doomed)
 
 
+def move_folder(folder: Path, target: Path, left_out: str) -> None:
+    """Move a folder to a name that is free; each of the two names has all of it or is not there.
+
+    Onto another file system it is copied, without files called `left_out`, and deleted when the copy is on the disk.
+    """
+    try:
+        os.rename(folder, target)
+        return
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    copy = target.with_name(f".tmp-{target.name}-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        shutil.copytree(folder, copy, True, shutil.ignore_patterns(left_out), _copy_to_disk)
+        for place, _, _ in os.walk(copy):
+            sync_folder(Path(place))
+        os.rename(copy, target)
+    except BaseException as error:
+        remove_tree(copy)
+        if isinstance(error, shutil.Error):  # of several files, with a reason each
+            raise OSError(error.args[0][0][2]) from None
+        raise
+    sync_folder(target.parent)
+    remove_folder(folder)
+
+
+def _copy_to_disk(source: str, target: str) -> None:
+    shutil.copy2(source, target, follow_symlinks=False)
+    if not os.path.islink(target):
+        descriptor = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def remove_tree(place: Path) -> None:
     """Remove a folder with all that is in it, as far as it can be; of a symbolic link only the link."""
     if place.is_symlink():

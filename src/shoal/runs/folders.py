@@ -185,6 +185,17 @@ def find_named(text: str | Path, results_dir: str = DEFAULT_RESULTS, is_trained:
     raise ConfigError(_not_found(str(text), given, results_dir))
 
 
+def find_results(text: str) -> Path:
+    """The folder whose runs a person means: by its path, or by the name of an experiment in the results folder."""
+    place = results_root(text)
+    if place.is_dir():
+        return place
+    named = results_root(DEFAULT_RESULTS) / text
+    if not text.startswith((".", "/", "~")) and named.is_dir():
+        return named
+    raise ConfigError(_not_found(text, place, DEFAULT_RESULTS))
+
+
 def _newest_trained(found: list[Path]) -> Path:
     """The first with a policy to take; the very first if none has one."""
     for count, place in enumerate(found):

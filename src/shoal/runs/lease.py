@@ -70,8 +70,11 @@ class Lease:
         self._on_beat = on_beat
         self._owner = this_process()
         self._done = threading.Event()
-        with _guard(folder):
-            _take(self._path, self._owner)
+        try:
+            with _guard(folder):
+                _take(self._path, self._owner)
+        except FileNotFoundError:  # since who takes it has seen it
+            raise _gone(folder, None, False) from None
         self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # knows where it is moved
         on_beat()
         self._heart = threading.Thread(target=self._beat, name="shoal-lease", daemon=True)
@@ -207,6 +210,22 @@ def check_free(folder: Path) -> None:
         raise ShoalError(f"{folder} is being written by {owner}: stop it, or start another run with --new.")
 
 
+@contextmanager
+def kept_from_others(folder: Path) -> Iterator[None]:
+    """Hold a run folder to delete or to move it: whoever would train there meanwhile is refused."""
+    try:
+        lease = Lease(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        with _guard(folder):  # a full disk is why runs are deleted; who would train there waits for the lock
+            check_free(folder)
+            yield
+        return
+    with lease:
+        yield
+
+
 def _take(path: Path, me: LeaseOwner) -> None:
     owner = _read(path)
     if owner is not None:
@@ -222,10 +241,14 @@ def _take(path: Path, me: LeaseOwner) -> None:
         raise ShoalError(
             f"{path.parent} was just taken over by another process: start another run with --new."
         ) from None
-    with open(descriptor, "w") as file:
-        json.dump(asdict(me), file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(descriptor, "w") as file:
+            json.dump(asdict(me), file)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _put_away(path: Path, owner: LeaseOwner) -> None:

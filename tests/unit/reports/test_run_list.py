@@ -8,12 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from shoal.data.results import number_in, numbers
 from shoal.errors import ConfigError
 from shoal.reports import run_cache, run_list
 from shoal.reports.run_cache import CACHE_FILE
 from shoal.reports.run_choice import LISTED
-from shoal.reports.run_list import runs_below
+from shoal.reports.run_list import RETURN, runs_below
 from shoal.runs.lease import Lease
 from shoal.runs.outcomes import Outcome, forget_outcome, read_outcome, write_outcome
 
@@ -92,6 +95,44 @@ def test_settings_are_kept_beside_the_runs_too(tmp_path: Path, monkeypatch: pyte
 def test_what_the_table_shows_needs_no_settings(tmp_path: Path) -> None:
     made(tmp_path / "cart" / "one", 1)
     assert set(runs_below(tmp_path).runs[0].shown) == set(LISTED)
+
+
+LINES = st.one_of(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "episode_reward_mean": st.one_of(st.floats(), st.integers(), st.none(), st.just(10**400), st.text()),
+            "evaluation": st.fixed_dictionaries({"episode_reward_mean": st.floats(0, 1e6)}),
+            "said": st.just('"episode_reward_mean": 1e9, '),
+            "timesteps_total": st.integers(0, 10**9),
+        },
+    ).map(lambda result: json.dumps(result).encode() + b"\n"),
+    st.sampled_from([b"", b"\n", b"[1]\n", b"3\n", b'{"episode_reward_mean": 1e7', b'{"episode_reward_mean": 9}{}\n']),
+)
+
+
+@given(lines=st.lists(LINES, max_size=30), block_bytes=st.sampled_from([1, 200, 1 << 20]))
+def test_the_lines_that_are_not_parsed_decide_nothing(lines: list[bytes], block_bytes: int) -> None:
+    best, last = None, {}
+    for line in lines:
+        try:
+            result = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(result, dict):
+            mean, last = number_in(result, RETURN), numbers(result)
+            best = mean if best is None or (mean is not None and mean > best) else best
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_list, "BLOCK_BYTES", block_bytes)
+        assert run_list.progress_after(run_list.Progress(), lines) == run_list.Progress(last, best)
+
+
+def test_of_a_long_run_few_results_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, parsed, parse = made(tmp_path / "a", *range(500)), [], json.loads
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "loads", lambda text: parsed.append(text) or parse(text))
+        assert run_list.read_progress(run / "result.json").best == 499
+    assert len(parsed) == 2
 
 
 def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
