@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "train_batch_size": 400,
     "num_sgd_iter": 2,
     "seed": 5,
-    "env_step_timeout_s": 5,  # a hundred thousand lines take a second on an idle machine
+    "env_step_timeout_s": 5,
     "env_reset_timeout_s": 6,
     "env_memory_limit_mb": 120,
 }
@@ -82,11 +83,11 @@ def _nothing_left() -> Any:
     wait_for(lambda: {p.pid for p in below(os.getpid())} <= before)
 
 
-def test_every_kind_of_fault_costs_one_step_and_is_written_down() -> None:
+def test_every_kind_of_fault_costs_one_step_and_is_written_down(tmp_path: Path) -> None:
     kinds = list(KINDS)
     settings = {"num_envs_per_worker": len(kinds), "seed": 153}  # with which each has one fault, or two
     others = below(os.getpid())
-    with trainer_for(settings, every=10, by_index=True) as trainer:
+    with trainer_for(settings, every=10, by_index=True, file=str(tmp_path / "faults")) as trainer:
         sample = trainer.workers.sample(20)
         family = [process for process in below(os.getpid()) if process not in others]
         # One fork server and one process for each environment: no program that a fault has started.
@@ -104,6 +105,11 @@ def test_every_kind_of_fault_costs_one_step_and_is_written_down() -> None:
             assert words in incident.cause
             assert incident.actions is not None
             assert len(incident.actions) == incident.steps_since_seed
+    faults = [json.loads(line) for line in (tmp_path / "faults").read_text().splitlines()]
+    assert {fault["kind"] for fault in faults} == set(kinds)
+    assert {tuple(fault.values())[1:] for fault in faults if fault["kind"] != "log_flood"} == {
+        (i.env_index, i.seed, i.steps_since_seed, i.step) for i in sample.incidents
+    }
     check_truncations(sample)
     (hang, *_) = [i for i in sample.incidents if i.env_index == kinds.index("gil_hang")]
     assert "_go_wrong" in hang.output  # the stack of the call that never came back

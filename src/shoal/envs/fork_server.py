@@ -45,6 +45,7 @@ from shoal.machine.processes import adopt_orphans, below, children_of_all, end_w
 
 TAIL_BYTES = 16_384
 MOST_FORWARDED = 10_000  # bytes of one child's output
+FLOOD_PIPE_BYTES = 1 << 18  # for who prints much; a user may have 64 MB of pipes in all
 FLOOD_PAUSE_S = 0.001  # between reading twice from who prints much
 PY_SPY_S = 2.0  # for py-spy to write one down, where it is installed
 STACK_S = 0.5  # for a child to write down its stack before it is killed
@@ -209,7 +210,7 @@ class ForkServer:
     def _read_output(self, child: Child) -> None:
         """Keep the last of what a child prints, and pass on the first."""
         try:
-            words = os.read(child.output, 65_536)
+            words = os.read(child.output, FLOOD_PIPE_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -226,6 +227,8 @@ class ForkServer:
         else:
             child.forwarded += len(words)
             if child.forwarded >= MOST_FORWARDED:
+                with contextlib.suppress(OSError):  # so that it seldom waits for us, who may wait for a core
+                    fcntl.fcntl(child.output, fcntl.F_SETPIPE_SZ, FLOOD_PIPE_BYTES)
                 words += b"\n[shoal] this process prints much; from here on only the last of it is kept.\n"
             with contextlib.suppress(OSError):
                 os.write(2, words)
