@@ -92,7 +92,7 @@ class AlgorithmConfig(Algorithm):
     env: EnvSource = None
     """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable.
 
-    A program is a mapping: {command: [./solver, --case, a], timeout_s: 60}; docs/programs.md has its keys."""
+    A program is a mapping: {command: [./solver, --case, a], timeout_s: 60}; docs/lines.md has its keys."""
     env_ranks: Count = 0
     """Number of MPI ranks of each environment, each on a core of its own; 0: it starts none.
 
