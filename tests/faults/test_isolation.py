@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ SETTINGS: dict[str, Any] = {
     "env_reset_timeout_s": 6,
     "env_memory_limit_mb": 120,
 }
+PY_SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 CAUSES = {
     "raise": ("error", "the solver diverged"),
     "exit": ("exit", "exit code 3"),
@@ -274,14 +276,15 @@ def test_a_hang_in_a_reset_with_a_new_seed_is_replayed_by_what_led_to_it(tmp_pat
     assert EpisodeReplay(run, entry).run().is_same(entry)
 
 
-def test_the_stack_of_one_that_is_stopped_is_written_by_py_spy(tmp_path: Path, monkeypatch: Any) -> None:
-    (tmp_path / "py-spy").write_text("#!/bin/sh\necho stack of $*\n")
-    (tmp_path / "py-spy").chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+@pytest.mark.skipif(PY_SPY is None, reason="needs py-spy")
+def test_the_stack_of_one_that_is_stopped_is_written_by_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PY_SPY is not None
+    monkeypatch.setenv("PATH", f"{Path(PY_SPY).parent}:{os.environ['PATH']}")
     config = {"num_envs_per_worker": 1, "env_step_timeout_s": 0.5, "env_config": {"every": 5, "kinds": ["stop"]}}
     with shoal.PPO(env="shoal.envs:FaultEnv", config=config) as trainer:
         incidents = trainer.workers.sample(20).incidents
-    assert "stack of dump --nonblocking --pid" in incidents[0].output
+    # One of them: it has two seconds for each, and the machine may be busy.
+    assert any("FaultEnv._go_wrong (" in incident.output for incident in incidents), incidents[0].output
 
 
 PROGRAM = """
