@@ -559,6 +559,11 @@ class AlgorithmConfig(Algorithm):
             found.append(
                 "config.straggler_quorum: batch_mode: complete_episodes waits for every episode; leave one of them out"
             )
+        if self.straggler_quorum is not None and self.envs_per_worker == 1:
+            found.append(
+                "config.straggler_quorum: a worker waits for its only environment; set num_envs_per_worker: 2 or more, "
+                "or leave it out"
+            )
         return found
 
     def _vector_conflicts(self) -> list[str]:
