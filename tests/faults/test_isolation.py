@@ -287,6 +287,17 @@ def test_the_stack_of_one_that_is_stopped_is_written_by_py_spy(monkeypatch: pyte
     assert any("FaultEnv._go_wrong (" in incident.output for incident in incidents), incidents[0].output
 
 
+def test_a_py_spy_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "py-spy").write_text("#!/bin/sh\necho stack of $*\nsleep 1000\n")
+    (tmp_path / "py-spy").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    config = {"num_envs_per_worker": 1, "env_step_timeout_s": 0.5, "env_config": {"every": 5, "kinds": ["hang"]}}
+    with shoal.PPO(env="shoal.envs:FaultEnv", config=config) as trainer:
+        (incident, *_) = trainer.workers.sample(10).incidents
+    assert "stack of dump --nonblocking --pid" in incident.output
+    assert "_go_wrong" in incident.output  # by faulthandler, after py-spy's time
+
+
 PROGRAM = """
     import os, sys, shoal
     from shoal.envs import FaultEnv
