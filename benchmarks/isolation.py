@@ -2,8 +2,10 @@
 
 Sampling 8 CartPoles in processes beside gymnasium's AsyncVectorEnv and beside one process; 16 simulators that wait 5 ms
 a step, and ten times as long in 5 % of their steps, ready-first beside lockstep; 16 of which one hangs: steps per
-second before and after, and the time to stop while one hangs; and what the guard of every observation and reward adds
-to sampling in one process. Repeats are interleaved; ratios are those of medians.
+second before and after, and the time to stop while one hangs; the time that `shoal train` takes to end while its
+environments hang, after SIGINT, SIGTERM and where the margin of a walltime begins, with and without a worker, and the
+processes that are left then; and what the guard of every observation and reward adds to sampling in one process.
+Repeats are interleaved; ratios are those of medians.
 
 What a process for each environment can reach at all is measured in the same run: 8 processes that are woken, do nothing
 and answer, of which only the last wakes the one that waits (`rounds_per_s`), and the same with as many as there are
@@ -14,20 +16,35 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
 import socket
-from time import perf_counter, sleep
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter, sleep, time
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import psutil
 from gymnasium.vector import AsyncVectorEnv
-from peers import ask
+from peers import ROOT, ask
 from record import Bar, Record, show_bars, spread
 
 import shoal
+from shoal.runs.walltime import SHARE
+
+sys.path.insert(0, str(ROOT / "tests" / "shared"))
+
+import hanging_env
+from desks import DEADLINE_S, WatchedDesk
 
 CARTPOLES = 8
 WAITERS = 16
+SIGNALS = {"SIGINT": 130, "SIGTERM": 143}
+WALLTIME, SAVED = "walltime", 85
+WALLTIME_S = 40  # in which Ray starts, the run trains and its environments begin to hang
 SETTINGS: dict[str, Any] = {"seed": 1, "train_batch_size": 1600}
 
 
@@ -169,6 +186,40 @@ def hung(steps: int) -> dict[str, float]:
     return {"before": rates[1], "after": rates[3], "stop_s": perf_counter() - start}
 
 
+def ended(how: str, workers: int) -> tuple[float, int]:
+    """Seconds that `shoal train` takes to end while its environments hang, and how many processes are left then.
+
+    The margin of a walltime is a share of it; here it begins as early as it can, as if nothing had come before it.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copy(hanging_env.__file__, folder / "hanging.py")
+        desk = WatchedDesk(folder)
+        words = ["train", "hanging.py:Hanging", "--stop", "timesteps_total=1e9", "--set", f"num_workers={workers}"]
+        words += ["--set", "env_isolation=process", "--set", "num_envs_per_worker=3", "--set", "train_batch_size=60"]
+        words += ["--walltime", f"00:00:{WALLTIME_S}"] if how == WALLTIME else []
+        began = time()
+        child = desk.start(*words)
+        try:
+            desk.wait_for(child, lambda: any(folder.glob("shoal_results/*/*/result.json")))
+            (folder / "now").touch()
+            desk.wait_for(child, lambda: any(folder.glob("hangs*")))
+            told = time()
+            if how != WALLTIME:
+                child.send_signal(signal.Signals[how])
+            else:
+                told = max(told, began + WALLTIME_S * (1 - SHARE))
+            printed, _ = child.communicate(timeout=DEADLINE_S)
+            took = time() - told
+            left = len(psutil.wait_procs(desk.processes(), timeout=1.0)[1])
+        finally:
+            desk.kill_all()
+        code = 128 - child.returncode if child.returncode < 0 else child.returncode
+        if code != SIGNALS.get(how, SAVED):
+            raise SystemExit(f"shoal train ended with code {code} after {how}:\n{printed}{desk.complaints()}")
+    return took, left
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="see that it runs; keeps nothing")
@@ -178,6 +229,11 @@ def main() -> None:
     record = Record("isolation", ["shoal"], {"repeats": repeats, "steps": steps})
     rates: dict[str, list[float]] = {"processes": [], "async": [], "one process": []}
     ready, lock, before, after, stops, guard = [], [], [], [], [], []
+    ends = {f"{how}, {workers} workers": (how, workers) for how in [*SIGNALS, WALLTIME] for workers in (0, 1)}
+    if arguments.quick:
+        ends = dict(list(ends.items())[:1])
+    end_s: dict[str, list[float]] = {case: [] for case in ends}
+    left = 0
     floors: dict[int, list[float]] = {CARTPOLES: [], len(os.sched_getaffinity(0)): []}
     for _ in range(repeats):
         for processes, found_rates in floors.items():
@@ -191,6 +247,10 @@ def main() -> None:
         before.append(found["before"])
         after.append(found["after"])
         stops.append(found["stop_s"])
+        for case, how_and_workers in ends.items():
+            took, left_then = ended(*how_and_workers)
+            end_s[case].append(took)
+            left += left_then
         guard.append(ask("shoal", "guard", num_envs=64, steps=64, rounds=5 if arguments.quick else 60).answer["extra"])
     medians = {case: float(np.median(values)) for case, values in rates.items()}
     bars = [
@@ -198,6 +258,8 @@ def main() -> None:
         Bar("uneven simulators, ready-first / lockstep", float(np.median(ready) / np.median(lock)), 1.5, True, "x"),
         Bar("16 simulators after one has hung / before", float(np.median(after) / np.median(before)), 0.9, True, "x"),
         Bar("stop while one hangs", max(stops), 10.0, False, " s"),
+        Bar("shoal train ends while environments hang", max(map(max, end_s.values())), 10.0, False, " s"),
+        Bar("processes left by it", left, 0, False),
         Bar("guard in one process, added to sampling", float(np.median(guard)), 0.03, False),
     ]
     results = {
@@ -207,6 +269,7 @@ def main() -> None:
         "uneven_steps_per_s": {"ready_first": spread(ready), "lockstep": spread(lock)},
         "hung_steps_per_s": {"before": spread(before), "after": spread(after)},
         "stop_s": spread(stops),
+        "end_s": {case: spread(values) for case, values in end_s.items()},
         "guard_in_one_process": spread(guard),
     }
     show_bars(bars)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from any_algorithm import ANY_ALGORITHM
+from desks import Desk
 
 FILES = {
     "duplicate.yml": "a: {env: CartPole-v1}\na: {env: CartPole-v1}\n",
@@ -148,6 +151,48 @@ def test_one_sentence_and_nothing_left(at_work: Any, command: str) -> None:
     assert all(line == "" or line.startswith(("Usage: ", "Try ")) for line in usage), done.stderr
     assert not list(at_work.home.glob("*/*"))
     assert {path.name for path in at_work.work.iterdir()} - {"__pycache__"} == set(FILES)
+
+
+HELLO = '{"shoal": 1, "observation": {"type": "Box", "low": [-1], "high": [1]}, "action": {"type": "Discrete", "n": 2}}'
+PROGRAMS = {
+    "banner.sh": "echo Solver 3.1, licensed to nobody; read line",
+    "torn.sh": f"echo '{HELLO}'; read line; read line; echo '{{\"obs\": [0.5}}'; read line",
+    "sound.sh": f"echo '{HELLO}'; while read line; do echo '{{\"obs\": [0.5]}}'; done",
+}
+DESCRIPTION = (
+    '<?xml version="1.0" encoding="UTF-8"?><fmiModelDescription fmiVersion="2.0" modelName="free" guid="{free}">'
+    '<CoSimulation modelIdentifier="free"/><ModelVariables><ScalarVariable name="T" valueReference="1" '
+    'causality="output" variability="continuous"><Real/></ScalarVariable></ModelVariables>'
+    '<ModelStructure><Outputs><Unknown index="1"/></Outputs></ModelStructure></fmiModelDescription>'
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("./banner.sh --protocol lines", "a line that is not a message: 'Solver 3.1, licensed to nobody'"),
+        ("./torn.sh --protocol lines", "a line that is not a message: '{\"obs\": [0.5}'"),
+        ("./sound.sh --protocol lines --set env_ranks=100000", "an environment of 100000 ranks needs 100000 slots"),
+        ("free.fmu --set env.reward=T", "free.fmu has no inputs that are numbers; name variables in env.inputs"),
+    ],
+)
+def test_simulators_that_cannot_be_trained(command: str, sentence: str, tmp_path: Path) -> None:
+    if "fmu" in command:
+        pytest.importorskip("fmpy", reason="FMPy is not installed")
+    if "ranks" in command and shutil.which("mpirun") is None:
+        pytest.skip("there is no mpirun here")
+    desk = Desk.new(tmp_path)
+    for name, text in PROGRAMS.items():
+        (desk.work / name).write_text(f"#!/bin/sh\n{text}\n")
+        (desk.work / name).chmod(0o700)
+    with zipfile.ZipFile(desk.work / "free.fmu", "w") as archive:
+        archive.writestr("modelDescription.xml", DESCRIPTION)
+    done = desk.shoal("train", *command.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    (error,) = done.stderr.splitlines()
+    assert error.startswith("Error: ")
+    assert sentence in error
+    assert not desk.runs()
 
 
 def test_all_problems_are_told_at_once(at_work: Any) -> None:

@@ -407,7 +407,7 @@ def test_an_engine_that_hangs_is_ended_with_its_environments_process(engine: str
 
 @needs_gnugo
 def test_the_program_of_the_page_asks_gnugo() -> None:
-    page = (TRPO.parents[1] / "docs" / "programs.md").read_text()
+    page = (TRPO.parents[1] / "docs" / "gtp.md").read_text()
     (program,) = re.findall(r"^```python\n(from shoal.envs import GtpEngine\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert re.fullmatch(r"GNU Go answers [A-HJ][1-9]\n", done.stdout), done.stderr

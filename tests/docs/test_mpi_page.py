@@ -71,6 +71,19 @@ def test_the_experiment_of_the_page_is_one(tmp_path: Path) -> None:
     assert experiment.config.isolates_envs
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(None in map(shutil.which, ("mpicc", "mpirun", "make")), reason="there is no MPI here")
+def test_the_experiment_of_the_page_trains_in_the_project_of_the_page(tmp_path: Path) -> None:
+    (line,) = re.findall(r"`(shoal init [^`]*)`", PAGE)
+    assert shoal(tmp_path, *line.split()[1:]).returncode == 0
+    project = tmp_path / "my-project"
+    subprocess.run(["make"], cwd=project, check=True, capture_output=True)
+    (project / "rod.yml").write_text(block("yaml"))
+    done = shoal(project, "train", "-f", "rod.yml", *SHORT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Finished" in done.stdout
+
+
 def test_the_keys_and_the_options_are_there() -> None:
     assert set(re.findall(r"^\| `((?:env|max)_\w+)` \|", PAGE, re.MULTILINE)) <= set(AlgorithmConfig.model_fields)
     for launcher in LAUNCHERS:

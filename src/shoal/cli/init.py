@@ -39,7 +39,7 @@ KINDS = {
         "A program in C that speaks with shoal by lines of text: a mass on a spring that should come to rest.",
         (
             ("oscillator.c", "the simulator, which has the main loop"),
-            ("shoal.h", "what speaks with shoal; other languages: docs/programs.md"),
+            ("shoal.h", "what speaks with shoal; other languages: docs/lines.md"),
             ("Makefile", "builds it"),
         ),
         "make",

@@ -92,7 +92,7 @@ class AlgorithmConfig(Algorithm):
     env: EnvSource = None
     """The environment: an id, package:id, a registered name, module:Class, file.py:Class; in Python also a callable.
 
-    A program is a mapping: {command: [./solver, --case, a], timeout_s: 60}; docs/programs.md has its keys."""
+    A program is a mapping: {command: [./solver, --case, a], timeout_s: 60}; docs/lines.md has its keys."""
     env_ranks: Count = 0
     """Number of MPI ranks of each environment, each on a core of its own; 0: it starts none.
 
@@ -558,6 +558,11 @@ class AlgorithmConfig(Algorithm):
         if self.straggler_quorum is not None and self.batch_mode == "complete_episodes":
             found.append(
                 "config.straggler_quorum: batch_mode: complete_episodes waits for every episode; leave one of them out"
+            )
+        if self.straggler_quorum is not None and self.envs_per_worker == 1:
+            found.append(
+                "config.straggler_quorum: a worker waits for its only environment; set num_envs_per_worker: 2 or more, "
+                "or leave it out"
             )
         return found
 

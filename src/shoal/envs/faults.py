@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -47,8 +48,9 @@ class FaultEnv(gym.Env[Any, Any]):
 
     `env_config` may hold `kinds` (names in `KINDS`; default: all), `every` (mean number of steps between faults, by
     default 1000), `by_index` (environment i has kind i of the list alone), `episode` (steps of an episode, by default
-    20) and `leak_mb` (what a leak takes at most, by default 1000). When and which fault comes follows from the seed, so
-    that what went wrong goes wrong again when its episode is replayed.
+    20), `leak_mb` (what a leak takes at most, by default 1000) and `file`, which gets a line of JSON before each fault.
+    When and which fault comes follows from the seed, so that what went wrong goes wrong again when its episode is
+    replayed.
     """
 
     observation_space = spaces.Box(-1000, 1000, (3,), np.float32)
@@ -61,14 +63,17 @@ class FaultEnv(gym.Env[Any, Any]):
         by_index = given.pop("by_index", False)
         self._episode = int(given.pop("episode", 20))
         self._most_leaked = int(given.pop("leak_mb", 1000)) * 1_000_000
+        self._file = given.pop("file", None)
         if given:
             raise ConfigError(f"FaultEnv: env_config has no {', '.join(given)}; see its documentation")
         if unknown := [kind for kind in kinds if kind not in KINDS]:
             raise ConfigError(f"FaultEnv: kinds has no {', '.join(unknown)}; there are {', '.join(KINDS)}")
-        self._kinds = [kinds[getattr(config, "env_index", 0) % len(kinds)]] if by_index else kinds
+        self._index = getattr(config, "env_index", 0)
+        self._kinds = [kinds[self._index % len(kinds)]] if by_index else kinds
         self._is_changed = self._is_slow = False
-        self._leaked: list[bytearray] = []
-        self._faults = np.random.default_rng(getattr(config, "env_index", 0))
+        self._leaked: list[bytes] = []
+        self._faults = np.random.default_rng(self._index)
+        self._seed: int | None = None
         self._since_seed = self._fault_at = self._time = 0
         self._draw_next_fault()  # for whoever resets without a seed
         self._place = np.zeros(3, np.float32)
@@ -78,8 +83,10 @@ class FaultEnv(gym.Env[Any, Any]):
         del options
         super().reset(seed=seed)
         if self._is_slow:
+            self._write_down("slow_reset", 0)
             sleep(FOR_EVER_S)
         if seed is not None:
+            self._seed = seed
             self._faults = np.random.default_rng([seed, 1])
             self._since_seed = 0
             self._draw_next_fault()
@@ -107,8 +114,24 @@ class FaultEnv(gym.Env[Any, Any]):
         # Without memory: however often there is a new seed, faults come as often.
         self._fault_at = self._since_seed + int(self._faults.geometric(1 / self._every))
 
+    def _write_down(self, kind: str, step: int) -> None:
+        if self._file is None:
+            return
+        fault = {
+            "kind": kind,
+            "env_index": self._index,
+            "seed": self._seed,
+            "steps_since_seed": self._since_seed,
+            "step": step,
+        }
+        file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(file, (json.dumps(fault) + "\n").encode())  # whole, whoever else writes
+        os.close(file)
+
     def _go_wrong(self, kind: str, answer: Any) -> Any:
         others = answer[1:]
+        if kind != "slow_reset":  # which goes wrong later
+            self._write_down(kind, self._time)
         if kind == "raise":
             raise ArithmeticError(f"the solver diverged at step {self._time}")
         if kind == "exit":
@@ -124,8 +147,10 @@ class FaultEnv(gym.Env[Any, Any]):
         elif kind == "leak":
             self._leak()
         elif kind == "log_flood":
-            for number in range(100_000):
-                sys.stderr.write(f"iteration {number}: residual 0.001\n")
+            # A thousand at a time, as solvers write to a file: to print them takes little, on a busy machine too.
+            lines = "".join(f"iteration {number}: residual 0.001\n" for number in range(1000))
+            for _ in range(100):
+                sys.stderr.write(lines)
         elif kind == "grandchildren":
             for _ in range(2):
                 subprocess.Popen(["sh", "-c", f"trap '' TERM; while true; do sleep {FOR_EVER_S}; done"])
@@ -145,5 +170,5 @@ class FaultEnv(gym.Env[Any, Any]):
 
     def _leak(self) -> None:
         while sum(map(len, self._leaked)) < self._most_leaked:
-            self._leaked.append(bytearray(os.urandom(1024) * (LEAK_BYTES // 1024)))
+            self._leaked.append(os.urandom(1024) * (LEAK_BYTES // 1024))
             sleep(LEAK_PAUSE_S)

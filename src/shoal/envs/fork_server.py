@@ -31,7 +31,6 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ from shoal.machine.processes import adopt_orphans, below, children_of_all, end_w
 
 TAIL_BYTES = 16_384
 MOST_FORWARDED = 10_000  # bytes of one child's output
+FLOOD_PIPE_BYTES = 1 << 18  # for who prints much; a user may have 64 MB of pipes in all
 FLOOD_PAUSE_S = 0.001  # between reading twice from who prints much
 PY_SPY_S = 2.0  # for py-spy to write one down, where it is installed
 STACK_S = 0.5  # for a child to write down its stack before it is killed
@@ -89,6 +89,7 @@ class ForkServer:
         self._parent = os.getppid()
         self._py_spy = shutil.which("py-spy")
         self._children: dict[int, Child] = {}  # by pid
+        self._spies: dict[int, Child] = {}  # by the pid of the py-spy that writes down the child's stack
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = os.pipe()
         self._next_memory_check = self._next_disk_check = self._next_parent_check = 0.0
@@ -123,7 +124,7 @@ class ForkServer:
         now = monotonic()
         for child in self._children.values():
             if child.kill_at is not None and now >= child.kill_at:
-                self._kill_tree(child)
+                self._kill_late(child)
         if now >= self._next_memory_check and self._is_limited():
             self._next_memory_check = now + MEMORY_CHECK_S
             self._check_memory()
@@ -175,20 +176,45 @@ class ForkServer:
         """Kill a child, after it has written down its stack if that is wanted."""
         for child in self._children.values():
             if child.id == id:
-                if stack and self._py_spy is not None:
-                    self._write_stack_of(child)
-                child.kill_at = monotonic() + (STACK_S if stack else 0.0)
-                if stack:
-                    with contextlib.suppress(OSError):
-                        os.kill(child.pid, signal.SIGABRT)  # whose handler writes the stack in C, without the GIL
+                self._forget_spy(child)
+                if not stack:
+                    child.kill_at = monotonic()
+                elif self._py_spy is None:
+                    self._abort(child)
+                else:
+                    self._spy_on(child, self._py_spy)
 
-    def _write_stack_of(self, child: Child) -> None:
+    def _spy_on(self, child: Child, py_spy: str) -> None:
         """Have py-spy write down the stack, also of a process that is stopped and can do so no more."""
-        assert self._py_spy is not None
-        command = [self._py_spy, "dump", "--nonblocking", "--pid", str(child.pid)]
-        nowhere = subprocess.DEVNULL
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(command, stdin=nowhere, stdout=child.stack, stderr=nowhere, timeout=PY_SPY_S, check=False)
+        child.kill_at = monotonic() + PY_SPY_S
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _become_program([py_spy, "dump", "--nonblocking", "--pid", str(child.pid)], server, child.stack)
+            finally:
+                os._exit(1)
+        self._spies[pid] = child
+
+    def _forget_spy(self, child: Child) -> bool:
+        """Whether a child was spied on; who did that ends with the orphans, if it has not yet."""
+        pids = [pid for pid, spied in self._spies.items() if spied is child]
+        for pid in pids:
+            del self._spies[pid]
+        return bool(pids)
+
+    def _abort(self, child: Child) -> None:
+        """Have a child write down its stack by itself, and die."""
+        child.kill_at = monotonic() + STACK_S
+        with contextlib.suppress(OSError):
+            os.kill(child.pid, signal.SIGABRT)  # whose handler writes the stack in C, without the GIL
+
+    def _kill_late(self, child: Child) -> None:
+        """Kill a child whose time is over, or, if that was py-spy's time, have it write down its stack by itself."""
+        if self._forget_spy(child):
+            self._abort(child)
+        else:
+            self._kill_tree(child)
 
     def _fork(self, id: int, memory_limit: int | None, folder: Folder | None, descriptors: list[int]) -> None:
         output, printed = os.pipe()
@@ -209,7 +235,7 @@ class ForkServer:
     def _read_output(self, child: Child) -> None:
         """Keep the last of what a child prints, and pass on the first."""
         try:
-            words = os.read(child.output, 65_536)
+            words = os.read(child.output, FLOOD_PIPE_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -226,6 +252,8 @@ class ForkServer:
         else:
             child.forwarded += len(words)
             if child.forwarded >= MOST_FORWARDED:
+                with contextlib.suppress(OSError):  # so that it seldom waits for us, who may wait for a core
+                    fcntl.fcntl(child.output, fcntl.F_SETPIPE_SZ, FLOOD_PIPE_BYTES)
                 words += b"\n[shoal] this process prints much; from here on only the last of it is kept.\n"
             with contextlib.suppress(OSError):
                 os.write(2, words)
@@ -239,9 +267,13 @@ class ForkServer:
                 return
             if pid == 0:
                 return
+            spied = self._spies.pop(pid, None)
+            if spied is not None:
+                self._abort(spied)
             child = self._children.pop(pid, None)
             if child is None:
                 continue
+            self._forget_spy(child)
             self._end_orphans()
             while child.output >= 0:  # what it wrote before it died
                 before = len(child.tail), child.forwarded
@@ -299,7 +331,8 @@ class ForkServer:
         deadline = monotonic() + LAST_GRACE_S
         while monotonic() < deadline:
             family = children_of_all()
-            roots = [pid for pid in family.get(os.getpid(), []) if pid not in self._children]
+            known = self._children.keys() | self._spies.keys()
+            roots = [pid for pid in family.get(os.getpid(), []) if pid not in known]
             if not roots:
                 return
             for pid in [*roots, *below(roots, family)]:
@@ -313,6 +346,7 @@ class ForkServer:
     def _end_all(self) -> None:
         """Kill everything below this process."""
         self._children.clear()
+        self._spies.clear()
         self._end_orphans()
 
 
@@ -347,6 +381,18 @@ def _become_child(server: int, printed: int, descriptors: list[int], serve: Call
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _become_program(words: list[str], server: int, output: int) -> NoReturn:
+    """Run another program, which writes to this descriptor and ends with the server; never returns."""
+    end_with_parent(signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for source, target in ((nowhere, 0), (output, 1), (nowhere, 2)):
+        os.dup2(source, target)
+    os.closerange(3, MOST_DESCRIPTORS)
+    os.execv(words[0], words)
 
 
 def main(control: int, serving: str) -> None:

@@ -83,8 +83,11 @@ def check_ranks_here(config: AlgorithmConfig) -> None:
     """Refuse more ranks than this machine can bear, where environments are in processes of this one; tell of many."""
     ranks, here = config.num_envs * config.env_ranks, cores()
     if ranks > MOST_PER_CORE * here:
+        who = f"{config.num_envs} environments of {config.env_ranks} ranks need"
+        if config.num_envs == 1:
+            who = f"an environment of {config.env_ranks} ranks needs"
         raise ConfigError(
-            f"config.env_ranks: {config.num_envs} environments of {config.env_ranks} ranks need {ranks} slots, and "
+            f"config.env_ranks: {who} {ranks} slots, and "
             f"this machine has {here} cores (the limit is {MOST_PER_CORE} ranks for each); use fewer of them"
         )
     if ranks > here:

@@ -225,7 +225,7 @@ def test_another_environment_goes_on_from_the_files_of_a_case(made: Make) -> Non
 def test_ppo_learns_to_bring_the_flow_of_the_page_to_rest(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs/programs.md").read_text().partition("## Solvers that are driven by files")[2]
+    page = (ROOT / "docs/cases.md").read_text()
     [snippet, methods] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     shutil.copytree(example / "template", tmp_path / "template")
     (tmp_path / "flow.py").write_text(f"{snippet}\n{methods}")

@@ -214,6 +214,7 @@ def test_without_anybody_late_the_batch_is_whole(tmp_path: Path) -> None:
         ({"straggler_quorum": 0.9}, "config.straggler_quorum: .* set env_isolation: process"),
         ({"straggler_quorum": 0.9, "env_step_timeout_s": 3, "batch_mode": "complete_episodes"}, "waits for every"),
         ({"straggler_quorum": 0, "env_step_timeout_s": 3}, "config.straggler_quorum"),
+        ({"straggler_quorum": 0.9, "env_ranks": 2}, "waits for its only environment; set num_envs_per_worker: 2"),
     ],
 )
 def test_what_cannot_be_had_is_refused(given: dict[str, Any], words: str) -> None:
