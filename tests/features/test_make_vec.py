@@ -85,6 +85,20 @@ def test_a_worker_that_is_killed_costs_its_rows_one_step(workers: Any) -> None:
     np.testing.assert_array_equal(obs[:, :2], [[0, 3], [1, 3], [2, 1], [3, 1]])
 
 
+def test_an_error_in_one_worker_leaves_no_answer_of_the_others_behind(workers: Any) -> None:
+    def place(env: Any) -> int:
+        return int(env.unwrapped.place)
+
+    def fail(env: Any) -> None:
+        raise ValueError(f"not in {place(env)}")
+
+    for _ in range(2):
+        with pytest.raises(shoal.ShoalError, match="not in 0"):
+            workers.call_each({0: fail, 3: place})
+        assert workers.call_each({0: place, 3: place}) == {0: 0, 3: 3}
+    assert workers.reset(seed=5)[0].shape == (4, 3)
+
+
 class Hanging(Counter):
     """The last of four environments never comes back from its third step."""
 
