@@ -8,9 +8,10 @@ RLLIB_TESTS := not long
 RAY_SERVE := .venvs/ray-serve-tests
 LOGGERS := .venvs/loggers-tests
 DM_CONTROL := .venvs/dm-control-tests
+TIANSHOU := .venvs/tianshou-tests
 BENCH := .venvs/bench
 
-.PHONY: setup train test test-slow test-rllib test-ray-serve test-loggers test-dm-control test-versions test-long test-all lint format man dist docs bench bench-quick clean
+.PHONY: setup train test test-slow test-rllib test-ray-serve test-loggers test-dm-control test-tianshou test-versions test-long test-all lint format man dist docs bench bench-quick clean
 
 setup: $(STAMP)
 
@@ -32,6 +33,7 @@ test-slow: $(SEARCHERS)
 	$(MAKE) test-ray-serve
 	$(MAKE) test-loggers
 	$(MAKE) test-dm-control
+	$(MAKE) test-tianshou
 
 # What is too long for every change.
 test-long: $(SEARCHERS)
@@ -82,6 +84,18 @@ $(DM_CONTROL)/.installed: pyproject.toml constraints.txt
 	$(DM_CONTROL)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable . pytest pytest-timeout 'shimmy[dm-control]==2.0.1' dm_control==1.0.50 mujoco==3.17.0 \
 		|| echo "dm_control cannot be installed here: its test is left out"
+	touch $@
+
+# Tianshou bounds what others want newer (packaging, pandas).
+test-tianshou: $(TIANSHOU)/.installed
+	test ! -x $(TIANSHOU)/bin/pytest || $(TIANSHOU)/bin/python -m pytest -p no:cacheprovider tests/docs/test_examples.py -k tianshou
+
+$(TIANSHOU)/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(TIANSHOU)
+	$(TIANSHOU)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 \
+		&& $(TIANSHOU)/bin/python -m pip install --quiet --disable-pip-version-check \
+			--editable . pytest pytest-timeout torch==2.13.0 gymnasium==1.4.0 tianshou==2.0.1 \
+		|| echo "Tianshou cannot be installed here: its test is left out"
 	touch $@
 
 # The wheel with every Python and NumPy that this machine has: some tests, a training, and the hash of what it computed.

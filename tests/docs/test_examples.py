@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,15 @@ def test_a_loop_of_ones_own_learns_and_takes_workers(folder: Path) -> None:
     said = run([sys.executable, "own_loop.py", "30"], folder)
     assert float(said.split(":")[1]) > 80
     assert "mean return" in run([sys.executable, "own_loop.py", "2", "2"], folder)
+
+
+@pytest.mark.slow
+def test_tianshou_learns_on_our_environments_and_takes_workers(folder: Path) -> None:
+    if find_spec("tianshou") is None:
+        pytest.skip("Tianshou is not installed here; make test-tianshou runs this in an environment of its own")
+    said = run([sys.executable, "tianshou_ppo.py", "5"], folder, 600)
+    assert float(said.rsplit(" ", 1)[1]) > 60
+    assert "mean return" in run([sys.executable, "tianshou_ppo.py", "1", "2"], folder, 600)
 
 
 def test_custom_yml_trains_and_its_checkpoint_is_evaluated(folder: Path) -> None:

@@ -136,7 +136,7 @@ VECTOR = """
 
 
 @pytest.mark.slow
-def test_a_vector_of_environments_lives_on_several_nodes_and_outlives_one() -> None:
+def test_a_vector_of_environments_lives_on_simulated_nodes_and_outlives_one() -> None:
     _run(VECTOR)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from threading import Event
 from typing import Any
 
 import gymnasium as gym
@@ -38,6 +39,9 @@ class Counter(gym.Env[Any, Any]):
 
     def process_id(self) -> int:
         return os.getpid()
+
+    def parent_id(self) -> int:
+        return os.getppid()
 
     def _seen(self) -> Any:
         return np.array([self.place, self.taken, self.np_random.random()], np.float32)
@@ -79,6 +83,52 @@ def test_a_worker_that_is_killed_costs_its_rows_one_step(workers: Any) -> None:
     assert workers.num_incidents == 2
     obs, *_ = workers.step([1, 1, 1, 1])
     np.testing.assert_array_equal(obs[:, :2], [[0, 3], [1, 3], [2, 1], [3, 1]])
+
+
+def test_an_error_in_one_worker_leaves_no_answer_of_the_others_behind(workers: Any) -> None:
+    def place(env: Any) -> int:
+        return int(env.unwrapped.place)
+
+    def fail(env: Any) -> None:
+        raise ValueError(f"not in {place(env)}")
+
+    for _ in range(2):
+        with pytest.raises(shoal.ShoalError, match="not in 0"):
+            workers.call_each({0: fail, 3: place})
+        assert workers.call_each({0: place, 3: place}) == {0: 0, 3: 3}
+    assert workers.reset(seed=5)[0].shape == (4, 3)
+
+
+class Hanging(Counter):
+    """The last of four environments never comes back from its third step."""
+
+    def step(self, action: int) -> Any:
+        if (self.place, self.taken) == (3, 2):
+            Event().wait()
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_an_environment_that_hangs_below_workers_is_restarted_alone() -> None:
+    limits = {"env_step_timeout_s": 0.5, "num_cpus_per_worker": 0.5}
+    with closing(shoal.make_vec(Hanging, num_envs=4, num_workers=2, **limits)) as env:
+        env.reset(seed=5)
+        workers = env.call("parent_id")
+        for _ in range(2):
+            before, *_, infos = env.step([1, 1, 1, 1])
+            assert not infos
+        obs, rewards, terminated, truncated, infos = env.step([1, 1, 1, 1])
+        np.testing.assert_array_equal(truncated, [False, False, False, True])
+        np.testing.assert_array_equal(rewards, [1, 1, 1, 0])
+        assert not terminated.any()
+        np.testing.assert_array_equal(obs[:, :2], [[0, 3], [1, 3], [2, 3], [3, 0]])
+        np.testing.assert_array_equal(infos["final_obs"][3], before[3])
+        assert "env_step_timeout_s" in infos["incident"][3]
+        assert [(each.env_index, each.worker_index) for each in env.incidents] == [(3, 2)]
+        obs, *_, infos = env.step([1, 1, 1, 1])
+        np.testing.assert_array_equal(obs[:, 1], [4, 4, 4, 1])
+        assert not infos
+        assert env.call("parent_id") == workers, "its worker and the others' have not been replaced"
 
 
 def test_errors_cross_from_workers_in_their_own_words() -> None:

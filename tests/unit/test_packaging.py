@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -56,6 +58,97 @@ def test_an_image_is_built_from_all_that_the_wheel_is_made_of(project: dict[str,
     for path in (*needed, *wheel["shared-data"]):
         assert (ROOT / path).exists(), path
         assert path.split("/")[0] in copied, path
+
+
+SECTIONS = {"files", "post", "environment", "runscript", "test", "labels", "help"}
+"""Those that the recipe has of Apptainer's; one that is spelt otherwise would be ignored."""
+
+
+def stages_of_the_image() -> dict[str, dict[str, str]]:
+    """The sections of each stage, by its name; what stands before them is the section ``."""
+    recipe = (ROOT / "examples/containers/shoal.def").read_text()
+    stages: dict[str, dict[str, str]] = {}
+    for text in re.split(r"^(?=Bootstrap:)", recipe, flags=re.MULTILINE)[1:]:
+        head, *sections = re.split(r"^%", text, flags=re.MULTILINE)
+        fields = dict(line.split(": ", 1) for line in head.split("\n") if line)
+        assert fields.keys() == {"Bootstrap", "From", "Stage"}
+        told = [section.partition("\n") for section in sections]
+        names = [first for first, _, _ in told]
+        assert len(set(names)) == len(names)
+        stages[fields["Stage"]] = {"": head, **{first: body for first, _, body in told}}
+    return stages
+
+
+def test_the_recipe_of_the_image_has_two_stages_and_known_sections() -> None:
+    stages = stages_of_the_image()
+    assert list(stages) == ["build", "run"]
+    for name, sections in stages.items():
+        earlier = list(stages)[: list(stages).index(name)]
+        for section in filter(None, sections):
+            word, *arguments = section.split()
+            assert word in SECTIONS
+            if arguments:
+                assert word == "files"
+                assert arguments[0] == "from"
+                assert arguments[1] in earlier, "a stage takes files of one before it"
+    assert "files from build" in stages["run"]
+    built, taken = stages["build"]["post"], stages["run"]["files from build"].split()
+    assert f"python -m venv {taken[0]}\n" in built
+    assert taken == ["/opt/shoal", "/opt/shoal"], "a virtual environment stays where it was made"
+    assert stages["build"][""].split("From: ")[1].split()[0] == stages["run"][""].split("From: ")[1].split()[0]
+    assert "export PATH=/opt/shoal/bin:$PATH" in stages["run"]["environment"]
+
+
+@pytest.mark.parametrize("section", ["post", "environment", "runscript", "test"])
+def test_the_scripts_of_the_image_are_shell_and_their_commands_of_shoal_are_right(section: str) -> None:
+    from click.testing import CliRunner
+
+    from shoal.cli.main import main
+
+    scripts = [sections[section] for sections in stages_of_the_image().values() if section in sections]
+    assert scripts
+    for script in scripts:
+        done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        for line in re.findall(r"^ *(?:exec )?shoal (\w+.*)$", script, re.MULTILINE):
+            words = shlex.split(line)
+            shown = CliRunner().invoke(main, [words[0], "--help"])
+            assert shown.exit_code == 0, line
+            assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown.output))
+
+
+RENDER = """
+import json, sys
+from rattler_build import Stage0Recipe
+
+[rendered] = Stage0Recipe.from_file(sys.argv[1]).render()
+print(json.dumps(rendered.recipe.to_dict()))
+"""
+
+
+@pytest.mark.slow
+def test_rattler_build_renders_the_conda_recipe(project: dict[str, Any], tmp_path: Path) -> None:
+    """As its own library does, which needs no channel for it."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
+    python = tmp_path / "bin/python"
+    got = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "py-rattler-build==0.73.0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if got.returncode:
+        pytest.skip(f"py-rattler-build cannot be installed here: {got.stderr[-300:]}")
+    recipe = ROOT / "packaging/conda/recipe.yaml"
+    done = subprocess.run([python, "-c", RENDER, recipe], capture_output=True, text=True, check=True)
+    rendered = json.loads(done.stdout)
+    least = project["project"]["requires-python"].removeprefix(">=")
+    assert (rendered["package"]["name"], rendered["package"]["version"]) == (DISTRIBUTION, __version__)
+    assert rendered["build"]["noarch"] == "python"
+    assert rendered["requirements"]["host"][0] == f"python {least}.*"
+    assert rendered["requirements"]["run"][1] == f"python >={least}"
+    assert "${{" not in done.stdout, "all is filled in"
+    assert rendered["about"]["license"] == project["project"]["license"]
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ class FormOnly(Policy):
 
 
 class EnvGroup:
-    """The environments that one worker has, here or in an actor of Ray."""
+    """The environments that one worker has, here or in an actor of Ray (`served_group.py`)."""
 
     def __init__(self, config: AlgorithmConfig, maker: EnvMaker, worker_index: int, with_infos: bool = False) -> None:
         self._config, self._maker, self._worker_index, self._with_infos = config, maker, worker_index, with_infos

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.bridges.env_group import EnvGroup, GroupFacts, GroupReset, GroupSteps
+from shoal.bridges.served_group import Connection, ServedGroup, call_command, command, connected_to, new_secret
 from shoal.config.layout import cpus_per_worker
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Incident
@@ -19,8 +21,11 @@ from shoal.envs.making import EnvMaker
 from shoal.errors import ShoalError, WorkerError
 from shoal.parallel.capacity import check_ranks_here
 from shoal.parallel.ray_session import connect
+from shoal.parallel.sampler_process import SamplerFailure
 
 CLOSING_TIMEOUT_S = 5.0
+LISTENING_S = 1.0  # for an answer, between two looks at whether Ray has lost the worker
+TELLING_TIMEOUT_S = 30.0  # for Ray to say how a worker was lost, where its connection is
 PATIENCE_S = 20.0  # until it is told that a worker which replaces another has no host
 MOST_DEATHS_IN_A_ROW = 3  # of one worker, without a step in between
 
@@ -92,7 +97,11 @@ class Seat:
 
     index: int  # from 1 on
     actor: Any
+    secret: bytes
     facts: GroupFacts | None = None
+    serving: Any = None  # what Ray has when the actor's work ends
+    connection: Connection | None = None
+    asked: int = 0  # how many commands it was given: an answer that nobody waited for is not taken for another
     deaths_in_a_row: int = 0
 
 
@@ -108,11 +117,11 @@ class RayGroups:
         self._ray = self._session.ray
         self._restarts = 0
         self._seats: list[Seat] = []
-        self._begun: list[Any] = []
+        self._begun: list[int] = []
         try:
-            self._seats = [Seat(index, self._actor(index)) for index in range(1, config.worker_count + 1)]
-            for seat, answer in [(seat, seat.actor.start.remote()) for seat in self._seats]:
-                seat.facts = self._answer(seat, answer)
+            self._seats = [self._new_seat(index) for index in range(1, config.worker_count + 1)]
+            for seat, started in [(seat, seat.actor.start.remote()) for seat in self._seats]:
+                self._let_serve(seat, started)
         except BaseException:
             self.stop()
             raise
@@ -122,11 +131,10 @@ class RayGroups:
 
     def reset(self, seed: int | None) -> list[GroupReset]:
         """See `EnvGroups`."""
-        asked = [(seat, seat.actor.reset.remote(seed)) for seat in self._seats]
         answers = []
-        for seat, answer in asked:
+        for seat, number in [(seat, self._tell(seat, command("reset", seed))) for seat in self._seats]:
             try:
-                begun: GroupReset = self._answer(seat, answer)
+                begun: GroupReset = self._answer(seat, number)
             except WorkerError as lost:
                 begun = self._replaced(seat, lost, seed)
             begun.incidents = self._placed(seat, begun.incidents)
@@ -135,15 +143,16 @@ class RayGroups:
 
     def begin_step(self, actions: list[NDArray[Any]]) -> None:
         """See `EnvGroups`."""
-        self._begun = [seat.actor.step.remote(own) for seat, own in zip(self._seats, actions, strict=True)]
+        pairs = zip(self._seats, actions, strict=True)
+        self._begun = [self._tell(seat, command("step", own)) for seat, own in pairs]
 
     def end_step(self) -> list[GroupSteps]:
         """See `EnvGroups`."""
         begun, self._begun = self._begun, []
         answers = []
-        for seat, answer in zip(self._seats, begun, strict=True):
+        for seat, number in zip(self._seats, begun, strict=True):
             try:
-                steps = self._answer(seat, answer)
+                steps: GroupSteps = self._answer(seat, number)
                 seat.deaths_in_a_row = 0
             except WorkerError as lost:
                 steps = self._lost_steps(self._replaced(seat, lost, None))
@@ -158,42 +167,102 @@ class RayGroups:
             first = (seat.index - 1) * count
             own = {place - first: fn for place, fn in functions.items() if first <= place < first + count}
             if own:
-                asked.append((seat, first, seat.actor.call.remote(own)))
-        results: dict[int, Any] = {}
-        for seat, first, answer in asked:
-            results |= {first + row: result for row, result in self._answer(seat, answer).items()}
-        return results
+                asked.append((seat, first, call_command(own)))
+        told = [(seat, first, self._tell(seat, message)) for seat, first, message in asked]
+        answers = [(first, self._answer(seat, number)) for seat, first, number in told]
+        return {first + row: result for first, answer in answers for row, result in answer.items()}
 
     def stop(self) -> None:
         """See `EnvGroups`."""
         seats, self._seats = self._seats, []
         if seats and self._ray.is_initialized():
-            closing = [seat.actor.stop.remote() for seat in seats]
+            for seat in seats:
+                self._hang_up(seat)
             with contextlib.suppress(Exception):
-                self._ray.get(closing, timeout=CLOSING_TIMEOUT_S)
+                closing = [seat.serving for seat in seats if seat.serving is not None]
+                self._ray.wait(closing, num_returns=len(closing), timeout=CLOSING_TIMEOUT_S)
             for seat in seats:
                 with contextlib.suppress(Exception):
                     self._ray.kill(seat.actor)
         self._session.stop()
 
-    def _actor(self, index: int) -> Any:
-        remote = self._ray.remote(num_cpus=cpus_per_worker(self._config), max_restarts=0)(EnvGroup)
-        return remote.remote(self._config, self._maker, index, self._with_infos)
+    def _new_seat(self, index: int) -> Seat:
+        secret = new_secret()
+        return Seat(index, self._actor(index, secret), secret)
 
-    def _answer(self, seat: Seat, reference: Any) -> Any:
+    def _actor(self, index: int, secret: bytes) -> Any:
+        remote = self._ray.remote(num_cpus=cpus_per_worker(self._config), max_restarts=0)(ServedGroup)
+        return remote.remote(self._config, self._maker, index, self._with_infos, secret)
+
+    def _let_serve(self, seat: Seat, started: Any) -> None:
+        """Connect to an actor whose environments are made, or were to be."""
+        seat.facts, address = self._from_ray(seat, started)
+        seat.serving = seat.actor.serve.remote()
+        try:
+            seat.connection = connected_to(address, seat.secret)
+        except (OSError, EOFError) as error:
+            raise WorkerError(f"{self._who(seat)} cannot be reached at {address[0]}:{address[1]}: {error}") from error
+
+    def _tell(self, seat: Seat, message: bytes) -> int:
+        """Give a command; its number, by which `_answer` knows the answer."""
+        assert seat.connection is not None
+        seat.asked += 1
+        with contextlib.suppress(OSError):  # `_answer` will find out
+            seat.connection.send(seat.asked, message)
+        return seat.asked
+
+    def _answer(self, seat: Seat, number: int) -> Any:
         """One answer, or the group's error in its own words; WorkerError if its process is gone."""
+        connection = seat.connection
+        assert connection is not None
+        answered, message = 0, bytearray()
+        try:
+            while answered != number:
+                while not connection.has_news(LISTENING_S):
+                    if self._ray.wait([seat.serving], timeout=0)[0]:  # without a word, as where a whole node is lost
+                        raise EOFError
+                answered, message = connection.receive()
+        except (EOFError, OSError) as error:
+            raise self._loss(seat) from error
+        answer = pickle.loads(message)
+        if not isinstance(answer, SamplerFailure):
+            return answer
+        raise answer.error or ShoalError(f"worker {seat.index} failed: {answer.words}\n{answer.traceback}")
+
+    def _loss(self, seat: Seat) -> ShoalError:
+        """How a worker was lost whose connection has ended."""
+        with contextlib.suppress(self._ray.exceptions.GetTimeoutError):
+            try:
+                self._from_ray(seat, seat.serving, TELLING_TIMEOUT_S)
+            except ShoalError as told:
+                return told
+        return WorkerError(f"{self._who(seat)} was lost: it has closed its connection")
+
+    def _from_ray(self, seat: Seat, reference: Any, timeout_s: float | None = None) -> Any:
+        """What Ray has of a worker, or the group's error in its own words; WorkerError if its process is gone."""
         exceptions = self._ray.exceptions
         try:
-            return self._ray.get(reference)
+            return self._ray.get(reference, timeout=timeout_s)
+        except exceptions.GetTimeoutError:
+            raise
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, ShoalError):
                 raise error.cause from None
             raise ShoalError(f"worker {seat.index} failed: {error.cause!r}") from error
         except exceptions.RayError as error:
-            place = f" on {seat.facts.host} (pid {seat.facts.pid})" if seat.facts is not None else ""
             words = self._session.last_output(seat.facts.pid) if seat.facts is not None else ""
             told = f"; its last words: {words}" if words else ""
-            raise WorkerError(f"worker {seat.index}{place} was lost: its process died{told}") from error
+            raise WorkerError(f"{self._who(seat)} was lost: its process died{told}") from error
+
+    def _hang_up(self, seat: Seat) -> None:
+        connection, seat.connection = seat.connection, None
+        if connection is not None:
+            connection.close()
+
+    @staticmethod
+    def _who(seat: Seat) -> str:
+        place = f" on {seat.facts.host} (pid {seat.facts.pid})" if seat.facts is not None else ""
+        return f"worker {seat.index}{place}"
 
     def _replaced(self, seat: Seat, cause: WorkerError, seed: int | None) -> GroupReset:
         """Put a new group in the place of a lost one; its first observations."""
@@ -205,17 +274,19 @@ class RayGroups:
         if not config.recreate_failed_workers or self._restarts > config.max_worker_restarts:
             raise cause
         log.warning("%s; it is replaced", cause)
+        self._hang_up(seat)
         with contextlib.suppress(Exception):
             self._ray.kill(seat.actor)
-        seat.actor, seat.facts = self._actor(seat.index), None
+        seat.secret, seat.facts = new_secret(), None
+        seat.actor = self._actor(seat.index, seat.secret)
         try:
             started = seat.actor.start.remote()
             if not self._ray.wait([started], timeout=PATIENCE_S)[0]:
                 log.warning("worker %d waits for a host with %g free CPUs", seat.index, cpus_per_worker(config))
-            seat.facts = self._answer(seat, started)
+            self._let_serve(seat, started)
             # A seed of its own: the one that the lost group began with would lead to the same end.
             fresh = self._restarts if seed is None else seed
-            begun: GroupReset = self._answer(seat, seat.actor.reset.remote(fresh))
+            begun: GroupReset = self._answer(seat, self._tell(seat, command("reset", fresh)))
         except WorkerError as lost:
             return self._replaced(seat, lost, seed)
         begun.incidents += self._loss_incidents(seat, cause)

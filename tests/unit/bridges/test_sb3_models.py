@@ -120,13 +120,14 @@ LIVE = {
     "multi_discrete": (gym.spaces.Discrete(5), gym.spaces.MultiDiscrete([3, 2])),
     "multi_binary": (gym.spaces.MultiBinary(4), gym.spaces.MultiBinary(3)),
     "matrix": (gym.spaces.Box(-2, 2, (2, 3), np.float32), gym.spaces.Box(-1, 4, (2,), np.float32)),
-    "image": (gym.spaces.Box(0, 255, (64, 72, 3), np.uint8), gym.spaces.Discrete(4)),
     "small_image": (gym.spaces.Box(0, 255, (36, 45, 1), np.uint8), gym.spaces.Discrete(4)),
+    "image": (gym.spaces.Box(0, 255, (64, 72, 3), np.uint8), gym.spaces.Discrete(4)),
     "large_image": (gym.spaces.Box(0, 255, (150, 110, 3), np.uint8), gym.spaces.Discrete(4)),
 }
 IMAGES_TO_NUMBERS = {"image_to_numbers": (LIVE["image"][0], gym.spaces.Box(-1, 4, (2,), np.float32))}
 
 
+@pytest.mark.repeats(4)
 @pytest.mark.parametrize("name", LIVE)
 def test_other_spaces_and_images(name: str, tmp_path: Path) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
@@ -143,8 +144,7 @@ def test_other_spaces_and_images(name: str, tmp_path: Path) -> None:
     model.save(tmp_path / "model.zip")
     policy = read_sb3(tmp_path / "model.zip")
     run, _ = import_policy(policy, Spoken, {}, [("config.env_config", {"spaces": name})], results_dir=str(tmp_path))
-    count = 100 if is_image else 1000
-    seen = np.stack([spaces[0].sample() for _ in range(count)])
+    seen = np.stack([spaces[0].sample() for _ in range(1000)])
     theirs, _ = model.predict(np.moveaxis(seen, 3, 1) if is_image else seen, deterministic=True)
     loaded = shoal.Policy.load(run)
     ours = np.array(loaded.compute_actions(list(seen), explore=False)).reshape(theirs.shape)
