@@ -24,7 +24,7 @@ from shoal.config.experiment import Experiment
 
 # How many of what a page has are run by a test: lines that are typed, of `shoal` and of `other` programs, and fenced
 # blocks by their language. `*` stands for all that there are, where the test takes whatever is on the page.
-# An `answer` is an indented line that is no command. What NOT_RUN explains is not counted.
+# An `answer` is an indented line that is no command. What WITHOUT_TEST explains is not counted.
 TESTS = """
 README.md                      4 shoal 1 python test_readme.py
 docs/agents.md                 * shoal test_page_commands.py; 1 python 2 yaml test_agents_page.py
@@ -97,70 +97,40 @@ examples/theta/README.md       1 shoal 1 other test_seed_examples.py
 examples/trpo/README.md        4 shoal test_trpo_examples.py
 """
 
-# A page (or all), how the line begins or the language of the block, and why no test runs it as it stands.
-NOT_RUN = {
-    (
-        "*",
-        "make ",
-    ): "targets of the Makefile, by which the tests themselves are run; that they are there is tested below",
-    ("*", "pip install "): "fetches packages from a network; that the extras are there is tested below",
-    ("CONTRIBUTING.md", ".venv/bin/pre-commit"): "changes what git does in this checkout",
-    ("benchmarks/README.md", ".venv/bin/python"): "measures for minutes; `tests/unit/benchmarks` runs small ones",
-    ("docs/architecture.md", "shoal train x.yml"): "the first line of a drawing of calls",
-    (
-        "docs/containers.md",
-        "apptainer",
-    ): "needs Apptainer; `tests/unit/test_packaging.py` builds the image where it is",
-    (
-        "docs/containers.md",
-        "podman",
-    ): "needs podman and a network; `test_moving_pages.py` compares the file with Apptainer's",
-    (
-        "docs/doctor.md",
-        "shoal doctor --hosts",
-    ): "needs hosts to log in to; `tests/cluster/test_launch.py` has some and does",
-    ("docs/doors/unity.md", "shoal train game.py"): "needs a build of Unity's, which the page says is not tested",
-    ("docs/doors/unity.md", "python"): "needs the same; `test_doors_pages.py` compiles it",
-    (
-        "docs/loggers.md",
-        "shoal train CartPole-v1 --set 'loggers=[wandb]'",
-    ): "`make test-loggers` trains with the real wandb",
-    ("docs/plugins.md", "cd "): "the test installs a copy of that folder",
-    ("docs/presets.md", "shoal tune -f swimmer_ppo.yml"): "a sweep of the reader's, which trains for hours",
-    ("docs/presets.md", "python benchmarks/presets.py"): "trains ten runs of 100,000 steps with what that sweep found",
-    (
-        "docs/programs.md",
-        "shoal ",
-    ): "names files of the reader's; `test_programs_page.py` trains those of `examples/simulators`",
-    (
-        "docs/programs.md",
-        "python",
-    ): "parts of classes; `test_go.py` runs the first, and the examples have the others whole",
-    ("docs/programs.md", "c"): "the loop of `examples/simulators/c/oscillator.c`, which `test_programs_page.py` builds",
-    ("docs/reliability.md", "python benchmarks/"): "measures for an hour; `test_reliability_page.py` does it in small",
-    (
-        "docs/rllib.md",
-        "shoal ",
-    ): "needs RLlib's own environment, where `tests/rllib` does each; test_rllib_page.py reads them",
-    (
-        "docs/security.md",
-        "shoal evaluate from_a",
-    ): "is refused, as the page shows and `tests/faults/test_strangers.py` tests",
-    ("docs/serve.md", "shoal serve RUN --ray-serve"): "needs Ray Serve's own environment: `make test-ray-serve`",
-    ("docs/simulators.md", "shoal replay RUN 3 --"): "`tests/faults/test_replays_of_programs.py` does both",
-    ("docs/simulators.md", "shoal replay RUN 1000001"): "`tests/cli/test_options.py` reads such numbers",
-    ("docs/simulators.md", "shoal train shoal.envs:FaultEnv"): "`tests/faults/test_runs.py` trains on it",
-    ("docs/start/first_run.md", "python3 -m venv"): "makes an environment, as `make setup` does",
-    ("docs/start/first_run.md", ". .venv"): "enters it",
-    ("docs/start/first_run.md", ".venv/bin/pip"): "fetches packages from a network",
-    ("docs/start/install.md", "pipx "): "fetches packages from a network",
-    ("docs/start/install.md", "conda "): "fetches packages from a network",
-    (
-        "docs/start/install.md",
-        "rattler-build ",
-    ): "conda's tools are not here; `tests/unit/test_packaging.py` reads the recipe",
-    ("docs/start/laptop_to_cluster.md", "srun "): "needs a job of Slurm's; `tests/cluster` has one and does",
-}
+# A page (or all of them), how lines begin or the language of blocks, and why no test runs these as they stand.
+WITHOUT_TEST = """
+* | make | targets of the Makefile, by which the tests themselves are run; that they are there is tested below
+* | pip install | fetches packages from a network; that the extras are there is tested below
+CONTRIBUTING.md | .venv/bin/pre-commit | changes what git does in this checkout
+benchmarks/README.md | .venv/bin/python | measures for minutes; `tests/unit/benchmarks` runs small ones
+docs/architecture.md | shoal train x.yml | the first line of a drawing of calls
+docs/containers.md | apptainer | needs Apptainer; `tests/unit/test_packaging.py` builds the image where it is
+docs/containers.md | podman | needs podman and a network; `test_moving_pages.py` compares the file with Apptainer's
+docs/doctor.md | shoal doctor --hosts | needs hosts to log in to; `tests/cluster/test_launch.py` has some and does
+docs/doors/unity.md | shoal train game.py | needs a build of Unity's, which the page says is not tested
+docs/doors/unity.md | ```python | needs the same; `test_doors_pages.py` compiles it
+docs/loggers.md | shoal train CartPole-v1 --set 'loggers=[wandb]' | `make test-loggers` trains with the real wandb
+docs/plugins.md | cd | the test installs a copy of that folder
+docs/presets.md | shoal tune -f swimmer_ppo.yml | a sweep of the reader's, which trains for hours
+docs/presets.md | python benchmarks/presets.py | trains ten runs of 100,000 steps with what that sweep found
+docs/programs.md | shoal | names files of the reader's; `test_programs_page.py` trains those of `examples/simulators`
+docs/programs.md | ```python | `test_go.py` runs the first; `tests/unit/envs/test_case_env.py` has classes like the others
+docs/programs.md | ```c | the loop of a program; `tests/cli/test_init.py` builds a whole one
+docs/reliability.md | python benchmarks/ | measures for an hour; `test_reliability_page.py` does it in small
+docs/rllib.md | shoal | needs RLlib's own environment, where `tests/rllib` does the like; test_rllib_page.py reads these
+docs/security.md | shoal evaluate from_a | is refused, as the page shows and `tests/faults/test_strangers.py` tests
+docs/serve.md | shoal serve RUN --ray-serve | needs Ray Serve's own environment: `make test-ray-serve`
+docs/simulators.md | shoal replay RUN 3 -- | `tests/faults/test_replays_of_programs.py` does both
+docs/simulators.md | shoal replay RUN 1000001 | `tests/faults/test_isolated_evaluation.py` replays such failures
+docs/simulators.md | shoal train shoal.envs:FaultEnv | `tests/faults/test_runs.py` trains on it
+docs/start/first_run.md | python3 -m venv | makes an environment, as `make setup` does
+docs/start/first_run.md | . .venv | enters it
+docs/start/first_run.md | .venv/bin/pip | fetches packages from a network
+docs/start/install.md | pipx | fetches packages from a network
+docs/start/install.md | conda | fetches packages from a network
+docs/start/install.md | rattler-build | conda's tools are not here; `tests/unit/test_packaging.py` reads the recipe
+docs/start/laptop_to_cluster.md | srun | needs a job of Slurm's; `tests/cluster` has one and does
+"""
 
 ANYWHERE = "*"
 IS_TYPED = ("", "text")
@@ -184,11 +154,12 @@ def listed(text: str) -> dict[str, list[tuple[str, str, str]]]:
 
 
 ROWS = listed(TESTS)
+REASONS = [tuple(re.split(r" +\| ", row, maxsplit=2)) for row in WITHOUT_TEST.strip().splitlines()]
 
 
 def reasons(name: str) -> tuple[str, ...]:
     """How the lines of a page begin that nothing runs, and the languages of such blocks."""
-    return tuple(begins for page, begins in NOT_RUN if page in (ANYWHERE, name))
+    return tuple(begins for page, begins, _ in REASONS if page in (ANYWHERE, name))
 
 
 def counted(page: Page) -> Counter[str]:
@@ -196,7 +167,9 @@ def counted(page: Page) -> Counter[str]:
     out = reasons(page.name)
     lines = [line for line in page.typed() if not line.startswith(out)]
     kinds = Counter("shoal" if line.startswith("shoal ") else "other" for line in lines)
-    kinds += Counter(language for language in page.languages() if language not in (*IS_TYPED, *out))
+    kinds += Counter(
+        language for language in page.languages() if language not in IS_TYPED and f"```{language}" not in out
+    )
     return kinds + Counter(answer=len(page.shown()))
 
 
@@ -207,21 +180,23 @@ def test_the_list_says_who_runs_all_that_a_page_has(page: Page) -> None:
         told[kind] += found[kind] if count == "*" else int(count)
         assert kind in found, f"there is no {kind} on the page any more"
         assert (test == "") == (kind == "answer")
-    assert found == told, "let a test run what is new, and say in TESTS which, or in NOT_RUN why none does"
+    assert found == told, "let a test run what is new, and say in TESTS which, or in WITHOUT_TEST why none does"
 
 
 def test_the_list_has_nothing_that_is_not_there() -> None:
     there = {page.name: page for page in PAGES}
     assert set(ROWS) <= set(there)
-    for name, begins in NOT_RUN:
+    for name, begins, _ in REASONS:
         of = PAGES if name == ANYWHERE else [there[name]]
-        assert any(begins in page.languages() or any(line.startswith(begins) for line in page.typed()) for page in of)
+        assert any(
+            begins[3:] in page.languages() or any(line.startswith(begins) for line in page.typed()) for page in of
+        )
     for name, rows in ROWS.items():
         for test in {test for _, _, test in rows if test}:
             text = (ROOT / "tests" / "docs" / test).read_text()
             folder = Path(name).parent.name
             assert Path(name).stem in text or f'"{folder}"' in text, f"{test} does not read {name}"
-    named = {path for why in NOT_RUN.values() for path in re.findall(r"`(tests/[\w/.]+)`", why)}
+    named = {path for _, _, why in REASONS for path in re.findall(r"`(tests/[\w/.]+)`", why)}
     assert named
     assert all((ROOT / path).exists() for path in named)
 

@@ -105,7 +105,7 @@ class Walk:
     """What is typed when a command asks."""
     prepare: Callable[[Path], object] | None = None
     leaves_out: str = "$^"
-    """Lines that `UNTRIED` of `test_every_page.py` explains."""
+    """Lines that `WITHOUT_TEST` of `test_every_page.py` explains."""
     has_program: bool = False
     """Whether its Python goes on from its lines."""
 
