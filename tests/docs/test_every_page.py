@@ -114,7 +114,7 @@ docs/plugins.md | cd | the test installs a copy of that folder
 docs/presets.md | shoal tune -f swimmer_ppo.yml | a sweep of the reader's, which trains for hours
 docs/presets.md | python benchmarks/presets.py | trains ten runs of 100,000 steps with what that sweep found
 docs/programs.md | shoal | names files of the reader's; `test_programs_page.py` trains those of `examples/simulators`
-docs/programs.md | ```python | `test_go.py` runs the first; `tests/unit/envs/test_case_env.py` has classes like the others
+docs/programs.md | ```python | `test_go.py` runs the first; `tests/unit/envs/test_case_env.py` has classes like the rest
 docs/programs.md | ```c | the loop of a program; `tests/cli/test_init.py` builds a whole one
 docs/reliability.md | python benchmarks/ | measures for an hour; `test_reliability_page.py` does it in small
 docs/rllib.md | shoal | needs RLlib's own environment, where `tests/rllib` does the like; test_rllib_page.py reads these
