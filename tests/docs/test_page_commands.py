@@ -279,9 +279,7 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name), id=name) for name in WALKS])
-def test_the_lines_of_a_page_end_well(
-    name: str, home: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_of_a_page_end_well(name: str, home: Path, request: pytest.FixtureRequest) -> None:
     page, walk = Page(name), WALKS[name]
     if any("kernel=compiled" in line for line in page.typed()):
         request.getfixturevalue("compiled_kernels")
