@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import Page
 
+from shoal.cluster.batch_scripts import batch_script
 from shoal.cluster.job_files import Source, job_from
 from shoal.cluster.schedulers import BUILT_IN
 from shoal.config.experiment import experiments_from_file
@@ -71,11 +73,15 @@ def test_the_new_files_of_the_pages_train(tmp_path: Path) -> None:
     assert done.stdout.count("Finished: training_iteration 1 >= 1") == 3
 
 
-def test_the_job_of_the_containers_page_is_one() -> None:
-    page = (DOCS / "containers.md").read_text()
-    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    job = job_from([Source({**load_text(text, "job.yml").tree, "walltime": "1h", "command": ["true"]})])
+def test_the_jobs_of_the_pages_are_such() -> None:
+    (part,), (whole,) = (Page(f"docs/{name}.md").blocks("yaml") for name in ("containers", "cluster"))
+    job = job_from([Source({**load_text(part, "job.yml").tree, "walltime": "1h", "command": ["true"]})])
     assert job.container_binds == ("/scratch", "$DATA:/data")
+    job = job_from([Source(load_text(whole, "job.yml").tree)])
+    assert (job.nodes, job.walltime, job.account, job.gpus_per_node) == (3, 9000, "rlwater", 1)
+    script = batch_script(job, BUILT_IN["slurm"], Path("/opt/shoal/bin"), Path("/jobs/ppo"))
+    assert "#SBATCH --constraint=haswell\n" in script
+    assert "module load python/3.11\n" in script
 
 
 def test_the_recipe_of_apptainer_is_whole() -> None:

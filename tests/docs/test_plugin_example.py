@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pages import Page
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("algorithm", "scheduler", "logger", "env format")
@@ -63,6 +65,10 @@ def test_the_example_is_listed_and_trains(package: Path, tmp_path: Path) -> None
     assert [next(kind for kind in KINDS if line.startswith(kind)) for line in listed] == [*KINDS]
     for line in run(shoal("plugins", "--check"), [package], tmp_path).splitlines():
         assert line.endswith("  ok")
+    pages = ("docs/plugins.md", "examples/plugin/README.md")
+    (line,) = {line for page in pages for line in Page(page).typed() if line.startswith("shoal train")}
+    short = ["--stop", "training_iteration=1", "--results-dir", str(tmp_path)]
+    assert "Finished: training_iteration" in run([*shoal(*shlex.split(line)[1:]), *short], [package], tmp_path)
     test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "examples/plugin/tests")]
     assert "1 passed" in run(test, [package], tmp_path)
     script = run(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pages import Page
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "reliability.py"
@@ -51,6 +54,16 @@ def test_rows_can_be_measured_in_small() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "missed" not in done.stdout
+
+
+def test_seeds_of_the_launcher_run_as_the_page_says() -> None:
+    lines = [line for line in Page("docs/reliability.md").typed() if "simulated_launch" in line]
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line.replace("--count 1000", "--count 10"))
+        done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        assert "--count" not in line or re.match(r"10 seeds in .*: 0 refuted\n", done.stdout)
 
 
 def test_a_row_that_is_none_is_refused() -> None:

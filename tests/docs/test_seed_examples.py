@@ -79,6 +79,15 @@ def test_the_optimum_of_the_ratio_is_the_smallest_of_all_choices() -> None:
     assert second_best < experiment.stop["custom_metrics/digits_max"] < info["digits"]
 
 
+def test_the_script_of_the_optimum_prints_it() -> None:
+    (line,) = [line for line in lines_of(THETA) if line.startswith("python optimum")]
+    done = subprocess.run(
+        [sys.executable, *shlex.split(line)[1:]], cwd=THETA, capture_output=True, text=True, check=True
+    )
+    assert f"choices: {49**4:,}\n" in done.stdout
+    assert "16 * 19 / (49 * 43)" in done.stdout
+
+
 def test_a_wrong_reward_of_the_ratio_is_refused() -> None:
     with pytest.raises(ValueError, match="reward is square or digits, not 'cube'"):
         loaded(THETA, "ratio_env").RatioEnv({"reward": "cube"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import shoal
 from shoal.cli.main import main
 
 pytest.importorskip("uvicorn")
+from pages import Page
 from serving import serving, source
 
 from shoal.serving.app import application
@@ -61,6 +63,27 @@ def test_the_clients_get_the_action_of_the_policy(tmp_path: Path) -> None:
         server.should_exit = True
         thread.join(60)
     assert told.stdout == f"{expected}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_a_session_of_a_policy_with_memory_is_asked_by_curl(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    lines = [line for line in Page("docs/serve.md").typed() if "curl" in line]
+    assert len(lines) == 2
+    with shoal.PPO(env="Pendulum-v1", config={**SMALL, "model": {"use_lstm": True, "lstm_cell_size": 8}}) as trainer:
+        trainer.save(tmp_path / "run")
+    with serving([source(tmp_path / "run")]) as service, unix_socket(tmp_path / "policy.sock") as listening:
+        server = server_of(application(service, "another-token-of-the-tests", trusts_sockets=True))
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        command = ["bash", "-c", "\n".join([*lines, lines[1]])]
+        told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+        server.should_exit = True
+        thread.join(60)
+    actions = [answer["action"] for answer in map(json.loads, told.stdout.replace("}{", "}\n{").splitlines())]
+    assert len(actions) == 2
+    assert actions[0] != actions[1], "it remembers the first step"
 
 
 def test_every_option_and_path_is_there(tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ def _check_file(place: Path, name: Any, proof: Any) -> None:
 
 
 def _imported() -> Iterator[Path]:
-    """The files of imported modules that are no installed packages."""
+    """The files of imported modules, but not those of which only a name is known, as of PyTorch's `_ops.py`."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py"):
+        if isinstance(file, str) and file.endswith(".py") and os.path.isabs(file) and os.path.isfile(file):
             yield Path(os.path.realpath(file))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,12 @@ import pytest
 
 from shoal.config.experiment import experiment_from
 from shoal.data.state import State
+from shoal.envs.importing import UserCode
 from shoal.runs.chain import CHAIN_FILE, Chain, machine_differences, read_chain
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
 from shoal.runs.reproducing import reproduce
 from shoal.runs.run import Run
-from shoal.runs.user_files import keep_code
+from shoal.runs.user_files import keep_code, user_files
 from shoal.runs.verifying import listed_checkpoints, verify_run
 
 HEAD = {"seed": 3, "blas": "openblas", "versions": {"numpy": "2.0"}}
@@ -223,6 +226,18 @@ def no_experiment(run: Path) -> None:
 def other_code(run: Path) -> None:
     keep_code(run, {"my_env.py": Path(__file__)})
     (run / "code" / "my_env.py").write_text("other = 1")
+
+
+def test_only_files_that_there_are_belong_to_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    for name, file in (("mine", str(tmp_path / "mine.py")), ("gone", str(tmp_path / "gone.py")), ("ops", "_ops.py")):
+        module = ModuleType(name)  # PyTorch has modules whose file is `_ops.py`, in no folder
+        module.__file__ = file
+        monkeypatch.setitem(sys.modules, name, module)
+    (tmp_path / "_ops.py").write_text("another")
+    experiment = experiment_from({"env": "CartPole-v1"})
+    assert user_files(experiment, UserCode.at(tmp_path)) == {"mine.py": tmp_path.resolve() / "mine.py"}
 
 
 @pytest.mark.parametrize(
