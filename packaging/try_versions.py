@@ -5,7 +5,8 @@
 Interpreters are `python3.10` to `python3.14` of PATH, and pyenv's. Each pair of Python and NumPy has an environment of
 its own in `.venvs/versions`, with the versions of constraints.txt where they suit that Python. Links of the chain are
 the same where every number was: between two Pythons with one NumPy they must be, and between two NumPys they may be.
-NumPy 2.2 is the newest that every one of these Pythons can have. What was found is in benchmarks/results/versions.json.
+NumPy 2.2 is the newest that every one of these Pythons can have. What was found is in benchmarks/results/versions.json,
+pair by pair, beside what was found there of other pairs with the same source.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".venvs" / "versions"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-NUMPYS = {"2": "numpy>=2,<3", "2.2": "numpy==2.2.*", "1.26": "numpy==1.26.*"}
+NUMPYS = {"2.2": "numpy==2.2.*", "2": "numpy>=2,<3", "1.26": "numpy==1.26.*"}
 LAST_FOR_OLD_NUMPY = (3, 12)  # NumPy 1.26 has no wheels for a newer Python
 TESTS = (
     "tests/unit/data",
@@ -36,6 +37,7 @@ TESTS = (
     "tests/cli/test_export.py",
 )
 """Numbers, arrays, spaces, files, exports and imports, without an extra; what needs one is skipped."""
+KEPT = ROOT / "benchmarks/results/versions.json"
 TRAINING = ("CartPole-v1", "--seed", "1", "--stop", "timesteps_total=8000", "--quiet")
 
 
@@ -49,6 +51,7 @@ class Tried:
     link: str = ""
     blas: str = ""
     passed: int = 0  # tests
+    pair: str = ""  # as it was asked for
 
     @property
     def has_failed(self) -> bool:
@@ -161,6 +164,15 @@ def opened() -> Any:
     return Record("versions", ["shoal"], {"training": training, "tests": TESTS})
 
 
+def known(tree: str) -> dict[str, Tried]:
+    """What was found before of this source, by pair."""
+    if not KEPT.is_file():
+        return {}
+    kept = json.loads(KEPT.read_text())
+    rows = [Tried(**row) for row in kept["results"]["tried"]] if kept.get("tree") == tree else []
+    return {row.pair: row for row in rows}
+
+
 def bars_of(rows: list[Tried]) -> list[Any]:
     """What the figures are held against."""
     from record import Bar
@@ -186,13 +198,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     every = [f"{python}/{numpy}" for numpy in NUMPYS for python in PYTHONS]
     parser.add_argument("pairs", nargs="*", metavar="PYTHON[/NUMPY]", help=f"default: {' '.join(every)}")
-    given = parser.parse_args().pairs
-    pairs = given or every
+    pairs = parser.parse_args().pairs or every
     for pair in pairs:
         python, _, numpy = pair.partition("/")
         if python not in PYTHONS or (numpy or "2") not in NUMPYS:
             parser.error(f"{pair}: give a Python of {', '.join(PYTHONS)}, alone or with /{', /'.join(NUMPYS)}")
-    kept = None if given else opened()
+    kept = opened()
+    found = known(kept.head["tree"])
     built = wheel()
     print(HEAD, flush=True)
     rows = []
@@ -200,8 +212,10 @@ def main() -> int:
         python, _, numpy = pair.partition("/")
         rows.append(attempt(python, numpy or "2", built))
         print(line(rows[-1]), flush=True)
-    if kept is not None:
-        kept.keep({"tried": [*map(asdict, rows)]}, bars_of(rows))
+        rows[-1].pair = f"{python}/{numpy or '2'}"
+        found[rows[-1].pair] = rows[-1]
+        every_row = [found[each] for each in every if each in found]
+        kept.keep({"tried": [*map(asdict, every_row)]}, bars_of(every_row))
     links = {row.link for row in rows if row.link}
     for numpy in (apart := disagreeing(rows)):
         print(f"FAILED: with NumPy {numpy}, the chain depends on the Python")
