@@ -24,6 +24,7 @@ from reliability_saves import WAYS, killed_in_saves, shim
 
 ANSWER_S = 60.0  # for one checkpoint, beside the start
 START_S = 120.0
+MOST_TRIES = 3  # of what has not even begun
 LATE_S = 60.0  # after which a run that has lost a worker is taken for one that hangs
 MOST_MOMENT_S = 2.0  # after the first iteration
 CALL_FAILURES = {"sb3": ("ENOSPC", "EIO", "EDQUOT", "short write"), "rllib": ("ENOSPC",)}
@@ -67,8 +68,11 @@ def _lines(
 
 
 def _asked(who: str, home: Path, *words: str | Path, **more: str) -> list[Any]:
-    """The same of a command that must end well."""
-    lines, ended = _lines(who, home, *words, **more)
+    """The same of a command that must end well; Ray may not come up at once on a machine that has much else to do."""
+    for _ in range(MOST_TRIES):
+        lines, ended = _lines(who, home, *words, **more)
+        if not ended:
+            break
     assert not ended, f"{who} {words[0]}: {ended}: {(home / 'complaints').read_text()[-2000:]}"
     return lines
 
@@ -76,12 +80,15 @@ def _asked(who: str, home: Path, *words: str | Path, **more: str) -> list[Any]:
 def _loaded(who: str, home: Path, places: Sequence[Path]) -> list[dict[str, Any]]:
     """What is in each of these checkpoints; one that ends the whole process, or hangs, does so alone."""
     found: list[dict[str, Any]] = []
+    tries = 0
     while len(found) < len(places):
         open_ = places[len(found) :]
         lines, ended = _lines(who, home, "load", *open_, within_s=START_S + ANSWER_S * len(open_) ** 0.5)
         found += lines
-        if len(found) < len(places):
+        tries = 1 if lines else tries + 1
+        if len(found) < len(places) and tries == MOST_TRIES:
             found.append({"error": ended or "nothing was said"})
+            tries = 0
     return found
 
 

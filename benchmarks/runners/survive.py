@@ -135,7 +135,7 @@ def main(peer: Any) -> None:
     command, *words = sys.argv[1:]
     match command, words:
         case "save", [folder, seed]:
-            Path(folder).mkdir(parents=True)
+            Path(folder).mkdir(parents=True, exist_ok=True)
             peer.save(peer.learned(int(seed)), Path(folder))
         case "save-for-ever", [folder]:
             save_for_ever(peer, Path(folder))
