@@ -261,6 +261,13 @@ def _kept(row: Row, results: Path) -> dict[str, Any] | None:
     }
 
 
+def _why_not(names: list[str], who: str | None) -> str:
+    """What to do or to know where a part cannot be measured by this script."""
+    if who is None:
+        return "type: " + ", ".join(row.by for row in ROWS if row.name in names)
+    return ", ".join(peers.NOT_APPLICABLE[who].get(name, "nobody has written how") for name in names)
+
+
 def main() -> None:
     """Run as a program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -275,6 +282,13 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := sorted(set(given.parts) - set(names)):
         parser.error(f"there is no part {', '.join(unknown)}; the parts are {', '.join(names)}")
+    can = [row.name for row in ROWS if row.measure is not None]
+    if given.peer is not None:
+        can = [name for name, (_, counts) in peers.HOOKS.items() if given.peer in counts]
+    if cannot := sorted(set(given.parts) - set(can)):
+        parser.error(
+            f"{', '.join(cannot)}: not measured here of {given.peer or 'shoal'}; {_why_not(cannot, given.peer)}"
+        )
     if given.quick:
         record.RESULTS = Path(tempfile.mkdtemp(prefix="shoal-reliability-results-"))
         record.ROOT = record.RESULTS
@@ -283,12 +297,12 @@ def main() -> None:
     cluster.JOBS = given.jobs
     met = [True]
     for row in ROWS if not given.page else ():
-        if row.name not in (given.parts or names):
+        if row.name not in (given.parts or can):
             continue
         console.rule(row.test)
-        if given.peer is None and row.measure is not None:
+        if given.peer is None:
             met.append(measure(row, given.quick, given.count, given.folder))
-        elif given.peer in peers.HOOKS.get(row.name, (None, {}))[1]:
+        else:
             measure_peer(given.peer, row.name, given.count)
     if not given.quick:
         PAGE.write_text(page(record.RESULTS))

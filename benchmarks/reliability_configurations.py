@@ -187,7 +187,7 @@ def mutated(tree: dict[str, Any], choose: random.Random) -> dict[str, Any]:
                 break
             here = here[key]
         match choose.randrange(6):
-            case 4 | 5 if isinstance(here[key], int | float) and not isinstance(here[key], bool):
+            case 4 | 5 if type(here[key]) in (int, float) and abs(here[key]) < HUGE:
                 here[key] *= choose.choice(FACTORS)
             case 0 | 1:
                 here[key] = choose.choice(ODD)

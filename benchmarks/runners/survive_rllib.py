@@ -33,7 +33,9 @@ ALONE = ("APPO",)  # which does not promise the same with runners of its own; sh
 
 
 def algorithm(kind: Any, env: str, settings: dict[str, Any], num_runners: int, seed: int) -> Any:
-    """An algorithm of RLlib's; two environments in all."""
+    """An algorithm of RLlib's; two environments in all, and a Ray in which its runners have a place."""
+    if not ray.is_initialized():
+        ray.init(num_cpus=4)
     return (
         kind()
         .environment(env)

@@ -122,7 +122,17 @@ def test_rows_can_be_measured_in_small() -> None:
     assert "missed" not in done.stdout
 
 
-def test_a_row_that_is_none_is_refused() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "luck"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "there is no part luck; the parts are saves, " in done.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["luck"], "there is no part luck; the parts are saves, "),
+        (["workers"], "workers: not measured here of shoal; type: python benchmarks/workers.py killed"),
+        (["two-runs", "--peer", "sb3"], "two-runs: not measured here of sb3; its runs have no folder of their own"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    reliability: Any, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with patch.object(sys, "argv", ["reliability.py", *words]), pytest.raises(SystemExit, match="2"):
+        reliability.main()
+    assert said in capsys.readouterr().err
