@@ -54,6 +54,24 @@ TARGETS = {
             "tests/unit/runs/test_run_folder.py",
         ),
     ),
+    "row_segments": Target(
+        "runs/row_segments.py",
+        (
+            "tests/unit/runs/test_run_folder.py",
+            "tests/unit/runs/test_checkpoint_care.py",
+            "tests/faults/test_formats.py",
+            "tests/faults/test_checkpoints.py",
+        ),
+    ),
+    "background_writer": Target("runs/background_writer.py", ("tests/unit/runs/test_run_folder.py",)),
+    "run_folder": Target(
+        "runs/run_folder.py",
+        (
+            "tests/unit/runs/test_run_folder.py",
+            "tests/unit/runs/test_checkpoint_care.py",
+            "tests/unit/runs/test_chain.py",
+        ),
+    ),
     "atomic_files": Target(
         "runs/atomic_files.py",
         ("tests/unit/runs/test_atomic_files.py", "tests/unit/runs/test_links.py"),

@@ -9,6 +9,7 @@ import platform
 import re
 import statistics
 import subprocess
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -108,6 +109,23 @@ def commit() -> str:
     return (said("rev-parse", "HEAD") or "no commit") + ("-dirty" if differs else "")
 
 
+def tree() -> str:
+    """Git's own name of what is in src, changes included: two commits with the same one have the same shoal.
+
+    A commit may be missing in another copy of the repository; `git rev-parse COMMIT:src` tells the name of any.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        variables = {**os.environ, "GIT_INDEX_FILE": str(Path(folder) / "index")}
+
+        def said(*words: str) -> str:
+            done = subprocess.run(["git", *words], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+            return done.stdout.strip()
+
+        said("read-tree", "HEAD")
+        said("add", "src")
+        return said("write-tree", "--prefix=src/") or "no tree"
+
+
 class Record:
     """One benchmark's figures, with the machine as it was before the first of them was taken."""
 
@@ -117,6 +135,7 @@ class Record:
             "name": name,
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "commit": commit(),
+            "tree": tree(),
             "machine": machine(),
             "versions": {each: versions(each) for each in who},
             "threads": ONE_THREAD,

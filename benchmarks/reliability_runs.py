@@ -1,17 +1,16 @@
-"""Runs: resumed, interrupted, killed, started twice, and asked for with mutated configurations."""
+"""Runs: resumed, interrupted, killed, and started twice."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import json
-import math
 import os
 import random
 import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -23,8 +22,6 @@ from record import console
 from reliability_figures import Found, all_of, none_of
 
 import shoal
-from shoal.config.experiment import Experiment, as_tree, experiment_from
-from shoal.errors import ConfigError, ShoalError
 from shoal.runs.checkpoints import newest_good, read_checkpoint
 
 GONE_S = 10.0
@@ -32,6 +29,7 @@ MOST_START_S = 3.0  # after its process was made, that a run is signalled
 MOST_MOMENT_S = 2.0  # or after its first iteration
 SAVED, NOTHING, LOST = "saved", "nothing to save", "lost"
 EARLY = "before Python had read our first line"
+LEFT = ("processes", "files", "segments")  # that a killed run may leave
 SMALL: dict[str, Any] = {"train_batch_size": 256, "sgd_minibatch_size": 64, "num_sgd_iter": 2}
 DQN = {"learning_starts": 100, "timesteps_per_iteration": 200, "replay_buffer_config": {"capacity": 1000}}
 SAC = {"learning_starts": 100, "timesteps_per_iteration": 200, "replay_buffer_config": {"capacity": 1000}}
@@ -113,35 +111,51 @@ def _weights(name: str, num_workers: int, folder: Path, is_cut: bool) -> dict[st
 
 
 def signals(count: int, folder: Path) -> Found:
-    """A signal at a random moment of the start or of training: saved or nothing to save, one code, no process."""
+    """A signal at a random moment of the start or of training: saved or nothing to save, one code, no process.
+
+    `count` of them come when our first line has been read; those before are counted apart. A third have two workers.
+    """
     choose = random.Random(17)
     outcomes: Counter[str] = Counter()
+    with_workers: Counter[str] = Counter()
     bad = []
-    for number in range(count):
+    number = -1
+    while sum(outcomes.values()) - outcomes[EARLY] < count:
+        number += 1
         home = folder / f"{number:03}"
         home.mkdir()
         # This may be a shell's background job, which ignores some signals, and so would what it starts.
         desk = WatchedDesk(home, ("env", "--default-signal"))
         which = list(CODES)[number % len(CODES)]
-        child = desk.start(*TRAIN)
         is_trained = bool(number // len(CODES) % 2)
-        moment_s = choose.uniform(0, MOST_MOMENT_S if is_trained else MOST_START_S)
+        has_workers = number // (2 * len(CODES)) % 3 == 2
+        child = desk.start(*TRAIN, *(("--num-workers", "2") if has_workers else ()))
+        # With workers the start has Ray's in it, which takes longer.
+        moment_s = choose.uniform(0, MOST_MOMENT_S if is_trained else MOST_START_S * (1 + has_workers))
         if is_trained:
-            _first_iteration(child)
+            first_iteration(child)
         sleep(moment_s)
         is_ours = _has_handlers(child)
         child.send_signal(which)
         outcome, wrong = _signalled(desk, child, which, is_ours)
         outcomes[outcome] += 1
-        console.print(f"  {number + 1} of {count}: {which.name}, {outcome}", style="dim")
+        with_workers[outcome] += has_workers
+        layout = "2 workers" if has_workers else "no workers"
+        console.print(f"  {number + 1}: {which.name}, {layout}, {outcome}", style="dim")
         if wrong:
             phase = "its first iteration" if is_trained else "its start"
-            bad.append(f"{which.name} {moment_s:.2f} s after {phase}: {wrong}")
+            bad.append(f"{which.name} {moment_s:.2f} s after {phase}, {layout}: {wrong}")
             console.print(f"  {bad[-1]}", style="dim")
-    good = count - len(bad)
-    told = ", ".join(f"{outcomes[name]} {name}" for name in (SAVED, NOTHING, EARLY))
-    bars = [all_of("saved or nothing to save, documented code, no orphan", good, count)]
-    return Found(count, f"{good} of {count} ({told})", bars, more={"bad": bad})
+    tried = sum(outcomes.values())
+    told = ", ".join(f"{outcomes[name]} {name}" for name in (SAVED, NOTHING) if outcomes[name])
+    beside = f"{sum(with_workers.values())} of {tried} with 2 workers; {outcomes[EARLY]} came {EARLY}"
+    good = tried - len(bad) - outcomes[EARLY]
+    bars = [
+        all_of("saved or nothing to save, documented code, no orphan", good, count),
+        none_of("of all, with something wrong", len(bad)),
+    ]
+    more = {"outcomes": outcomes, "with_workers": with_workers, "bad": bad}
+    return Found(count, f"{good} of {count} ({told}; {beside})", bars, more=more)
 
 
 def _signalled(
@@ -187,7 +201,7 @@ def _has_handlers(child: subprocess.Popen[str]) -> bool:
     return caught is None or bool(int(caught[1], 16) & mask)
 
 
-def _first_iteration(child: subprocess.Popen[str]) -> None:
+def first_iteration(child: subprocess.Popen[str]) -> None:
     """Wait until a run has trained."""
     assert child.stdout is not None
     for line in child.stdout:
@@ -207,135 +221,11 @@ def _saved(home: Path) -> str:
     return SAVED if found is not None and found.summary["training_iteration"] >= told[-1] else LOST
 
 
-TREE: dict[str, Any] = {
-    "name": "ratio",
-    "env": "CartPole-v1",
-    "run": "PPO",
-    "stop": {"timesteps_total": 1e5, "time_total_s": "1-12:00:00"},
-    "checkpoint_freq": 2,
-    "config": {
-        "env_config": {"mesh": {"n": [1, 2]}, "note": "no"},
-        "num_workers": 3,
-        "num_envs_per_worker": 4,
-        "train_batch_size": 960,
-        "lr_schedule": [[0, 3e-4], [100000, 0]],
-        "evaluation_interval": 5,
-        "model": {"fcnet_hiddens": [32], "fcnet_activation": "tanh"},
-        "vf_clip_param": 10,
-    },
-}
-ODD: list[Any] = [
-    None, True, False, -1, 0, 2**31 - 1, 2**63, 10**400, 1e308, -1e308, float("nan"), float("inf"), "auto", "", "\0",
-    "no", "1e-4", "12:30", "os:system", b"x", (), [], {}, [float("nan")], [[0, float("inf")]],
-    {"a": 1}, {1: 2}, "x" * 10_000,
-]  # fmt: skip
-
-
-def mutated(choose: random.Random) -> dict[str, Any]:
-    """The tree with one to three things wrong."""
-    tree: dict[str, Any] = json.loads(json.dumps(TREE))
-    for _ in range(choose.randint(1, 3)):
-        here = tree
-        while True:
-            key = choose.choice(list(here))
-            if not isinstance(here[key], dict) or not here[key] or choose.random() < 0.3:
-                break
-            here = here[key]
-        match choose.randrange(4):
-            case 0 | 1:
-                here[key] = choose.choice(ODD)
-            case 2:
-                here[choose.choice([f"{key}x", str(key)[:-1], "learning_rate", "", 5, None])] = here.pop(key)
-            case _:
-                del here[key]
-        if not here:
-            break
-    return tree
-
-
-def _is_sane(value: Any) -> bool:
-    """No number of what was accepted is unbounded or undefined."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(_is_sane(each) for each in value.values())
-    if isinstance(value, list | tuple):
-        return all(_is_sane(each) for each in value)
-    return True
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two trees are equal; a NaN, which may be the environment's own, equals another."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return bool(one == other or (one != one and other != other))
-
-
-def configurations(count: int, _: Path) -> Found:
-    """Trees with something wrong are refused in words, or mean something; so are command lines."""
-    from click.testing import CliRunner
-
-    from shoal.cli.main import main
-
-    choose = random.Random(17)
-    outcomes: Counter[str] = Counter()
-    bad: list[str] = []
-    for number in range(count):
-        tree = mutated(choose)
-        try:
-            if number % 20:
-                outcome = _tried_tree(tree)
-            else:
-                words = _words(tree, choose)
-                ended = CliRunner().invoke(main, words)
-                outcome = _tried_words(ended)
-        except Exception as error:
-            outcome = f"traceback: {type(error).__name__}: {str(error)[:100]}"
-        outcomes[outcome.partition(":")[0]] += 1
-        if outcome.startswith(("traceback", "nonsense")):
-            bad.append(f"{outcome} of {str(tree)[:300]}")
-    bars = [none_of("tracebacks", outcomes["traceback"]), none_of("accepted nonsense", outcomes["nonsense"])]
-    figure = f"{outcomes['traceback']} tracebacks, {outcomes['nonsense']} accepted nonsense"
-    return Found(count, figure, bars, more={"outcomes": outcomes, "bad": bad[:20]})
-
-
-def _tried_tree(tree: dict[str, Any]) -> str:
-    try:
-        experiment = experiment_from(tree)
-    except ConfigError as error:
-        return "refused" if error.problems and all(error.problems) else "traceback: no sentence"
-    try:
-        again = as_tree(experiment)
-    except ConfigError as error:  # what only a program can give, such as bytes, is refused when a run is written
-        return "refused" if error.problems and all(error.problems) else "traceback: no sentence"
-    is_same = isinstance(experiment, Experiment) and _is_same(as_tree(experiment_from(again)), again)
-    settings = {key: value for key, value in again["config"].items() if key != "env_config"}
-    return "accepted" if is_same and _is_sane(settings) and _is_sane(again["stop"]) else f"nonsense: {settings}"
-
-
-def _words(tree: dict[str, Any], choose: random.Random) -> list[str]:
-    """A command line that says some of it."""
-    words = ["train", "CartPole-v1", "--dry-run"]
-    config = tree.get("config")
-    for key, value in list(config.items() if isinstance(config, dict) else [])[: choose.randint(1, 4)]:
-        words += ["--set", f"config.{key}={value}".replace("\0", "")]
-    return words
-
-
-def _tried_words(ended: Any) -> str:
-    error = ended.exception
-    if error is not None and not isinstance(error, SystemExit | ShoalError):
-        return f"traceback: {type(error).__name__}: {error}"
-    return "accepted" if ended.exit_code == 0 else "refused"
-
-
 def two_runs(count: int, folder: Path) -> Found:
     """Two processes resume one run in the same moment."""
     desk = WatchedDesk(folder)
     child = desk.start(*TRAIN)
-    _first_iteration(child)
+    first_iteration(child)
     desk.end(child, signal.SIGTERM)
     run = str(desk.run_folder())
     alone = 0
@@ -357,6 +247,20 @@ def two_runs(count: int, folder: Path) -> Found:
 
 def killed_driver(count: int, folder: Path) -> Found:
     """kill -9 of a run with two workers; what is left of it ten seconds later."""
+
+    def start(desk: WatchedDesk, place: Path) -> subprocess.Popen[str]:
+        return desk.start(*TRAIN, "--num-workers", "2", TMPDIR=str(place))
+
+    left, slowest, told = left_of_killed(count, folder, start)
+    figure = ", ".join(f"{left[what]} {what}" for what in LEFT)
+    bars = [none_of(f"{what} after 10 s", left[what]) for what in LEFT]
+    return Found(count, f"{figure} after 10 s", bars, more={"slowest_s": slowest, "left": told})
+
+
+def left_of_killed(
+    count: int, folder: Path, start: Callable[[WatchedDesk, Path], subprocess.Popen[str]]
+) -> tuple[Counter[str], float, list[str]]:
+    """What is left ten seconds after kill -9 of runs, how long its processes lived at most, and the names of it all."""
     left: Counter[str] = Counter()
     told = []
     slowest = 0.0
@@ -367,8 +271,8 @@ def killed_driver(count: int, folder: Path) -> Found:
         memory.mkdir()
         desk = WatchedDesk(home, ("unshare", "--mount", "sh", "-c", OWN_MEMORY, str(memory)))
         with _mounted(memory):
-            child = desk.start(*TRAIN, "--num-workers", "2", TMPDIR=str(place))
-            _first_iteration(child)
+            child = start(desk, place)
+            first_iteration(child)
             child.kill()
             killed_at = monotonic()
             with child, suppress(psutil.TimeoutExpired):
@@ -389,9 +293,7 @@ def killed_driver(count: int, folder: Path) -> Found:
             left[what] += len(names)
             told += [f"{what}: {name}" for name in names]
         console.print(f"  {number + 1} of {count}: {found}", style="dim")
-    figure = ", ".join(f"{left[what]} {what}" for what in ("processes", "files", "segments"))
-    bars = [none_of(f"{what} after 10 s", left[what]) for what in ("processes", "files", "segments")]
-    return Found(count, f"{figure} after 10 s", bars, more={"slowest_s": slowest, "left": told})
+    return left, slowest, told
 
 
 @contextmanager

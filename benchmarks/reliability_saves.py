@@ -10,13 +10,11 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import sleep
-from typing import Any
+from time import monotonic, sleep
 
 import numpy as np
-from peers import python_of
 from reliability_figures import Found, all_of, none_of
 
 from shoal.data.state import State
@@ -24,7 +22,7 @@ from shoal.errors import CheckpointError
 from shoal.runs.checkpoint_folders import LIMITS, MANIFEST
 from shoal.runs.checkpoints import newest_good, read_checkpoint, write_checkpoint
 
-MOST_OF_SB3 = 40
+FAULTS = Path(__file__).resolve().parent.parent / "tests" / "faults"
 MOST_MOMENT_S = 0.03  # of saves that take a few milliseconds
 
 SAVE_FOR_EVER = """
@@ -39,59 +37,19 @@ for number in itertools.count(int(sys.argv[2])):
     print(number, flush=True)
 """
 
-SB3_SAVE_FOR_EVER = """
-import sys
-from stable_baselines3 import PPO
-model = PPO("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs={"net_arch": [400, 400]})
-while True:
-    model.save(sys.argv[1] + "/model.zip")
-    print("saved", flush=True)
-"""
 
-SB3_LOAD = """
-import glob, json, sys
-from stable_baselines3 import PPO
-outcomes = {}
-for path in sorted(glob.glob(sys.argv[1] + "/*.zip")):
-    try:
-        PPO.load(path, device="cpu")
-        outcomes[path] = "loaded"
-    except Exception as error:
-        outcomes[path] = type(error).__name__
-print(json.dumps(outcomes))
-"""
-
-SB3_BOMB = """
-import io, json, os, pickle, sys, zipfile, base64
-from stable_baselines3 import PPO
-class Bomb:
-    def __reduce__(self):
-        return (open, (sys.argv[2], "w"))
-path = sys.argv[1] + "/model.zip"
-PPO("MlpPolicy", "CartPole-v1", device="cpu").save(path)
-import cloudpickle
-with zipfile.ZipFile(path) as archive:
-    parts = {name: archive.read(name) for name in archive.namelist()}
-data = json.loads(parts["data"])
-data["lr_schedule"] = {":type:": "x", ":serialized:": base64.b64encode(cloudpickle.dumps(Bomb())).decode()}
-parts["data"] = json.dumps(data).encode()
-with zipfile.ZipFile(path, "w") as archive:
-    for name, content in parts.items():
-        archive.writestr(name, content)
-try:
-    PPO.load(path, device="cpu")
-except Exception:
-    pass
-print(json.dumps({"executed": os.path.exists(sys.argv[2])}))
-"""
-
-
-def _killed_in_saves(words: list[str | Path], choose: random.Random) -> list[str]:
-    """The lines of a process that saves for ever, killed at a random moment after a few of its saves."""
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def killed_in_saves(
+    words: Sequence[str | Path], choose: random.Random, environment: Mapping[str, str] | None = None
+) -> list[str]:
+    """The lines of a process that saves for ever, killed at a random moment of a save after a few of them."""
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
     assert child.stdout is not None
-    lines = [child.stdout.readline() for _ in range(choose.randint(1, 4))]
-    sleep(choose.uniform(0, MOST_MOMENT_S))
+    lines, longest_s = [], MOST_MOMENT_S
+    for _ in range(choose.randint(2, 5)):
+        began = monotonic()
+        lines.append(child.stdout.readline())
+        longest_s = monotonic() - began  # of the last, which is no start
+    sleep(choose.uniform(0, max(longest_s, MOST_MOMENT_S)))
     child.send_signal(signal.SIGKILL)
     with child:
         return [*lines, *child.stdout.readlines()]
@@ -102,7 +60,7 @@ def killed_saves(count: int, folder: Path) -> Found:
     choose = random.Random(17)
     resumable = lost = start = 0
     for _ in range(count):
-        lines = _killed_in_saves([sys.executable, "-c", SAVE_FOR_EVER, folder, str(start)], choose)
+        lines = killed_in_saves([sys.executable, "-c", SAVE_FOR_EVER, folder, str(start)], choose)
         acknowledged = int([line for line in lines if line.endswith("\n")][-1])
         found = newest_good(folder)
         if found is not None and set(found.state.arrays["weights"]) == {found.state.values["number"]}:
@@ -121,7 +79,7 @@ def killed_replay(count: int, folder: Path) -> Found:
     choose = random.Random(17)
     resumable = lost = 0
     for _ in range(count):
-        lines = _killed_in_saves([sys.executable, Path(save_replay.__file__), folder], choose)
+        lines = killed_in_saves([sys.executable, Path(save_replay.__file__), folder], choose)
         acknowledged = int([line for line in lines if line.endswith("\n")][-1])
         found = newest_good(folder)
         resumable += found is not None and save_replay.is_whole(found)
@@ -130,37 +88,23 @@ def killed_replay(count: int, folder: Path) -> Found:
     return Found(count, f"{resumable} of {count} resumable, {lost} acknowledged lost", bars)
 
 
-def sb3_killed_saves(count: int, folder: Path) -> str:
-    """One file is overwritten, as `model.save` does it; each start takes seconds, so it is tried less often."""
-    choose = random.Random(17)
-    count = min(count, MOST_OF_SB3)
-    for number in range(count):
-        _killed_in_saves([python_of("sb3"), "-c", SB3_SAVE_FOR_EVER, folder], choose)
-        shutil.copy(folder / "model.zip", folder / f"after-{number:03}.zip")
-    (folder / "model.zip").unlink()
-    outcomes = _sb3(SB3_LOAD, folder)
-    return f"{list(outcomes.values()).count('loaded')} of {count} loadable"
-
-
-def _sb3(program: str, *words: str | Path) -> dict[str, Any]:
-    done = subprocess.run([python_of("sb3"), "-c", program, *words], check=True, capture_output=True, text=True)
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+def shim(folder: Path) -> Path:
+    """What stands before the C library's calls to the file system, made anew."""
+    made = folder / "failing_calls.so"
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler is not None, "a C compiler makes the shim"
+    words = [compiler, "-shared", "-fPIC", "-o", made, FAULTS / "failing_calls.c", "-ldl", "-lpthread"]
+    subprocess.run(words, check=True)
+    return made
 
 
 def failed_calls(_: int, folder: Path) -> Found:
     """Fail every call to the file system that a save makes, once each."""
-    faults = Path(__file__).resolve().parent.parent / "tests" / "faults"
-    shim = folder / "failing_calls.so"
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler is not None, "a C compiler makes the shim"
-    words = [compiler, "-shared", "-fPIC", "-o", shim, faults / "failing_calls.c", "-ldl", "-lpthread"]
-    subprocess.run(words, check=True)
     place = folder / "runs"
     place.mkdir()
     done = subprocess.run(
-        [sys.executable, faults / "save_under_failures.py", place],
-        env={**os.environ, "LD_PRELOAD": str(shim)},
+        [sys.executable, FAULTS / "save_under_failures.py", place],
+        env={**os.environ, "LD_PRELOAD": str(shim(folder))},
         capture_output=True,
         text=True,
         check=False,
@@ -226,19 +170,6 @@ def corruptions(count: int, folder: Path) -> Found:
     return Found(count, figure, bars, {"outcomes": outcomes})
 
 
-def sb3_flips(count: int, folder: Path) -> str:
-    """Single bits of `model.zip`."""
-    choose, count = random.Random(17), min(count, 200)
-    program = SB3_SAVE_FOR_EVER.replace("while True:", "for _ in range(1):")
-    subprocess.run([python_of("sb3"), "-c", program, folder], check=True, capture_output=True)
-    whole = (folder / "model.zip").read_bytes()
-    (folder / "model.zip").unlink()
-    for number in range(count):
-        (folder / f"flip-{number:03}.zip").write_bytes(_flip(whole, choose, b""))
-    outcomes = Counter(_sb3(SB3_LOAD, folder).values())
-    return f"{outcomes['loaded']} of {count} flips loaded"
-
-
 def hostile(count: int, folder: Path) -> Found:
     """Runs and configurations that name a stranger's code, under every command that reads them."""
     import test_strangers as strangers
@@ -261,9 +192,3 @@ def hostile(count: int, folder: Path) -> Found:
         tracebacks += result.exception is not None and not isinstance(result.exception, SystemExit)
     bars = [none_of("executed", executed), none_of("tracebacks", tracebacks)]
     return Found(tried, f"{executed} executed, {tracebacks} tracebacks", bars)
-
-
-def sb3_hostile(_: int, folder: Path) -> str:
-    """A pickle in `model.zip`."""
-    bomb = _sb3(SB3_BOMB, folder, folder / "canary")
-    return f"{int(bomb['executed'])} of 1 executed"

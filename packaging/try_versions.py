@@ -5,6 +5,8 @@
 Interpreters are `python3.10` to `python3.14` of PATH, and pyenv's. Each pair of Python and NumPy has an environment of
 its own in `.venvs/versions`, with the versions of constraints.txt where they suit that Python. Links of the chain are
 the same where every number was: between two Pythons with one NumPy they must be, and between two NumPys they may be.
+NumPy 2.2 is the newest that every one of these Pythons can have. What was found is in benchmarks/results/versions.json,
+pair by pair, beside what was found there of other pairs with the same source.
 """
 
 from __future__ import annotations
@@ -12,16 +14,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".venvs" / "versions"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-NUMPYS = {"2": "numpy>=2,<3", "1.26": "numpy==1.26.*"}
+NUMPYS = {"2.2": "numpy==2.2.*", "2": "numpy>=2,<3", "1.26": "numpy==1.26.*"}
 LAST_FOR_OLD_NUMPY = (3, 12)  # NumPy 1.26 has no wheels for a newer Python
 TESTS = (
     "tests/unit/data",
@@ -33,6 +37,7 @@ TESTS = (
     "tests/cli/test_export.py",
 )
 """Numbers, arrays, spaces, files, exports and imports, without an extra; what needs one is skipped."""
+KEPT = ROOT / "benchmarks/results/versions.json"
 TRAINING = ("CartPole-v1", "--seed", "1", "--stop", "timesteps_total=8000", "--quiet")
 
 
@@ -44,6 +49,9 @@ class Tried:
     numpy: str
     steps: dict[str, str] = field(default_factory=dict)
     link: str = ""
+    blas: str = ""
+    passed: int = 0  # tests
+    pair: str = ""  # as it was asked for
 
     @property
     def has_failed(self) -> bool:
@@ -93,13 +101,16 @@ def attempt(version: str, numpy: str, built: Path) -> Tried:
     ask = "import numpy, platform; print(platform.python_version(), numpy.__version__)"
     tried.python, tried.numpy = subprocess.check_output([python, "-c", ask], text=True).split()
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *TESTS]
-    tried.steps["tests"] = outcome([python, *words], ROOT)
+    tried.steps["tests"], printed = outcome([python, *words], ROOT)
+    counted = re.findall(r"(\d+) passed", printed)
+    tried.passed = int(counted[-1]) if counted else 0
     results = folder / "results"
     train = [folder / "bin/shoal", "train", *TRAINING, "--results-dir", results]
-    tried.steps["training"] = outcome(train, folder)
+    tried.steps["training"], _ = outcome(train, folder)
     if tried.steps["training"] == "ok":
         [chain] = results.glob("*/*/chain.jsonl")
-        tried.link = json.loads(chain.read_text().splitlines()[-1])["link"]
+        head, *_, last = map(json.loads, chain.read_text().splitlines())
+        tried.blas, tried.link = head["blas"], last["link"]
     return tried
 
 
@@ -126,13 +137,13 @@ def installed(python: Path, numpy: str, built: Path) -> str:
     return "FAILED"
 
 
-def outcome(command: list[str | Path], folder: Path) -> str:
-    """How a command ended; what it printed is shown if it failed."""
+def outcome(command: list[str | Path], folder: Path) -> tuple[str, str]:
+    """How a command ended, and what it printed, which is shown if it failed."""
     done = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
     if done.returncode == 0:
-        return "ok"
+        return "ok", done.stdout
     print(done.stdout[-4000:] + done.stderr[-4000:], flush=True)
-    return "FAILED"
+    return "FAILED", done.stdout
 
 
 def line(row: Tried) -> str:
@@ -142,6 +153,35 @@ def line(row: Tried) -> str:
 
 
 HEAD = f"{'Python':10}{'NumPy':10}{'install':24}{'tests':10}{'training':10}last link of the chain"
+
+
+def opened() -> Any:
+    """What keeps the figures in benchmarks/results/versions.json, with the machine and the source as they are now."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from record import Record
+
+    training = " ".join(("shoal train", *TRAINING[:-1]))
+    return Record("versions", ["shoal"], {"training": training, "tests": TESTS})
+
+
+def known(tree: str) -> dict[str, Tried]:
+    """What was found before of this source, by pair."""
+    if not KEPT.is_file():
+        return {}
+    kept = json.loads(KEPT.read_text())
+    rows = [Tried(**row) for row in kept["results"]["tried"]] if kept.get("tree") == tree else []
+    return {row.pair: row for row in rows}
+
+
+def bars_of(rows: list[Tried]) -> list[Any]:
+    """What the figures are held against."""
+    from record import Bar
+
+    wrong = sum(row.has_failed for row in rows)
+    return [
+        Bar("NumPys with which the chain depends on the Python", len(disagreeing(rows)), 0, at_least=False),
+        Bar("pairs of Python and NumPy whose tests or training fail", wrong, 0, at_least=False),
+    ]
 
 
 def disagreeing(rows: list[Tried]) -> list[str]:
@@ -162,7 +202,9 @@ def main() -> int:
     for pair in pairs:
         python, _, numpy = pair.partition("/")
         if python not in PYTHONS or (numpy or "2") not in NUMPYS:
-            parser.error(f"{pair}: give a Python of {', '.join(PYTHONS)}, alone or with /2 or /1.26")
+            parser.error(f"{pair}: give a Python of {', '.join(PYTHONS)}, alone or with /{', /'.join(NUMPYS)}")
+    kept = opened()
+    found = known(kept.head["tree"])
     built = wheel()
     print(HEAD, flush=True)
     rows = []
@@ -170,6 +212,10 @@ def main() -> int:
         python, _, numpy = pair.partition("/")
         rows.append(attempt(python, numpy or "2", built))
         print(line(rows[-1]), flush=True)
+        rows[-1].pair = f"{python}/{numpy or '2'}"
+        found[rows[-1].pair] = rows[-1]
+        every_row = [found[each] for each in every if each in found]
+        kept.keep({"tried": [*map(asdict, every_row)]}, bars_of(every_row))
     links = {row.link for row in rows if row.link}
     for numpy in (apart := disagreeing(rows)):
         print(f"FAILED: with NumPy {numpy}, the chain depends on the Python")

@@ -169,7 +169,7 @@ def victim(folder: Path, planted: str) -> Iterator[dict[str, Any]]:
 def tries(found: dict[str, Any], uid: int = NOBODY, token: str = "") -> dict[str, Any]:
     """What a stranger is answered."""
     folder = found["folder"]
-    files = ",".join((folder, f"{folder}/token", f"{folder}/r"))
+    files = ",".join(found.get("files", (folder, f"{folder}/token", f"{folder}/r")))
     ports = ",".join(map(str, found["ports"]))
     words = [sys.executable, __file__, str(uid), ports, files, *([token] if token else [])]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
