@@ -23,7 +23,7 @@ MOST_PER_CORE = 16  # CPUs that workers of a private Ray may ask for, for each c
 PROCESS_BYTES = 60 << 20  # that a worker takes before it has an environment, at the least
 BYTES_PER_PARAMETER = 4
 STEP_BYTES = 24  # of a step in a batch beside its observation: action, reward, flags, probability, value, at the least
-TRANSITION_BYTES = 12  # of a row of replay beside its two observations: action, reward, discount
+TRANSITION_BYTES = 12  # of a row of replay beside its observations, whose images share frames: action, reward, discount
 ENV_BYTES = 4096  # of an environment in a process that has others: itself and its streams of random numbers
 LEARNING_COPIES = 4  # of the parameters where they are learned: themselves, their gradient, Adam's two averages
 
@@ -192,14 +192,13 @@ def _network(config: AlgorithmConfig, others: int) -> Share:
 
 
 def _experience(config: AlgorithmConfig, step_bytes: int) -> list[Share]:
-    """What is learned from: a batch, and replay where there is one."""
+    """What is learned from: a batch, and replay where there is one, which counts its observations itself."""
     if isinstance(config, EvolutionConfig):  # which has batches of episodes
         return []
     shares = [_counted_share("train_batch_size", "batch", "steps", config.train_batch_size, step_bytes)]
     if isinstance(config, OffPolicyConfig):
         rows = config.replay_buffer_config.capacity
-        each = 2 * (step_bytes - STEP_BYTES) + TRANSITION_BYTES
-        shares.append(_counted_share("replay_buffer_config.capacity", "replay", "transitions", rows, each))
+        shares.append(_counted_share("replay_buffer_config.capacity", "replay", "transitions", rows, TRANSITION_BYTES))
     return shares
 
 

@@ -123,6 +123,11 @@ def test_replay_counts_too() -> None:
         check_room(algorithm_config("DQN", keys), is_private=True)
 
 
+def test_a_million_stacked_frames_are_left_to_replay_which_keeps_each_once() -> None:
+    keys = {"env": "CartPole-v1", "replay_buffer_config": {"capacity": 1_000_000}}  # with whole images: 56 GB
+    check_room(algorithm_config("DQN", keys), True, 4 * 84 * 84)
+
+
 def test_processes_count_where_they_are_on_this_machine() -> None:
     many = config(num_workers=1000, num_cpus_per_worker=0.001)
     with pytest.raises(ConfigError, match=r"1,000 processes take at least 63 GB of memory.* use num_workers: 126"):
