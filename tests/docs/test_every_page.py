@@ -31,6 +31,8 @@ docs/agents.md                 * shoal test_page_commands.py; 1 python 2 yaml te
 docs/algorithms.md             3 shoal 2 python 1 toml test_algorithms_page.py
 docs/appo.md                   * shoal test_page_commands.py
 docs/board.md                  * shoal test_page_commands.py; 2 answer
+docs/calling_in.md             1 shoal 3 other 1 yaml test_calling_in_page.py
+docs/cases.md                  1 shoal 1 other 2 python test_cases_page.py
 docs/checkpoints.md            1 python test_site.py
 docs/cluster.md                * shoal test_page_commands.py; 1 yaml test_moving_pages.py
 docs/commands.md               * shoal 2 other test_page_commands.py
@@ -47,9 +49,12 @@ docs/evaluation.md             * shoal test_page_commands.py; 1 yaml 1 python te
 docs/evolution.md              * shoal test_page_commands.py
 docs/export.md                 * shoal test_page_commands.py; 2 other 2 python 1 c 1 fortran test_export_page.py
 docs/file_formats.md           1 python test_howto_pages.py
+docs/fmu.md                    2 shoal 1 other 1 yaml test_fmu_page.py
+docs/gtp.md                    1 python test_go.py
 docs/importing.md              * shoal test_page_commands.py
 docs/index.md                  * shoal test_page_commands.py; * {toctree} test_site.py
 docs/kernel.md                 * shoal test_page_commands.py; 2 answer
+docs/lines.md                  3 shoal 1 other 1 yaml 1 c test_lines_page.py
 docs/loggers.md                * shoal test_page_commands.py; 1 yaml 1 python 1 toml test_loggers_page.py
 docs/models.md                 3 python 1 yaml test_pages.py
 docs/moving/from_rllib1.md     * shoal test_page_commands.py; * yaml test_moving_pages.py
@@ -61,7 +66,6 @@ docs/overview.md               * shoal 1 yaml 1 python test_readme.py
 docs/plugins.md                3 shoal 1 toml test_plugin_example.py
 docs/presets.md                * shoal test_page_commands.py; 1 yaml 1 python test_presets_page.py
 docs/profile.md                * shoal test_page_commands.py; 1 answer
-docs/programs.md               3 yaml test_programs_page.py
 docs/ray_train.md              * shoal test_offline_page.py
 docs/receipts.md               * shoal test_page_commands.py
 docs/reliability.md            3 other test_reliability_page.py
@@ -79,7 +83,7 @@ docs/security.md               1 python test_security_page.py; 2 answer
 docs/seeds/eagle.md            1 python 1 yaml test_seeds.py
 docs/seeds/learning-ray.md     2 shoal 1 python test_learning_ray_page.py
 docs/serve.md                  * shoal test_page_commands.py; 2 other 1 python 1 c test_serve_page.py
-docs/simulators.md             2 shoal 1 yaml test_simulators_page.py
+docs/simulators.md             6 shoal 1 yaml test_simulators_page.py
 docs/spaces.md                 3 python test_pages.py
 docs/speed.md                  3 shoal test_howto_pages.py
 docs/start/first_run.md        * shoal 1 yaml test_site.py
@@ -113,16 +117,10 @@ docs/loggers.md | shoal train CartPole-v1 --set 'loggers=[wandb]' | `make test-l
 docs/plugins.md | cd | the test installs a copy of that folder
 docs/presets.md | shoal tune -f swimmer_ppo.yml | a sweep of the reader's, which trains for hours
 docs/presets.md | python benchmarks/presets.py | trains ten runs of 100,000 steps with what that sweep found
-docs/programs.md | shoal | names files of the reader's; `test_programs_page.py` trains those of `examples/simulators`
-docs/programs.md | ```python | `test_go.py` runs the first; `tests/unit/envs/test_case_env.py` has classes like the rest
-docs/programs.md | ```c | the loop of a program; `tests/cli/test_init.py` builds a whole one
 docs/reliability.md | python benchmarks/ | measures for an hour; `test_reliability_page.py` does it in small
 docs/rllib.md | shoal | needs RLlib's own environment, where `tests/rllib` does the like; test_rllib_page.py reads these
 docs/security.md | shoal evaluate from_a | is refused, as the page shows and `tests/faults/test_strangers.py` tests
 docs/serve.md | shoal serve RUN --ray-serve | needs Ray Serve's own environment: `make test-ray-serve`
-docs/simulators.md | shoal replay RUN 3 -- | `tests/faults/test_replays_of_programs.py` does both
-docs/simulators.md | shoal replay RUN 1000001 | `tests/faults/test_isolated_evaluation.py` replays such failures
-docs/simulators.md | shoal train shoal.envs:FaultEnv | `tests/faults/test_runs.py` trains on it
 docs/start/first_run.md | python3 -m venv | makes an environment, as `make setup` does
 docs/start/first_run.md | . .venv | enters it
 docs/start/first_run.md | .venv/bin/pip | fetches packages from a network
