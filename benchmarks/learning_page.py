@@ -18,7 +18,9 @@ PEERS = {"sb3": "SB3", "rllib": "RLlib"}
 
 READING = """The last column says where shoal's mean lies by the peer's interval, where both have three seeds or more.
 "defaults" are each library's own settings with its usual normalisation of observations and rewards, "same" are the
-peer's settings in shoal's words without any. Times depend on what else the machine did, wall time more so; the CPU time
+peer's settings in shoal's words without any. Episodes that are not over yet are in no mean, and shoal's defaults have
+eight environments where the peers' have one: where episodes are long, their means are of a policy some thousand steps
+older. Times depend on what else the machine did, wall time more so; the CPU time
 of a run with workers is that of its learner alone."""
 
 Pieces = Mapping[str, Sequence[Mapping[str, Any]]]
