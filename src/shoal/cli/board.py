@@ -35,8 +35,8 @@ def board(results_dir: str | None, port: int | None, host: str) -> None:
     """Serve a page over all runs of RESULTS_DIR (~/shoal_results) that is live: list, compare, curves, logs, incidents.
 
     The name of an experiment shows its runs alone. Open the address that it prints; Ctrl-C ends it. It reads the folder
-    alone and writes nothing. Only this machine can reach it, and only with the token in the address; from elsewhere, use
-    the ssh line that it prints.
+    alone and writes nothing. Only this machine can reach it, and only with the token in the address; from elsewhere,
+    use the ssh line that it prints.
     """
     from shoal.reports.labels import counted
     from shoal.runs.folders import DEFAULT_RESULTS, find_results, results_root
