@@ -44,7 +44,7 @@ def test_it_prints_its_address_serves_it_and_ends_with_ctrl_c(desk: Any, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere"], "nowhere is not a folder; give one that holds runs."),
+        (["nowhere"], "nowhere, and none of that name in ~/shoal_results"),
         (["."], "--port: {port} is in use on 127.0.0.1; leave --port out, and a free one is taken"),
         ([".", "--host", "no.such.host.invalid"], "--host: no.such.host.invalid is no address of this machine"),
         ([".", "--host", "192.0.2.1"], "--host: 192.0.2.1 is no address of this machine"),

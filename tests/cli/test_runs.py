@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from fake_runs import fake_run
 import shoal
 from shoal.cli.main import main
 from shoal.runs import atomic_files
-from shoal.runs.lease import Lease, holder
+from shoal.runs.lease import LEASE, Lease, holder
 
 SMALL = {"num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
 
@@ -174,6 +175,25 @@ def test_a_run_is_held_while_it_is_moved_and_deleted(tmp_path: Path, monkeypatch
         assert (removed.exit_code, list(elsewhere.iterdir())) == (0, [])
     assert len(refused) == 2
     assert all(f"is being written by process {os.getpid()}" in said for said in refused)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a small tmpfs needs root")
+def test_a_run_on_a_full_disk_can_be_deleted(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "shoal", disk], check=False).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        runs = [fake_run(disk, "cart", seed) for seed in range(2)]
+        with pytest.raises(OSError, match="No space left"):
+            (disk / "filler").write_bytes(bytes(1 << 20))
+        with pytest.raises(OSError, match="No space left"), Lease(runs[0]):
+            pass
+        assert not (runs[0] / LEASE).exists()
+        done = typed("rm", *runs, "--yes")
+        assert (done.exit_code, list((disk / "cart").iterdir())) == (0, []), done.output
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def contents(run: Path) -> dict[str, bytes]:

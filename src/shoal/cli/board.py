@@ -34,16 +34,16 @@ SUBMIT_HOSTS = ("SLURM_SUBMIT_HOST", "PBS_O_HOST", "LSB_SUB_HOST", "SGE_O_HOST")
 def board(results_dir: str | None, port: int | None, host: str) -> None:
     """Serve a page over all runs of RESULTS_DIR (~/shoal_results) that is live: list, compare, curves, logs, incidents.
 
-    Open the address that it prints; Ctrl-C ends it. It reads the folder alone and writes nothing. Only this machine can
-    reach it, and only with the token in the address; from elsewhere, use the ssh line that it prints.
+    The name of an experiment shows its runs alone. Open the address that it prints; Ctrl-C ends it. It reads the folder
+    alone and writes nothing. Only this machine can reach it, and only with the token in the address; from elsewhere,
+    use the ssh line that it prints.
     """
     from shoal.reports.labels import counted
-    from shoal.runs.folders import DEFAULT_RESULTS, results_root
+    from shoal.runs.folders import DEFAULT_RESULTS, find_results, results_root
 
-    folder = results_root(results_dir or DEFAULT_RESULTS)
+    folder = results_root(DEFAULT_RESULTS) if results_dir is None else find_results(results_dir)
     if not folder.is_dir():
-        hint = "give one that holds runs" if results_dir else "start a run: shoal train CartPole-v1"
-        raise ConfigError(f"{folder} is not a folder; {hint}.")
+        raise ConfigError(f"{folder} is not a folder; start a run: shoal train CartPole-v1.")
     server = _listening(folder.resolve(), host, port)
     for line in opening_lines(server.url, server.server_port, host, os.environ):
         click.echo(line)

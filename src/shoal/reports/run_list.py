@@ -181,7 +181,7 @@ def described(
 ) -> ListedRun:
     """One run, of which all is known but what its experiment and its outcome say; one of `UNREADABLE` if that fails."""
     stamp = _stamp(path / EXPERIMENT_FILE)
-    about = cache.value(path, "about", stamp, lambda: _read_about(path), vars, lambda kept: _About(**kept))
+    about: _About = cache.value(path, "about", stamp, lambda: _read_about(path), vars, lambda kept: _About(**kept))
     state = "running" if is_written else _state(path, progress, about.stop, cache)
     is_resumable = state not in ("running", "finished") and bool(checkpoints_of(path))
     return ListedRun(path, about.name, state, is_resumable, about.algorithm, about.env, progress, changed, size)
@@ -194,7 +194,8 @@ def known_progress(path: Path, cache: RunCache) -> Progress:
         stamp = _stamp(file)
     except FileNotFoundError:
         return Progress()
-    return cache.value(path, "progress", stamp, lambda: read_progress(file), vars, _progress_again)
+    found: Progress = cache.value(path, "progress", stamp, lambda: read_progress(file), vars, _progress_again)
+    return found
 
 
 @dataclass(frozen=True)
