@@ -9,9 +9,10 @@ RAY_SERVE := .venvs/ray-serve-tests
 LOGGERS := .venvs/loggers-tests
 DM_CONTROL := .venvs/dm-control-tests
 TIANSHOU := .venvs/tianshou-tests
+OLD_GYM := .venvs/old-gym-tests
 BENCH := .venvs/bench
 
-.PHONY: setup train test test-slow test-rllib test-ray-serve test-loggers test-dm-control test-tianshou test-versions test-long test-all lint format man dist docs bench bench-quick clean
+.PHONY: setup train test test-slow test-rllib test-ray-serve test-loggers test-dm-control test-tianshou test-old-gym test-versions test-long test-all lint format man dist docs bench bench-quick clean
 
 setup: $(STAMP)
 
@@ -34,6 +35,7 @@ test-slow: $(SEARCHERS)
 	$(MAKE) test-loggers
 	$(MAKE) test-dm-control
 	$(MAKE) test-tianshou
+	$(MAKE) test-old-gym
 
 # What is too long for every change.
 test-long: $(SEARCHERS)
@@ -96,6 +98,18 @@ $(TIANSHOU)/.installed: pyproject.toml
 		&& $(TIANSHOU)/bin/python -m pip install --quiet --disable-pip-version-check \
 			--editable . pytest pytest-timeout torch==2.13.0 gymnasium==1.4.0 tianshou==2.0.1 \
 		|| echo "Tianshou cannot be installed here: its test is left out"
+	touch $@
+
+# Gym 0.26 wants NumPy below 2, and ML-Agents an old protobuf; what gym_unity asks for beside is older than Gym's wheels.
+test-old-gym: $(OLD_GYM)/.installed
+	test ! -x $(OLD_GYM)/bin/pytest || $(OLD_GYM)/bin/python -m pytest -p no:cacheprovider tests/docs/test_doors_pages.py -k 'old_gym or unity'
+
+$(OLD_GYM)/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(OLD_GYM)
+	$(OLD_GYM)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable . pytest pytest-timeout 'numpy<2' gymnasium==1.4.0 gym==0.26.2 grpcio pillow pyyaml protobuf==3.20.3 \
+		&& $(OLD_GYM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps mlagents-envs==0.28.0 gym-unity==0.28.0 \
+		|| echo "Gym and ML-Agents cannot be installed here: their tests are left out"
 	touch $@
 
 # The wheel with every Python and NumPy that this machine has: some tests, a training, and the hash of what it computed.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("import", cls=Command)
 @click.argument("source", metavar="MODEL.zip|CHECKPOINT", type=click.Path(path_type=Path))
-@click.option("--env", metavar="ENV", required=True, help="The environment that it was trained on.")
+@click.option("--env", metavar="ENV", help="The environment that it was trained on; needed.")
 @click.option(
     "--vecnormalize",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @set_option("Set a key of the new run, e.g. env_config.size=4; repeatable.")
 def import_command(
     source: Path,
-    env: str,
+    env: str | None,
     vecnormalize: Path | None,
     policy_id: str | None,
     name: str | None,
@@ -51,6 +51,11 @@ def import_command(
     from shoal.config.overrides import parse_override
 
     policy, described = _read(source, vecnormalize, policy_id)
+    if env is None:
+        raise ConfigError(
+            f"--env: {source} does not say on which environment its policy was trained; "
+            "add --env CartPole-v1, --env my_env.py:MyEnv or the like"
+        )
     overrides = [parse_override(text) for text in sets]
     folder, experiment = import_policy(policy, env, described, overrides, results_dir, name)
     click.echo(f"{policy.library}, {policy.algorithm} -> {experiment.run} {env}")

@@ -102,6 +102,13 @@ def test_the_command_makes_a_run_that_goes_on(tmp_path: Path, monkeypatch: pytes
     assert result["training_iteration"] == 1
 
 
+def test_without_an_environment_a_sentence_says_why_it_is_needed(tmp_path: Path) -> None:
+    code, output = typed("import", str(MODELS / "sb3_ppo_cartpole.zip"))
+    assert (code, "does not say on which environment" in output) == (2, True)
+    code, output = typed("import", str(tmp_path / "none.zip"))
+    assert (code, "no such file" in output) == (2, True)
+
+
 class Spoken(gym.Env[Any, Any]):
     """Spaces that a test chooses."""
 
