@@ -134,6 +134,7 @@ class Share:
     what: str
     bytes: int
     advice: Callable[[int], str]  # with so many bytes for it
+    including: str = ""
 
 
 def check_room(config: AlgorithmConfig, is_private: bool, obs_bytes: int = 0) -> None:
@@ -167,7 +168,7 @@ def _refuse_too_much(shares: Sequence[Share]) -> None:
     parts = " + ".join(f"{share.name} {bytes_text(share.bytes)}" for share in shares)
     total_text = f" ({parts} = {bytes_text(needed)})" if len(shares) > 1 else ""
     raise ConfigError(
-        f"config.{most.key}: {most.what} of memory, and {bytes_text(free)} are free{total_text}; "
+        f"config.{most.key}: {most.what} of memory{most.including}, and {bytes_text(free)} are free{total_text}; "
         f"{most.advice(free if others >= free or most.bytes > free else free - others)}"
     )
 
@@ -184,11 +185,10 @@ def _network(config: AlgorithmConfig, others: int) -> Share:
         key = max(ATTENTION, key=lambda key: int(getattr(model, key)))
     needed = parameters * BYTES_PER_PARAMETER * copies
     what = f"a network of {parameters:,} parameters takes {bytes_text(needed)}"
-    if others:
-        what += ", with its gradient, its optimiser and the workers' copies,"
-    else:
-        what += ", with its gradient and its optimiser,"
-    return Share(f"model.{key}", "network", what, needed, lambda _: "use narrower layers")
+    including = (
+        " with its gradient, its optimiser and the workers' copies" if others else " with gradient and optimiser"
+    )
+    return Share(f"model.{key}", "network", what, needed, lambda _: "use narrower layers", including)
 
 
 def _experience(config: AlgorithmConfig, step_bytes: int) -> list[Share]:
