@@ -64,6 +64,11 @@ def test_what_is_given_is_carried_out_in_order(disk: Disk, monkeypatch: pytest.M
     assert writer.wait(SOON_S)
     assert disk.done == ["one", "two", "three"]
     assert writer.busy_s() == 0
+    for name in ("four", "five"):  # which find the thread asleep
+        assert writer.give(disk.work(name))
+        disk.may_end.release()
+        assert writer.wait(SOON_S)
+    assert disk.done[3:] == ["four", "five"]
     assert threads("in order") == [thread]
     writer.close()
     assert threads("in order") == []
