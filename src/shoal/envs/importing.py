@@ -146,14 +146,15 @@ class UserCode:
         searched = self if self.folders else self.with_working_folder()
         # An absolute path swallows the folder before it.
         for folder in searched.folders:
-            if (Path(folder) / path).is_file():
+            if os.path.isfile(Path(folder) / path):
                 return (Path(folder) / path).resolve()
         where = "" if path.is_absolute() else f" in {searched}"
         raise ConfigError(f"no file {text!r}{where}")
 
     def has_file(self, name: str) -> bool:
         """Whether one of the folders has a file of that name."""
-        return any(Path(folder, name).is_file() for folder in self.folders)
+        # Which is false, and no error, for a name that is longer than a file's may be.
+        return any(os.path.isfile(Path(folder, name)) for folder in self.folders)
 
     def __str__(self) -> str:
         """The folders as a message names them."""

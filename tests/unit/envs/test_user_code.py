@@ -46,3 +46,10 @@ def test_a_file_is_found_in_the_first_folder_that_has_it(tmp_path: Path, monkeyp
     assert INSTALLED.find_file("cases.csv") == tmp_path / "working" / "cases.csv"
     with pytest.raises(ConfigError, match=f"no file 'other.csv' in {tmp_path}/first, {tmp_path}/second"):
         code.find_file("other.csv")
+
+
+def test_a_name_that_is_too_long_for_a_file_is_that_of_no_file(tmp_path: Path) -> None:
+    code, name = UserCode.at(tmp_path), "x" * 5000
+    assert not code.has_file(f"{name}.py")
+    with pytest.raises(ConfigError, match="no file 'xxx"):
+        code.find_file(f"{name}.py")
