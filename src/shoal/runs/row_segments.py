@@ -406,10 +406,9 @@ def _check_like(name: str, found: Arrays, columns: Mapping[str, Sequence[NDArray
 
 def _check_frames(name: str, frames: Any) -> None:
     """Raise ValueError for what a manifest says of frames, if it is not what we write."""
-    named = [column for columns in frames.values() for column in columns]
-    if not all(isinstance(column, str) for column in named) or len({*named, *frames}) < len(named) + len(frames):
-        raise ValueError(f"the frames of {name} are not those of a ring")
-    if not all(frames.values()) or not all(isinstance(columns, list) for columns in frames.values()):
+    named = [*frames, *(column for columns in frames.values() for column in columns)]
+    are_lists = all(isinstance(columns, list) and columns for columns in frames.values())
+    if not are_lists or not all(isinstance(key, str) for key in named) or len({*named}) < len(named):
         raise ValueError(f"the frames of {name} are not those of a ring")
 
 
