@@ -218,11 +218,18 @@ class FrameLayout:
         if self.axis != -1:
             return frames.reshape(-1, *self.shape)
         apart = frames.reshape(-1, self.count, prod(self.frame_shape))
-        if self.dtype.itemsize == 1 and self.count in (2, 4, 8):  # which are the bytes of a number: that is faster
-            numbers = apart[:, -1].view(np.uint8).astype(f"<u{self.count}")
-            for k in range(self.count - 2, -1, -1):
-                numbers <<= 8
-                numbers |= apart[:, k].view(np.uint8)
+        if self.dtype.itemsize == 1 and self.count in (
+            2,
+            4,
+            8,
+        ):  # bytes of one number, which two at a time make: faster
+            numbers: NDArray[Any] = apart.view(np.uint8)
+            while numbers.shape[1] > 1:
+                bits = 8 * numbers.itemsize
+                pairs = numbers[:, 1::2].astype(f"<u{2 * numbers.itemsize}")
+                pairs <<= bits
+                pairs |= numbers[:, ::2]
+                numbers = pairs
             return numbers.view(self.dtype).reshape(-1, *self.shape)
         obs = np.empty((len(apart), apart.shape[2], self.count), self.dtype)
         for k in range(self.count):
