@@ -309,7 +309,7 @@ HANDS = """
   mouse("pointerdown", 200); mouse("pointermove", 300); mouse("pointerup", 300); seen.zoomed = ticks() !== before;
   document.querySelector(".box").dispatchEvent(new KeyboardEvent("keydown", { key: "0", bubbles: true }));
   seen.whole = ticks() === before;
-  set("axis", 1); seen.time = document.querySelector(".name").textContent; set("axis", 0);
+  set("axis", 1); seen.time = all(".name")[0].textContent; set("axis", 0);
   window.shoal.save = function (text) { seen.csv = text; };
   document.querySelector("[data-do=csv]").click();
   window.shoal.save = function (text) { seen.times = text; };
