@@ -123,11 +123,15 @@ def _so_far(wanted: dict[str, range], pieces: Pieces) -> tuple[int, list[str]]:
 
 def mutants(most: int, folder: Path) -> Found:
     """Mutants of the modules, `most` of each, and how many the tests catch."""
-    alive, count = [], 0
+    alive, tried, caught = [], Counter[str](), Counter[str]()
     for name, told, is_alive in survivors(list(TARGETS), most, kept=folder):
-        count += 1
+        module = name.partition(" ")[0]
+        tried[module] += 1
+        caught[module] += not is_alive
         if is_alive:
             alive.append(f"{name}: {told}")
-    score = 100 * (count - len(alive)) / max(count, 1)
+    count = sum(tried.values())
+    score = 100 * sum(caught.values()) / max(count, 1)
     bars = [Bar("mutation score", score, 90, at_least=True, unit=" %")]
-    return Found(count, f"{score:.0f} % of {count} mutants caught", bars, more={"survivors": alive})
+    of_each = ", ".join(f"{module} {caught[module]} of {tried[module]}" for module in TARGETS)
+    return Found(count, f"{score:.0f} % of {count} mutants caught ({of_each})", bars, more={"survivors": alive})

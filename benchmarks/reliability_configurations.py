@@ -101,7 +101,7 @@ POSITIVE = 5e-324
 HUGE = 1e300  # nobody has said what is too much; but there is an end before overflow
 BOUNDS: dict[str, Bound] = {
     "num_workers": _count(0, 1e6, "auto"),
-    "num_envs_per_worker": _count(1, 1e6, "auto"),
+    "num_envs_per_worker": _count(1, 2**31 - 1, "auto"),  # what memory has room for is said when a run starts
     "train_batch_size": _count(1, 2**31 - 1, "auto"),
     "sgd_minibatch_size": _count(),
     "num_sgd_iter": _count(1, 10_000),

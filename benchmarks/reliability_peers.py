@@ -151,12 +151,16 @@ def corruptions(who: str, count: int, folder: Path) -> Told:
     for number, found in enumerate(_loaded(who, folder, copies)):
         what = "raised" if "digest" not in found else "same" if found["digest"] == first["digest"] else "other"
         outcomes[f"{list(WAYS)[number % len(WAYS)]}: {what}"] += 1
+    return Told(count, told_of_corruptions(outcomes), {"outcomes": outcomes})
+
+
+def told_of_corruptions(outcomes: Mapping[str, int]) -> str:
+    """What was loaded, apart from what was refused; "same" may be another in what is neither weights nor optimiser."""
     total = {what: sum(n for key, n in outcomes.items() if key.endswith(what)) for what in ("other", "same", "raised")}
-    figure = (
-        f"{total['other']} of {count} loaded silently with other weights or optimiser, "
-        f"{total['same']} loaded as if nothing was damaged, {total['raised']} tracebacks"
+    return (
+        f"{total['other'] + total['same']} of {sum(total.values())} loaded silently ({total['other']} of them with "
+        f"other weights or optimiser), {total['raised']} tracebacks"
     )
-    return Told(count, figure, {"outcomes": outcomes})
 
 
 def hostile(who: str, _: int, folder: Path) -> Told:
@@ -291,6 +295,7 @@ def strangers(who: str, _: int, folder: Path) -> Told:
     succeeded = stranger.successes(answers)
     kinds = {kind: sum(each in tried for each in succeeded) for kind, tried in answers.items()}
     figure = f"{kinds['grpc']} gRPC calls, {kinds['jobs']} job requests and {kinds['files']} reads succeed"
+    figure += " (its folder, its logs, and its token where others may enter the home folder)" if kinds["files"] else ""
     return Told(sum(map(len, answers.values())), figure, {"succeeded": succeeded, "answers": answers})
 
 
