@@ -42,7 +42,8 @@ docs/diagnose.md               * shoal test_page_commands.py
 docs/doctor.md                 * shoal test_page_commands.py
 docs/doors/dm_control.md       2 shoal 1 python test_doors_pages.py
 docs/doors/minari.md           2 shoal test_doors_pages.py
-docs/doors/old_gym.md          2 shoal 1 python test_doors_pages.py
+docs/doors/old_gym.md          4 shoal 2 python test_doors_pages.py
+docs/doors/unity.md            2 answer
 docs/doors/pettingzoo.md       3 shoal test_doors_pages.py
 docs/environments.md           * shoal test_page_commands.py; 2 python 1 yaml test_pages.py
 docs/evaluation.md             * shoal test_page_commands.py; 1 yaml 1 python test_evaluation_page.py; 3 answer
@@ -111,8 +112,8 @@ docs/architecture.md | shoal train x.yml | the first line of a drawing of calls
 docs/containers.md | apptainer | needs Apptainer; `tests/unit/test_packaging.py` builds the image where it is
 docs/containers.md | podman | needs podman and a network; `test_moving_pages.py` compares the file with Apptainer's
 docs/doctor.md | shoal doctor --hosts | needs hosts to log in to; `tests/cluster/test_launch.py` has some and does
-docs/doors/unity.md | shoal train game.py | needs a build of Unity's, which the page says is not tested
-docs/doors/unity.md | ```python | needs the same; `test_doors_pages.py` compiles it
+docs/doors/unity.md | shoal train game.py | needs a build of Unity's; `make test-old-gym` trains with the wrapper and a game of ours
+docs/doors/unity.md | ```python | needs the same packages: `make test-old-gym`
 docs/loggers.md | shoal train CartPole-v1 --set 'loggers=[wandb]' | `make test-loggers` trains with the real wandb
 docs/plugins.md | cd | the test installs a copy of that folder
 docs/presets.md | shoal tune -f swimmer_ppo.yml | a sweep of the reader's, which trains for hours
