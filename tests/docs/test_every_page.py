@@ -112,7 +112,7 @@ docs/architecture.md | shoal train x.yml | the first line of a drawing of calls
 docs/containers.md | apptainer | needs Apptainer; `tests/unit/test_packaging.py` builds the image where it is
 docs/containers.md | podman | needs podman and a network; `test_moving_pages.py` compares the file with Apptainer's
 docs/doctor.md | shoal doctor --hosts | needs hosts to log in to; `tests/cluster/test_launch.py` has some and does
-docs/doors/unity.md | shoal train game.py | needs a build of Unity's; `make test-old-gym` trains with the wrapper and a game of ours
+docs/doors/unity.md | shoal train game.py | needs a build of Unity's; `make test-old-gym` has a game of ours
 docs/doors/unity.md | ```python | needs the same packages: `make test-old-gym`
 docs/loggers.md | shoal train CartPole-v1 --set 'loggers=[wandb]' | `make test-loggers` trains with the real wandb
 docs/plugins.md | cd | the test installs a copy of that folder
