@@ -11,7 +11,8 @@ import pickle
 import select
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from shoal.bridges.env_group import EnvGroup, GroupFacts
@@ -40,18 +41,31 @@ class Connection:
 
     def send(self, number: int, message: bytes) -> None:
         """Send a command, or the answer to the command of that number."""
-        self._socket.sendall(HEAD.pack(number, len(message)) + message)
+        with self._whole():
+            self._socket.sendall(HEAD.pack(number, len(message)) + message)
 
     def receive(self) -> tuple[int, bytearray]:
         """The next message and its number; waits for it."""
-        number, length = HEAD.unpack(_read(self._socket, HEAD.size))
-        return number, _read(self._socket, length)
+        with self._whole():
+            number, length = HEAD.unpack(_read(self._socket, HEAD.size))
+            return number, _read(self._socket, length)
 
     def has_news(self, timeout_s: float) -> bool:
         """Whether a message has come, or the end of the connection; waits for either."""
+        if self._socket.fileno() < 0:
+            return True
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What is interrupted within a message, as by Ctrl-C, ends the connection: nobody could read on."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave; the other side reads to the end of what was sent."""
