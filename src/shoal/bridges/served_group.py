@@ -31,7 +31,7 @@ VECTOR, GROUP = b"I am the vector", b"I am the group"  # what each proves the se
 HEAD = struct.Struct("<QQ")  # of a message: the number of the command, and the length of what follows
 
 
-class Connection:
+class GroupConnection:
     """Numbered messages over one socket; OSError or EOFError where the other side is gone."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -123,7 +123,7 @@ def new_secret() -> bytes:
     return os.urandom(SECRET_BYTES)
 
 
-def connected_to(address: Address, secret: bytes) -> Connection:
+def connected_to(address: Address, secret: bytes) -> GroupConnection:
     """The connection to a group that has been told to serve."""
     connected = socket.create_connection(address, timeout=CONNECTING_TIMEOUT_S)
     try:
@@ -133,10 +133,10 @@ def connected_to(address: Address, secret: bytes) -> Connection:
     except BaseException:
         connected.close()
         raise
-    return Connection(connected)
+    return GroupConnection(connected)
 
 
-def accepted(listener: socket.socket, secret: bytes) -> Connection:
+def accepted(listener: socket.socket, secret: bytes) -> GroupConnection:
     """The connection of the first who knows the secret; anybody else is shut out."""
     with listener:
         while True:
@@ -145,7 +145,7 @@ def accepted(listener: socket.socket, secret: bytes) -> Connection:
             try:
                 if is_proof(bytes(_read(caller, PROOF_BYTES)), secret, VECTOR):
                     caller.sendall(proof(secret, GROUP))
-                    return Connection(caller)
+                    return GroupConnection(caller)
             except (EOFError, OSError):
                 pass
             caller.close()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shoal.bridges import served_group
-from shoal.bridges.served_group import Connection, accepted, connected_to, new_secret
+from shoal.bridges.served_group import GroupConnection, accepted, connected_to, new_secret
 from shoal.machine.proofs import PROOF_BYTES
 
 
@@ -25,7 +25,7 @@ def test_only_who_knows_the_secret_is_let_in(listener: socket.socket) -> None:
             with socket.create_connection(address) as stranger:
                 stranger.sendall(greeting)
                 with pytest.raises((EOFError, ConnectionError)):
-                    Connection(stranger).receive()
+                    GroupConnection(stranger).receive()
         with pytest.raises((EOFError, ConnectionError)):
             connected_to(address, new_secret())
         with socket.create_connection(address):
@@ -47,8 +47,8 @@ def test_what_is_interrupted_within_a_message_is_not_read_on(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listener:
-        ours = Connection(socket.create_connection(listener.getsockname()))
-        theirs = Connection(listener.accept()[0])
+        ours = GroupConnection(socket.create_connection(listener.getsockname()))
+        theirs = GroupConnection(listener.accept()[0])
     theirs.send(1, b"half of it is read")
     read, parts = served_group._read, iter([False, True])
 
