@@ -57,6 +57,15 @@ class Picture(gym.Env[Any, Any]):
         return (shades / 127.5 - 1).astype(np.float32)
 
 
+class Painted(Picture):
+    """The same, where an action is two numbers."""
+
+    action_space = gym.spaces.Box(-1, 3, (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return super().step(int(action[0] > 0))
+
+
 def made(env: Any) -> Any:
     return gym.make(env) if isinstance(env, str) else env()
 
@@ -153,5 +162,17 @@ if __name__ == "__main__":
     )
     dqn = {"num_steps_sampled_before_learning_starts": 50, "train_batch_size": 32}
     make("rllib_dqn_cartpole", DQNConfig().training(**dqn).rl_module(model_config=model), "CartPole-v1", noise=1.0)
+    make(
+        "rllib_dqn_picture",
+        DQNConfig().training(**dqn).rl_module(model_config=convolutions),
+        Picture,
+        noise=0.3,
+    )
     sac = {**model, "fusionnet_hiddens": [8]}
     make("rllib_sac_pendulum", SACConfig().training(**dqn).rl_module(model_config=sac), "Pendulum-v1", noise=0.1)
+    make(
+        "rllib_sac_picture",
+        SACConfig().training(**dqn).rl_module(model_config={**sac, **convolutions}),
+        Painted,
+        noise=0.15,
+    )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.bridges.env_group import EnvGroup, GroupFacts, GroupReset, GroupSteps
-from shoal.bridges.served_group import Connection, ServedGroup, call_command, command, connected_to, new_secret
+from shoal.bridges.served_group import GroupConnection, ServedGroup, call_command, command, connected_to, new_secret
 from shoal.config.layout import cpus_per_worker
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.batch import Incident
@@ -100,7 +100,7 @@ class Seat:
     secret: bytes
     facts: GroupFacts | None = None
     serving: Any = None  # what Ray has when the actor's work ends
-    connection: Connection | None = None
+    connection: GroupConnection | None = None
     asked: int = 0  # how many commands it was given: an answer that nobody waited for is not taken for another
     deaths_in_a_row: int = 0
 

@@ -11,7 +11,8 @@ import pickle
 import select
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from shoal.bridges.env_group import EnvGroup, GroupFacts
@@ -30,7 +31,7 @@ VECTOR, GROUP = b"I am the vector", b"I am the group"  # what each proves the se
 HEAD = struct.Struct("<QQ")  # of a message: the number of the command, and the length of what follows
 
 
-class Connection:
+class GroupConnection:
     """Numbered messages over one socket; OSError or EOFError where the other side is gone."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -40,18 +41,31 @@ class Connection:
 
     def send(self, number: int, message: bytes) -> None:
         """Send a command, or the answer to the command of that number."""
-        self._socket.sendall(HEAD.pack(number, len(message)) + message)
+        with self._whole():
+            self._socket.sendall(HEAD.pack(number, len(message)) + message)
 
     def receive(self) -> tuple[int, bytearray]:
         """The next message and its number; waits for it."""
-        number, length = HEAD.unpack(_read(self._socket, HEAD.size))
-        return number, _read(self._socket, length)
+        with self._whole():
+            number, length = HEAD.unpack(_read(self._socket, HEAD.size))
+            return number, _read(self._socket, length)
 
     def has_news(self, timeout_s: float) -> bool:
         """Whether a message has come, or the end of the connection; waits for either."""
+        if self._socket.fileno() < 0:
+            return True
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What is interrupted within a message, as by Ctrl-C, ends the connection: nobody could read on."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave; the other side reads to the end of what was sent."""
@@ -109,7 +123,7 @@ def new_secret() -> bytes:
     return os.urandom(SECRET_BYTES)
 
 
-def connected_to(address: Address, secret: bytes) -> Connection:
+def connected_to(address: Address, secret: bytes) -> GroupConnection:
     """The connection to a group that has been told to serve."""
     connected = socket.create_connection(address, timeout=CONNECTING_TIMEOUT_S)
     try:
@@ -119,10 +133,10 @@ def connected_to(address: Address, secret: bytes) -> Connection:
     except BaseException:
         connected.close()
         raise
-    return Connection(connected)
+    return GroupConnection(connected)
 
 
-def accepted(listener: socket.socket, secret: bytes) -> Connection:
+def accepted(listener: socket.socket, secret: bytes) -> GroupConnection:
     """The connection of the first who knows the secret; anybody else is shut out."""
     with listener:
         while True:
@@ -131,7 +145,7 @@ def accepted(listener: socket.socket, secret: bytes) -> Connection:
             try:
                 if is_proof(bytes(_read(caller, PROOF_BYTES)), secret, VECTOR):
                     caller.sendall(proof(secret, GROUP))
-                    return Connection(caller)
+                    return GroupConnection(caller)
             except (EOFError, OSError):
                 pass
             caller.close()

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shoal.bridges.served_group import Connection, accepted, connected_to, new_secret
+from shoal.bridges import served_group
+from shoal.bridges.served_group import GroupConnection, accepted, connected_to, new_secret
 from shoal.machine.proofs import PROOF_BYTES
 
 
@@ -24,7 +25,7 @@ def test_only_who_knows_the_secret_is_let_in(listener: socket.socket) -> None:
             with socket.create_connection(address) as stranger:
                 stranger.sendall(greeting)
                 with pytest.raises((EOFError, ConnectionError)):
-                    Connection(stranger).receive()
+                    GroupConnection(stranger).receive()
         with pytest.raises((EOFError, ConnectionError)):
             connected_to(address, new_secret())
         with socket.create_connection(address):
@@ -40,6 +41,34 @@ def test_only_who_knows_the_secret_is_let_in(listener: socket.socket) -> None:
         with pytest.raises(EOFError):
             theirs.receive()
         theirs.close()
+
+
+def test_what_is_interrupted_within_a_message_is_not_read_on(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listener:
+        ours = GroupConnection(socket.create_connection(listener.getsockname()))
+        theirs = GroupConnection(listener.accept()[0])
+    theirs.send(1, b"half of it is read")
+    read, parts = served_group._read, iter([False, True])
+
+    def interrupted(connected: socket.socket, size: int) -> bytearray:
+        if next(parts):
+            raise KeyboardInterrupt
+        return read(connected, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served_group, "_read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours.receive()
+    assert ours.has_news(0)
+    with pytest.raises(OSError, match="descriptor"):
+        ours.receive()
+    with pytest.raises(OSError, match="descriptor"):
+        ours.send(2, b"")
+    assert theirs.has_news(30)
+    with pytest.raises((EOFError, ConnectionError)):
+        theirs.receive()
 
 
 def test_who_listens_without_the_secret_is_no_group(listener: socket.socket) -> None:
