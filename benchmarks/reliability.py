@@ -83,7 +83,7 @@ def _versions(kept: dict[str, Any]) -> dict[str, Any]:
     links = {row["link"] for row in tried if row["numpy"] == numpy}
     same = "the same chain" if len(links) == 1 else f"{len(links)} chains"
     absent = sorted({row["python"] for row in rows if row["steps"]["install"] == "no such Python here"})
-    figure = f"{same} on Python {', '.join(pythons)} with NumPy {numpy}"
+    figure = f"{same} on Python {', '.join(dict.fromkeys(pythons))} with NumPy {numpy}"
     if len(by_numpy) > 1:
         every = "the same" if len({row["link"] for row in tried}) == 1 else "another one"
         figure += f", and {every} with NumPy {', '.join(each for each in by_numpy if each != numpy)}"
