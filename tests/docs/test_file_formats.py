@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -69,7 +70,8 @@ def test_a_checkpoint_has_the_files_of_the_page(run: Path) -> None:
     assert written == {MANIFEST, *LIMITS}
     assert names("A checkpoint") == written | {f"{ROWS_FOLDER}/0-BEGIN-END.safetensors"}
     told = meaning("A checkpoint", MANIFEST)
-    assert f"`format` ({checkpoints.PLAIN_FORMAT}; with replay {checkpoints.FORMAT})" in told
+    formats = (checkpoints.PLAIN_FORMAT, checkpoints.ROWS_FORMAT, checkpoints.FORMAT)
+    assert "`format` ({}; with replay {}; with replay of images {})".format(*formats) in told
     manifest = json.loads((checkpoint / MANIFEST).read_text())
     assert manifest["format"] == checkpoints.PLAIN_FORMAT
     assert all(f"`{key}`" in told for key in (*manifest, *manifest["files"]["state.json"]))
@@ -87,6 +89,7 @@ def test_a_sweep_has_the_files_of_the_page() -> None:
     assert all(f"`{name}`" in meaning("A sweep", "trials/00003/") for name in of_a_trial)
     told = re.findall(r"`(\w+)`", meaning("A sweep", records.TRIALS_FILE))
     assert told == [field.name for field in fields(records.TrialRecord)]
+    assert all(f"`{kind}`" in PAGE for kind in get_args(outcomes.OutcomeKind))
 
 
 def test_the_caches_of_lists_are_named() -> None:

@@ -18,6 +18,7 @@ from shoal.cli.main import main
 from shoal.config.experiment import Experiment, experiment_from, with_settings
 from shoal.errors import EnvError
 from shoal.machine.deadlines import Deadline
+from shoal.runs import seed_runs
 from shoal.runs.chain import CHAIN_FILE
 from shoal.runs.checkpoint_folders import checkpoints_of
 from shoal.runs.checkpoints import read_checkpoint
@@ -33,6 +34,12 @@ SMALL: dict[str, Any] = {
     "num_sgd_iter": 3,
     "model": {"fcnet_hiddens": [8, 8]},
 }
+
+
+@pytest.fixture(autouse=True)
+def no_environment_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first iteration took of these tiny ones depends on what else the machine does."""
+    monkeypatch.setattr(seed_runs, "COSTLY", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +214,16 @@ def test_where_it_does_not_apply_they_train_one_after_another(tmp_path: Path) ->
         order.append(run.experiment.config.seed)
     assert order == [0, 0, 1, 1]
     assert runs.alone == "kl_coeff is different in each of them"
+
+
+def test_they_train_one_after_another_where_environments_take_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_runs, "COSTLY", 0.0)
+    runs, found = trained(experiments(tmp_path, count=2, stop={"training_iteration": 2}))
+    assert runs.alone is not None
+    assert runs.alone.endswith("of the time is their environments', which training together does not shorten")
+    assert len(found) == 2
 
 
 def test_the_command_tells_of_each_and_fails_with_the_first_error(tmp_path: Path) -> None:
