@@ -181,6 +181,7 @@ WALKS = {
             "FOLDER/NAME/RUN": "shoal_results/spare/*",
             "ARCHIVE": "archive",
             r"\bFOLDER\b": "shoal_results",
+            r"runs NAME\b": "runs CartPole-v1",
             "my_sweep": "cartpole_sweep",
             "old.yml": "cartpole-ppo.yaml",
         },

@@ -25,6 +25,7 @@ from shoal.machine.broadcasts import deaf_from_birth, with_hearing_workers
 from shoal.machine.keeper import STANDARD_INPUT, keeper_words
 from shoal.machine.private_folder import PrivateFolder
 from shoal.machine.ray_variables import AUTH_MODE, LOOPBACK, TOKEN_PATH, token_variables
+from shoal.machine.signals import kept_from_libraries
 from shoal.parallel.ray_logs import errors_in
 
 if TYPE_CHECKING:
@@ -58,16 +59,19 @@ T = TypeVar("T")
 
 
 def _keeping_signals(start: Callable[P, T]) -> Callable[P, T]:
-    """Leave SIGTERM to who has it: Ray takes it."""
+    """Leave SIGTERM to who has it: Ray takes it, in C while it starts, and then in Python."""
 
     @wraps(start)
     def kept(*args: P.args, **kwargs: P.kwargs) -> T:
         taken = signal.getsignal(signal.SIGTERM)
-        started = start(*args, **kwargs)
         # Where nobody has SIGTERM, Ray's own handler ends its processes with the program.
-        if callable(taken) and threading.current_thread() is threading.main_thread():
+        if not callable(taken) or threading.current_thread() is not threading.main_thread():
+            return start(*args, **kwargs)
+        try:
+            with kept_from_libraries(signal.SIGTERM):
+                return start(*args, **kwargs)
+        finally:
             signal.signal(signal.SIGTERM, taken)
-        return started
 
     return kept
 
@@ -303,9 +307,10 @@ def _eased(ray: Any, private: PrivateRay) -> Iterator[None]:
 
     It gives its node 30 s to come up, of which the raylet spends up to 30 s waiting for the ports of two agents in
     Python. An agent whose port is given is not waited for. Its daemons are deaf to the terminal and schedulers, since a
-    run needs them until all is saved, and what they start ends with us.
+    run needs them until all is saved, and what they start ends with us. SIGTERM stays with who has it.
     """
-    services, parameter = ray._private.services, ray._private.parameter
+    services, parameter, utils = ray._private.services, ray._private.parameter, ray._private.utils
+    take_sigterm = utils.set_sigterm_handler
     ask, make, spawn = services.get_node, parameter.RayParams, services.start_ray_process
     given_start = services.start_raylet
     start = with_hearing_workers(given_start)
@@ -327,9 +332,12 @@ def _eased(ray: Any, private: PrivateRay) -> Iterator[None]:
 
     services.get_node, parameter.RayParams, services.start_raylet = get_node, make_parameters, start_raylet
     services.start_ray_process = deaf_from_birth(private.kept(spawn))
+    if callable(signal.getsignal(signal.SIGTERM)):
+        utils.set_sigterm_handler = lambda _: None
     try:
         yield
     finally:
+        utils.set_sigterm_handler = take_sigterm
         services.get_node, parameter.RayParams, services.start_raylet = ask, make, given_start
         services.start_ray_process = spawn
 
