@@ -12,6 +12,7 @@ import pytest
 from numbered_rows import SEGMENT_BYTES, assert_read, numbered, saved
 from safetensors.numpy import load, save
 
+from shoal.data.state import Ring, State
 from shoal.errors import CheckpointError
 from shoal.runs import row_segments
 from shoal.runs.bounded_files import proof_of
@@ -182,12 +183,19 @@ def test_a_damaged_segment_is_refused(tmp_path: Path) -> None:
 
 def test_a_ring_that_is_claimed_to_be_huge_takes_no_memory(tmp_path: Path) -> None:
     row, rows = 1 << 20, 1 << 20
-    content = save({"x": np.zeros((1, row), np.uint8), "y": np.zeros((1, row), np.uint8)})
+    content = save({"x": np.zeros((4, row), np.uint8)})
     (tmp_path / "replay").mkdir()
     (tmp_path / file_of(0, rows)).write_bytes(content)
     manifest = {"rings": {"r": ring_of(0, rows, rows=rows)}, "files": {file_of(0, rows): proof_of(content)}}
     with pytest.raises(CheckpointError, match="has other rows than its manifest says"):
         read_rings(tmp_path, manifest)
+
+
+def test_a_ring_of_large_rows_is_not_taken_for_a_huge_one(tmp_path: Path) -> None:
+    rows = np.arange(16 << 10, dtype=np.uint8).reshape(4, 4 << 10)
+    state = State({}, {"r.x.0": rows}, rings={"r": Ring("a", 96, 100, 8, ("x",))})
+    manifest, _ = saved(tmp_path / "c", state)
+    assert_read(tmp_path / "c", manifest, state)
 
 
 def test_segments_are_held_against_the_memory_that_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
