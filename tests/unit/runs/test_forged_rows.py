@@ -191,10 +191,12 @@ def test_a_ring_that_is_claimed_to_be_huge_takes_no_memory(tmp_path: Path) -> No
         read_rings(tmp_path, manifest)
 
 
-def test_a_ring_of_large_rows_is_not_taken_for_a_huge_one(tmp_path: Path) -> None:
+def test_a_ring_of_large_rows_is_not_taken_for_a_huge_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_segments, "SEGMENT_BYTES", 16 << 10)  # all of them
     rows = np.arange(16 << 10, dtype=np.uint8).reshape(4, 4 << 10)
     state = State({}, {"r.x.0": rows}, rings={"r": Ring("a", 96, 100, 8, ("x",))})
     manifest, _ = saved(tmp_path / "c", state)
+    assert len(manifest["files"]) == 1
     assert_read(tmp_path / "c", manifest, state)
 
 
