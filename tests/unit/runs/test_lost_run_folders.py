@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from kept_folders import Disk, made, note, numbers, train
 
+from shoal.data.state import State
 from shoal.errors import CheckpointError, FolderGone, ShoalError
 from shoal.runs import run_folder
 from shoal.runs.checkpoints import read_checkpoint
@@ -134,6 +135,17 @@ def test_a_folder_that_is_gone_is_made_anew_for_what_memory_has(kept: RunFolder,
         assert (kept.newest, kept.saved_iteration) == (kept.path / "checkpoint_000001", 1)
     assert read_checkpoint(kept.path).state.values == {"iteration": 1}
     assert {"config.yaml", "experiment.json"} <= {*os.listdir(kept.path)}
+
+
+def test_what_took_the_place_of_a_checkpoint_is_what_memory_has(kept: RunFolder) -> None:
+    with kept.held():
+        note(kept, 3)
+        kept.save()
+        kept.replace(read_checkpoint(kept.path), State({"agent": "another"}))
+        shutil.rmtree(kept.path)
+        with pytest.raises(FolderGone, match="Its last iteration is saved"):
+            kept.confirm()
+    assert read_checkpoint(kept.path).state.values == {"agent": "another"}
 
 
 def test_a_folder_that_is_gone_before_the_first_iteration_stays_gone(kept: RunFolder) -> None:

@@ -279,6 +279,15 @@ def test_what_fails_at_once_is_told_too(
     assert numbers(kept.path) == [4]
 
 
+def test_what_nobody_foresaw_is_told_too(kept: RunFolder, disk: Disk, told: Callable[[], list[str]]) -> None:
+    disk.problems = [RuntimeError("odd")]
+    with kept.held():
+        train(kept, 2)
+        kept.settle()
+    (line,) = told()
+    assert line.startswith("a checkpoint could not be written: RuntimeError: odd. Training continues")
+
+
 def test_a_disk_is_slow_after_ten_seconds(
     kept: RunFolder, disk: Disk, clock: Clock, told: Callable[[], list[str]]
 ) -> None:
