@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import copy
 import os
 import random
@@ -57,17 +58,25 @@ TARGETS = {
     "row_segments": Target(
         "runs/row_segments.py",
         (
+            "tests/unit/runs/test_row_segments.py",
+            "tests/unit/runs/test_forged_rows.py",
+            "tests/unit/runs/test_frames_in_segments.py",
             "tests/unit/runs/test_run_folder.py",
             "tests/unit/runs/test_checkpoint_care.py",
             "tests/faults/test_formats.py",
             "tests/faults/test_checkpoints.py",
         ),
     ),
-    "background_writer": Target("runs/background_writer.py", ("tests/unit/runs/test_run_folder.py",)),
+    "background_writer": Target(
+        "runs/background_writer.py",
+        ("tests/unit/runs/test_background_writer.py", "tests/unit/runs/test_run_folder.py"),
+    ),
     "run_folder": Target(
         "runs/run_folder.py",
         (
             "tests/unit/runs/test_run_folder.py",
+            "tests/unit/runs/test_run_folder_care.py",
+            "tests/unit/runs/test_lost_run_folders.py",
             "tests/unit/runs/test_checkpoint_care.py",
             "tests/unit/runs/test_chain.py",
         ),
@@ -207,6 +216,7 @@ class Overlay:
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
+        compileall.compile_dir(self.source, quiet=1)  # what is no mutant is not compiled for each of them
 
     def outcome(self, target: Target, text: str, most_s: float) -> str:
         """What the tests of the module say of this text: "passed", which test failed, or "late" if they did not end."""

@@ -75,5 +75,4 @@ class BackgroundWriter:
                 work = None  # with all the memory that it has
                 with self._changed:
                     self._busy_since = None
-                    self._is_behind = self._is_behind and self._next is not None
                     self._changed.notify_all()

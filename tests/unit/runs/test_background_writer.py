@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -113,6 +114,30 @@ def test_its_end_waits_for_all_of_it_and_it_may_be_used_again(disk: Disk) -> Non
     assert threads("ended"), "it waits for more"
     writer.close()
     assert disk.done[2:] == ["three"]
+
+
+def test_who_is_interrupted_while_it_ends_may_go_on_with_it(disk: Disk) -> None:
+    writer = BackgroundWriter("interrupted")
+    main = threading.main_thread().ident
+    assert main is not None
+    assert writer.give(disk.work("one"))
+    assert disk.begun.acquire(timeout=SOON_S)
+
+    def interrupted() -> None:
+        threading.Timer(0.05, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+        writer.close()  # which waits for the first
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    disk.may_end.release()
+    assert writer.wait(SOON_S)
+    for name in ("two", "three"):
+        assert writer.give(disk.work(name))
+        disk.may_end.release()
+        assert writer.wait(SOON_S)
+    assert disk.done == ["one", "two", "three"]
+    writer.close()
+    assert threads("interrupted") == []
 
 
 def test_work_that_fails_does_not_hold_what_comes_after_it(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
