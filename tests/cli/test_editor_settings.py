@@ -80,6 +80,26 @@ def test_a_linked_file_is_written_where_it_is(settings: Path, tmp_path: Path) ->
     assert (done.exit_code, "cannot be read" in done.output) == (2, True)
 
 
+def test_a_schema_replaces_no_file_but_a_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def written(name: str) -> Result:
+        return CliRunner().invoke(main, ["config", "schema", "-o", name], prog_name="shoal")
+
+    Path("my_env.py").write_text("class MyEnv: ...\n")
+    done = written("my_env.py")
+    assert done.exit_code == 2
+    assert "Error: -o my_env.py: is there already, and is no schema of shoal's; give another name" in done.output
+    assert Path("my_env.py").read_text() == "class MyEnv: ...\n"
+    Path("mine.json").touch()
+    for _ in range(2):
+        assert written("mine.json").exit_code == 0
+    first = Path("mine.json").read_text()
+    Path("mine.json").write_text(first[:600])  # of another version
+    assert written("mine.json").exit_code == 0
+    assert Path("mine.json").read_text() == first
+
+
 def test_no_folders_are_made_but_the_editor_s_own(settings: Path, tmp_path: Path) -> None:
     words = ["config", "schema", "-o", "new/folder/schema.json"]
     done = CliRunner().invoke(main, words, prog_name="shoal")

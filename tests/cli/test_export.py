@@ -52,6 +52,38 @@ def test_a_run_is_exported_by_its_name(results: Path, here: Path) -> None:
     assert (here / "first.py").read_text() != (here / "pole.py").read_text()
 
 
+@pytest.mark.parametrize("words", [[], ["-o", "pole.py"], ["-o", "."]])
+def test_an_export_replaces_only_one_that_is_as_it_was_written(results: Path, here: Path, words: list[str]) -> None:
+    words = ["export", "pole", "--format", "numpy", "--results-dir", str(results), *words]
+    own = here / "pole.py"
+    own.write_text("class Pole: ...\n")
+    refused = shoal(*words)
+    assert refused.exit_code == 2, refused.output
+    assert f"{own}: is there already, and is no export as shoal wrote it; give another name, or remove it" in (
+        " ".join(refused.output.split())
+    )
+    assert [file.name for file in here.iterdir()] == ["pole.py"]
+    assert own.read_text() == "class Pole: ...\n"
+    own.unlink()
+    for _ in range(2):
+        assert shoal(*words).exit_code == 0
+    own.write_text(own.read_text() + "# and what I added\n")
+    assert shoal(*words).exit_code == 2
+    assert own.read_text().endswith("# and what I added\n")
+
+
+def test_a_card_that_was_completed_by_hand_is_kept(results: Path, here: Path) -> None:
+    words = ["export", "pole", "--format", "hub", "--results-dir", str(results)]
+    assert shoal(*words).exit_code == 0
+    card = here / "pole_hub/README.md"
+    card.write_text("by hand\n")
+    before = {file.name: file.read_bytes() for file in card.parent.iterdir()}
+    refused = shoal(*words, "--best")
+    assert refused.exit_code == 2, refused.output
+    assert "README.md: is there already" in refused.output
+    assert {file.name: file.read_bytes() for file in card.parent.iterdir()} == before
+
+
 def test_without_a_compiler_nothing_is_written_unless_asked_for(
     results: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,41 @@ def test_what_goes_up_and_down_all_the_time_is_drawn_thinly(tmp_path: Path) -> N
     assert sorted(lines) == ["0.4", "1.3"]
 
 
+def test_names_are_drawn_as_they_are_and_within_the_page(root: Path, recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("matplotlib")
+    pattern = f"{'long' * 24}, {'name' * 24}"
+    names = ("cost $x^$ eur", "a $x_1$", pattern)
+    for name in names:
+        for seed in range(2):
+            fake_run(root, name, seed, course=float)
+    for file, chosen in (("three.svg", names), ("two.png", names[:2]), ("long.png", (pattern, "slow"))):
+        words = [root / name for name in chosen]
+        done = typed(*words, "--by", "name", "-o", root / file)
+        assert done.exit_code == 0, done.output
+    text = " ".join(ET.fromstring((root / "three.svg").read_text()).itertext())
+    for word in ("cost $x^$ eur (n = 2)", "a $x_1$ (n = 2)", "longlong", "…", "name (n = 2)", "environment steps"):
+        assert word in text
+    assert max(map(len, text.split("\n"))) < 60
+    assert [str(warning.message) for warning in recwarn if "layout" in str(warning.message)] == []
+
+
+def test_a_legend_of_long_names_stands_beside_the_curves(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    kept: list[Figure] = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *_, **__: (figure.draw_without_rendering(), kept.append(figure))
+    )
+    fake_run(root, "x" * 200, 0, course=float)
+    assert typed(root / ("x" * 200), root / "slow", "--by", "name", "-o", root / "a.png").exit_code == 0
+    [axes] = kept[0].axes
+    legend = axes.get_legend().get_window_extent()
+    assert legend.x0 >= axes.get_window_extent().x1
+    for part in (legend, axes.xaxis.label.get_window_extent(), axes.yaxis.label.get_window_extent()):
+        assert part.union([part, kept[0].bbox]).bounds == kept[0].bbox.bounds, "it is on the page"
+
+
 def test_trajectories_in_files(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = walks(tmp_path / "x.parquet", 3, ["calm", "windy", "storm"])

@@ -48,6 +48,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.parametrize("name", ["a $x_1$", "$HOME", "${x}"])
+def test_a_dollar_in_a_name_is_a_letter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fake_run(tmp_path / "shoal_results", name, 0)
+    for text in (name, tmp_path / "shoal_results" / name):
+        done = typed(text)
+        assert done.exit_code == 0, done.output
+        assert f"1 run in ~/shoal_results/{name}" in done.output
+    done = typed("$no_such")
+    assert done.exit_code == 2
+    assert "there is no run at" in done.output
+
+
 def test_a_table_of_all(results: Path) -> None:
     done = typed(results)
     assert done.exit_code == 0

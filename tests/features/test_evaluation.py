@@ -153,6 +153,27 @@ def test_cases_give_a_row_each_and_a_summary(run, tmp_path) -> None:
     assert list(report["failed"]) == ["3"]
 
 
+def test_results_replace_no_file_but_results(run, tmp_path) -> None:
+    cases, output = tmp_path / "cases.csv", tmp_path / "results.csv"
+    cases.write_text("options.height,env_config.gravity\n10,1\n")
+    source = tmp_path / "my_env.py"
+    source.write_text("class MyEnv: ...\n")
+    link = tmp_path / "link.csv"
+    link.symlink_to(cases)
+    for place in (cases, source, link):
+        before = place.read_text()
+        done = typed("evaluate", str(run), "--cases", str(cases), "--output", str(place))
+        assert done.exit_code == 2, done.output
+        assert f"--output {place}: is there already, and is no file of results" in " ".join(done.output.split())
+        assert place.read_text() == before
+    output.touch()  # as mktemp does
+    for heights in ("10,1\n", "10,1\n10,2\n"):
+        cases.write_text(f"options.height,env_config.gravity\n{heights}")
+        done = typed("evaluate", str(run), "--cases", str(cases), "--output", str(output))
+        assert done.exit_code == 0, done.output
+        assert len(output.read_text().splitlines()) == 1 + heights.count("\n")
+
+
 def test_cases_that_all_fail_are_an_error_that_leaves_their_results(run, tmp_path) -> None:
     cases, output = tmp_path / "cases.csv", tmp_path / "results.csv"
     cases.write_text("options.height,env_config.gravity\n101,100\n102,100\n")

@@ -115,7 +115,13 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("POST", ACTIONS, b'{"observation": [0, 0, 0, -Infinity]}', 400, "-Infinity is no number"),
     ("POST", ACTIONS, b'{"observation": [0, 0, 0, 1e999]}', 422, "must be finite and from -1e+18 to 1e+18"),
     ("POST", ACTIONS, b'{"observation": [0, 0, 0, ' + b"9" * 4000 + b"]}", 422, "must be finite"),
-    ("POST", ACTIONS, b'{"observation": [0, 0, 0, ' + b"9" * 9000 + b"]}", 400, "the body is not JSON"),
+    (
+        "POST",
+        ACTIONS,
+        b'{"observation": [0, 0, 0, ' + b"9" * 9000 + b"]}",
+        400,
+        "a whole number in it has too many digits",
+    ),
     (
         "POST",
         ACTIONS,
@@ -123,11 +129,19 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
         422,
         "observation must be lists of shape [4] with numbers (got a list",
     ),
-    ("POST", ACTIONS, {"observation": [0, 0, 0, [0]]}, 422, "lists of shape [4]"),
-    ("POST", ACTIONS, {"observation": [0, 0, 0, True]}, 422, "lists of shape [4]"),
-    ("POST", ACTIONS, {"observation": [0, 0, 0, "1"]}, 422, "lists of shape [4]"),
+    ("POST", ACTIONS, {"observation": [0, 0, 0, [0]]}, 422, "observation[3] must be a number (got a list of 1)"),
+    ("POST", ACTIONS, {"observation": [0, 0, 0, True]}, 422, "observation[3] must be a number (got true)"),
+    ("POST", ACTIONS, {"observation": [0, 0, 0, "1"]}, 422, "observation[3] must be a number (got '1')"),
     ("POST", ACTIONS, {"observation": None}, 422, "(got null)"),
     ("POST", ACTIONS, {"observations": [[0] * 4, [0] * 5]}, 422, "observations[1] must be lists"),
+    ("POST", ACTIONS, {"observation": [0, 0, None, "a"]}, 422, "observation[2] must be a number (got null)"),
+    (
+        "POST",
+        ACTIONS,
+        {"observations": [[0] * 4, [0, True, 0, 0]]},
+        422,
+        "observations[1][1] must be a number (got true)",
+    ),
     ("POST", ACTIONS, {"observations": []}, 422, "must be a list of 1 to 8"),
     ("POST", ACTIONS, {"observations": [[0] * 4] * 9}, 422, "must be a list of 1 to 8"),
     ("POST", ACTIONS, {"observations": {}}, 422, "must be a list of 1 to 8"),
@@ -177,6 +191,8 @@ def test_without_the_token_only_the_health_is_told(served: Any) -> None:
         assert (status, [*answer]) == (401, ["error"])
     for given in (f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN, "Bearer", "Basic YTph", "Bearer \xe9"):
         assert stranger.ask("GET", "/metrics", headers={"Authorization": given})[0] == 401
+    for given in (f"bearer {TOKEN}", f"BEARER {TOKEN}"):  # a scheme has no case
+        assert stranger.ask("GET", "/metrics", headers={"Authorization": given})[0] == 200
     status, _ = Client(served.port).ask("POST", ACTIONS, b"{}", {"Content-Type": "text/plain"})
     assert status == 415
 
@@ -188,6 +204,36 @@ def test_what_is_no_http_is_answered_too(served: Any) -> None:
         assert json.loads(body) == {"error": "this is not a request of HTTP/1.1"}
     endless = b"GET /healthz HTTP/1.1\r\n" + b"X-A: " + b"a" * 40_000
     assert raw(served.port, endless).startswith(b"HTTP/1.1 431 ")
+
+
+def test_path_and_headers_have_32_kb_however_they_arrive(served: Any) -> None:
+    def asked(path: bytes, headers: bytes) -> bytes:
+        return raw(served.port, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+
+    largest = connections.MOST_HEADER_BYTES
+    for length in (largest, 33_000, 70_000, 300_000):
+        head, _, body = asked(b"/healthz", b"X-A: " + b"a" * length + b"\r\n").partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 431 "), length
+        assert json.loads(body) == {"error": "the path and the headers have more than 32768 bytes"}
+    assert asked(b"/healthz", b"X-A: " + b"a" * (largest - 100) + b"\r\n").startswith(b"HTTP/1.1 200 ")
+    assert asked(b"/healthz", b"X-A: aaaa\r\n" * 3000).startswith(b"HTTP/1.1 431 ")
+    assert asked(b"/" + b"a" * 40_000, b"").startswith(b"HTTP/1.1 431 ")
+    assert asked(b"/" + b"a" * 100_000, b"").startswith(b"HTTP/1.1 431 ")
+    assert asked(b"/" + b"a" * 30_000, b"").startswith(b"HTTP/1.1 401 ")
+
+
+def test_headers_are_counted_for_each_request_and_without_bodies(served: Any) -> None:
+    body = json.dumps({"observation": [0] * 4}).encode().ljust(15_000)
+    head = f"POST {ACTIONS} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+    head += f"X-A: {'a' * 15_000}\r\nContent-Length: {len(body)}\r\n"
+    requests = (f"{head}\r\n".encode() + body) * 4 + f"{head}Connection: close\r\n\r\n".encode() + body
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+        for begin in range(0, len(requests), 7_000):
+            connection.sendall(requests[begin : begin + 7_000])
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    assert answer.count(b"HTTP/1.1 200 ") == 5
 
 
 def test_slow_clients_are_let_go_and_strangers_make_room(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:

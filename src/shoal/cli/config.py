@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 INDENT = " " * 6
+BEGINNING = 400  # bytes of a schema that have its title
 
 
 @click.group()
@@ -107,7 +108,7 @@ def schema(output: Path | None, vscode: bool, files: tuple[str, ...]) -> None:
     if files and not vscode:
         raise click.UsageError("--files is for --vscode.")
     from shoal.config.algorithms import algorithm_names
-    from shoal.config.schema import schema_text
+    from shoal.config.schema import TITLE, schema_text
     from shoal.config.yaml_files import schema_line
 
     if vscode:
@@ -116,6 +117,9 @@ def schema(output: Path | None, vscode: bool, files: tuple[str, ...]) -> None:
     elif output is None:
         click.echo(schema_text(algorithm_names()), nl=False)
     else:
+        from shoal.runs.atomic_files import refuse_foreign
+
+        refuse_foreign(output, "schema of shoal's", lambda file: TITLE.encode() in file.read(BEGINNING), "-o")
         write_whole(output, schema_text(algorithm_names()))
         click.echo(f"Written to {output}; a YAML file beside it begins with: {schema_line(output.name).rstrip()}")
 

@@ -233,6 +233,11 @@ def _check_files(output: Path | None, trajectories: Path | None, video: Path | N
             check_video(video)
         if gif is not None:
             check_video(gif, [".gif"])
+    if output is not None:
+        from shoal.runs.atomic_files import refuse_foreign
+        from shoal.runs.case_results import are_results
+
+        refuse_foreign(output, "file of results", are_results, "--output")
     from shoal.runs.folders import check_writable
 
     for path in (output, trajectories, video, gif):

@@ -20,6 +20,7 @@ from shoal.config.settings import NULL_IS_DEFAULT
 from shoal.config.sweep_options import SCHEDULERS, SEARCHERS
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
+TITLE = "Experiments and sweeps of shoal"
 SEARCH = {"$ref": "#/definitions/Search"}
 
 Schema = dict[str, Any]
@@ -39,7 +40,7 @@ def file_schema(algorithms: Iterable[str] = ()) -> Schema:
     definitions["experiment"] = _experiment(places, definitions)
     return {
         "$schema": DRAFT,
-        "title": "Experiments and sweeps of shoal",
+        "title": TITLE,
         "description": "Each experiment has its name on top and its keys under it.",
         "type": "object",
         "additionalProperties": {"$ref": "#/definitions/experiment"},

@@ -35,7 +35,7 @@ static void dense(const float *restrict x, int num_in, const float *restrict wei
 {
     for (int j = 0; j < num_out; j++) y[j] = bias[j];
     for (int i = 0; i < num_in; i++) {
-        const float xi = x[i], *restrict row = weight + (size_t)i * num_out;
+        const float xi = x[i], *restrict row = weight + (ptrdiff_t)i * num_out;
         for (int j = 0; j < num_out; j++) y[j] += xi * row[j];
     }
 }
@@ -72,8 +72,8 @@ static void convolve(const float *restrict x, int channels, int height, int widt
                 for (int l = 0; l < kernel_w; l++) {
                     const int column = s * stride_w + l - left;
                     if (column < 0 || column >= width) continue;
-                    const float *pixel = x + ((size_t)row * width + column) * channels;
-                    const float *w = weight + ((size_t)k * kernel_w + l) * channels * num_out;
+                    const float *pixel = x + ((ptrdiff_t)row * width + column) * channels;
+                    const float *w = weight + ((ptrdiff_t)k * kernel_w + l) * channels * num_out;
                     for (int c = 0; c < channels; c++, w += num_out) {
                         const float value = pixel[c];
                         for (int o = 0; o < num_out; o++) y[o] += value * w[o];

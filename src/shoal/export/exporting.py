@@ -9,10 +9,11 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from shoal.errors import ConfigError, ShoalError
 from shoal.export.c_export import make_c, make_fortran
@@ -23,6 +24,7 @@ from shoal.export.numpy_export import make_numpy
 from shoal.export.onnx_export import make_onnx
 from shoal.export.plan import obs_fields
 from shoal.export.proof import BOUND, largest_difference, questions
+from shoal.runs.atomic_files import refuse_foreign
 from shoal.version import __version__
 
 PROOF = ".proof.json"
@@ -168,19 +170,32 @@ def _proof(subject: Subject, format_name: str, made: Made, result: Exported, cou
 
 
 def _put(files: list[Path], place: Path, is_file: bool) -> list[Path]:
-    """Move finished files to their place; returns where they are."""
-    put = []
+    """Move finished files, the proof last, to their place; returns where they are."""
+    folder = place.parent if is_file else place
+    targets = [place if is_file and file.suffix == place.suffix else folder / file.name for file in files]
+    exported = _exported_hashes(folder)
+
+    def is_export(file: BinaryIO) -> bool:
+        """Whether a file is as an export left it."""
+        return hashlib.sha256(file.read()).hexdigest() in exported
+
+    for target in targets[:-1]:
+        refuse_foreign(target, "export as shoal wrote it", is_export)
     try:
-        folder = place.parent if is_file else place
         folder.mkdir(exist_ok=True)
-        for file in files:
-            target = place if is_file and file.suffix == place.suffix else folder / file.name
-            if is_file and file.name.endswith(PROOF):
-                target = folder / file.name
+        for file, target in zip(files, targets, strict=True):
             beside = target.with_name(f".{target.name}.part")
             shutil.copy(file, beside)
             beside.replace(target)
-            put.append(target)
     except OSError as error:
         raise ShoalError(f"{place} cannot be written: {error.strerror or error}; give another place with -o") from error
-    return put
+    return targets
+
+
+def _exported_hashes(folder: Path) -> set[str]:
+    """The SHA-256 of each file that the proofs of a folder are about."""
+    found: set[str] = set()
+    for proof in folder.glob(f"*{PROOF}"):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # of somebody else
+            found.update(json.loads(proof.read_bytes())["sha256"].values())
+    return found

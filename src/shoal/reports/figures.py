@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from shoal.data.number_text import tick_text
@@ -19,6 +20,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 MOST_IN_ROW = 4  # panels; more stand in rows of three
 MOST_IN_FRAME = 6  # lines whose names stand inside the panel; the names of more stand beside it
+LONGEST_IN_FRAME = 28  # letters of such a name; longer ones stand beside it, too
+LINE_LENGTH = 40  # letters of a line of text; names that are longer go over several
+MOST_LINES = 3
+LETTER_INCHES = 0.06  # of a name in the legend
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -33,6 +38,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
+    "text.parse_math": False,  # a dollar in a name is a dollar
     "pdf.fonttype": 42,  # text stays text, as journals ask
     "svg.fonttype": "none",
     "svg.hashsalt": "shoal",
@@ -65,9 +71,12 @@ def write_figure(data: PlotData, path: Path, panel_inches: tuple[float, float] =
         columns = count if count <= MOST_IN_ROW else MOST_IN_ROW - 1
         rows = ceil(count / columns)
         named = max(sum(bool(line.label) for line in panel.lines) for panel in data.panels)
-        is_beside = named > MOST_IN_FRAME
+        longest = max(len(row) for panel in data.panels for line in panel.lines for row in _rows(line.label))
+        is_beside = named > 1 and (named > MOST_IN_FRAME or longest > LONGEST_IN_FRAME)
         share = 1.0 if rows == 1 else 0.7  # small multiples
-        width = panel_inches[0] * columns * share + (1.5 if is_beside else 0.0)
+        width = panel_inches[0] * columns * share
+        if is_beside:
+            width += max(1.5, 0.4 + LETTER_INCHES * longest)
         figure = Figure(figsize=(width, panel_inches[1] * rows * share), layout="constrained")
         all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for place, (panel, axes) in enumerate(zip(data.panels, all_axes)):
@@ -79,12 +88,25 @@ def write_figure(data: PlotData, path: Path, panel_inches: tuple[float, float] =
         for axes in all_axes[count:]:
             axes.set_axis_off()
         if data.title:
-            figure.suptitle(data.title, fontsize=8)
+            figure.suptitle(_wrapped(data.title), fontsize=8)
         dates: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
         try:
             figure.savefig(path, format=kind, dpi=300, metadata=dates[kind])
         except OSError as error:
             raise ConfigError(f"-o {path}: cannot be written: {error.strerror or error}; give another file") from None
+
+
+def _rows(text: str) -> list[str]:
+    """A name over several lines, of which one that is too long for them loses its middle."""
+    rows = wrap(text, LINE_LENGTH)
+    if len(rows) > MOST_LINES:
+        half = MOST_LINES * LINE_LENGTH // 2
+        rows = wrap(f"{text[: half - 10]}…{text[-half + 10 :]}", LINE_LENGTH)
+    return rows or [""]
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(_rows(text))
 
 
 def _draw(panel: Panel, axes: Axes) -> None:
@@ -95,7 +117,11 @@ def _draw(panel: Panel, axes: Axes) -> None:
         band = line.band
         look: dict[str, Any] = {"linewidth": 0.5, "alpha": 0.4, "zorder": 2}  # of one of many
         if line.label:
-            look = {"linestyle": DASHES[place // len(COLOURS) % len(DASHES)], "label": line.label, "zorder": 3}
+            look = {
+                "linestyle": DASHES[place // len(COLOURS) % len(DASHES)],
+                "label": _wrapped(line.label),
+                "zorder": 3,
+            }
             if line.is_restless:
                 look |= {"linewidth": 0.4, "alpha": 0.7}
         axes.plot(band.x, band.middle, color=colour, **look)
@@ -106,8 +132,8 @@ def _draw(panel: Panel, axes: Axes) -> None:
             axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, linewidth=0, zorder=2)
         for rest in line.rests:
             axes.plot(rest.x, rest.y, color=colour, linewidth=0.6, linestyle=(0, (2, 2)), alpha=0.8)
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
+    axes.set_xlabel(_wrapped(panel.x_label))
+    axes.set_ylabel(_wrapped(panel.y_label))
     axes.margins(x=0.01)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))

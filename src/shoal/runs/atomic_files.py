@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
-from shoal.errors import CheckpointError
+from shoal.errors import CheckpointError, ConfigError
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -52,6 +54,20 @@ def replace_file(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def refuse_foreign(path: Path, kind: str, is_ours: Callable[[BinaryIO], bool], option: str = "") -> None:
+    """Refuse to write where there is a file of another kind than ours, which a person may have no other copy of."""
+    if not path.is_file() or not path.stat().st_size:
+        return
+    named = f"{option} {path}".lstrip()
+    try:
+        with path.open("rb") as file:
+            is_replaceable = is_ours(file)
+    except OSError as error:
+        raise ConfigError(f"{named}: is there already, and cannot be read: {error.strerror or error}") from None
+    if not is_replaceable:
+        raise ConfigError(f"{named}: is there already, and is no {kind}; give another name, or remove it first")
 
 
 def sync_folder(folder: Path) -> None:

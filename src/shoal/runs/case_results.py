@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from shoal.data.metrics import mean_interval
 from shoal.envs.cases import Cases
@@ -11,6 +11,12 @@ from shoal.sampling.evaluation_episodes import EpisodeResults
 
 RESULTS = ("episode_reward", "episode_len", "error")
 """The columns that are added to those of the cases, before the numbers of the last `info`."""
+LONGEST_HEADER = 1 << 20
+
+
+def are_results(file: BinaryIO) -> bool:
+    """Whether a file has the results of cases, by its header."""
+    return b"," + ",".join(RESULTS).encode() in file.readline(LONGEST_HEADER)
 
 
 def case_rows(cases: Cases, results: EpisodeResults) -> tuple[list[str], list[list[Any]]]:

@@ -186,14 +186,20 @@ def find_named(text: str | Path, results_dir: str = DEFAULT_RESULTS, is_trained:
 
 
 def find_results(text: str) -> Path:
-    """The folder whose runs a person means: by its path, or by the name of an experiment in the results folder."""
-    place = results_root(text)
-    if place.is_dir():
-        return place
-    named = results_root(DEFAULT_RESULTS) / text
-    if not text.startswith((".", "/", "~")) and named.is_dir():
-        return named
-    raise ConfigError(_not_found(text, place, DEFAULT_RESULTS))
+    """The folder whose runs a person means: by its path, or by the name of an experiment in the results folder.
+
+    A variable is expanded where no folder has its letters: a name may have a dollar.
+    """
+    given = Path(os.path.abspath(os.path.expanduser(text)))
+    places = [given]
+    if not text.startswith((".", "/", "~")):
+        places.append(results_root(DEFAULT_RESULTS) / text)
+    if "$" in text:
+        places.append(Path(os.path.abspath(os.path.expandvars(os.path.expanduser(text)))))
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ConfigError(_not_found(text, given, DEFAULT_RESULTS))
 
 
 def _newest_trained(found: list[Path]) -> Path:

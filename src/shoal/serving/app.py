@@ -63,7 +63,7 @@ class TokenGuard:
 
     def __init__(self, router: ASGIApp, service: Service, token: str, trusts_sockets: bool) -> None:
         self.router, self.service = router, service
-        self._wanted = f"Bearer {token}".encode()
+        self._token = token.encode()
         self._trusts_sockets = trusts_sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,7 +109,8 @@ class TokenGuard:
             scope[PROVEN] = True
             return True
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        if hmac.compare_digest(given, self._wanted):
+        kind, _, token = given.partition(b" ")
+        if kind.lower() == b"bearer" and hmac.compare_digest(token, self._token):
             scope[PROVEN] = True
             return True
         return bool(scope["path"] == HEALTH)
@@ -208,12 +209,14 @@ def _parsed(body: bytes) -> Any:
         return json.loads(body, parse_constant=_no_number)
     except RecursionError:
         raise HTTPException(400, "the body is not JSON that can be read: it is nested too deep") from None
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise HTTPException(400, f"the body is not JSON: {str(error)[:200]}") from None
+    except ValueError:  # Python converts no integer of so many digits, in quadratic time
+        raise HTTPException(400, "the body cannot be read: a whole number in it has too many digits") from None
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise HTTPException(400, f"the body is not JSON: {text} is no number of JSON")
 
 
 def _json_response(tree: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -19,6 +19,7 @@ from shoal.serving.app import PROVEN
 SLOWEST_S = 20.0
 """That a client may take to send a request, or to read an answer."""
 MOST_HEADER_BYTES = 32 << 10
+"""Of the path and the headers of a request, however they arrive."""
 
 
 class OpenConnections:
@@ -48,8 +49,10 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.is_proven = False
-        self._header_bytes = 0
-        self._is_in_headers = False
+        self._parsed_bytes = 0  # of the path and whole headers of the request
+        self._pending_bytes = 0  # received since there was nothing but path and headers to come
+        self._owes_headers = True
+        self._is_refused = False
         self._reading: asyncio.TimerHandle | None = None  # runs while the client owes bytes
         self._writing: asyncio.TimerHandle | None = None  # runs while the client does not read
 
@@ -72,29 +75,39 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse, and refuse headers without end."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
+        if self._owes_headers:
+            self._pending_bytes += len(data)
         super().data_received(data)
-        if self._is_in_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > MOST_HEADER_BYTES:
-                words = f"the headers have more than {MOST_HEADER_BYTES} bytes"
-                self.turn_away(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, words)
+        if self._owes_headers and self._pending_bytes > MOST_HEADER_BYTES:
+            self._refuse_headers()
 
     def on_message_begin(self) -> None:
         """Expect the rest of the request."""
         super().on_message_begin()
-        self._is_in_headers, self._header_bytes = True, 0
+        self._parsed_bytes = 0
         if self._reading is None:
             self._reading = self.loop.call_later(SLOWEST_S, self._too_slow)
 
+    def on_url(self, url: bytes) -> None:
+        """Count the path."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header, as it is written."""
+        self._count(len(name) + len(b": ") + len(value) + len(b"\r\n"))
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Hand the request over."""
-        self._is_in_headers = False
+        self._owes_headers = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Expect nothing more."""
+        """Expect nothing more of it."""
+        self._owes_headers, self._pending_bytes = True, 0
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -119,22 +132,40 @@ class Connection(HttpToolsProtocol):
             self._writing = None
 
     def send_400_response(self, msg: str) -> None:
-        """ChosenActions what is no HTTP."""
+        """Say what is no HTTP, or is too long."""
         del msg
+        if self._parsed_bytes > MOST_HEADER_BYTES:
+            self._refuse_headers()
+            return
         self.turn_away(HTTPStatus.BAD_REQUEST, "this is not a request of HTTP/1.1")
 
-    def turn_away(self, status: HTTPStatus, sentence: str) -> None:
-        """Say why, unless an answer has begun already, and close."""
+    def turn_away(self, status: HTTPStatus, sentence: str, is_sending: bool = False) -> None:
+        """Say why, unless an answer has begun already, and close; who is still sending may finish, and so reads it."""
         if self.transport.is_closing():
             return
-        if not (self.is_answering and self.cycle.response_started):
+        if not self._is_refused and not (self.is_answering and self.cycle.response_started):
             body = json.dumps({"error": sentence}).encode()
             head = (
                 f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
-        self.transport.close()
+        if is_sending and not self.is_answering:
+            self.transport.write_eof()
+            if self._reading is None:
+                self._reading = self.loop.call_later(SLOWEST_S, self._too_slow)
+        else:
+            self.transport.close()
+        self._is_refused = True
+
+    def _count(self, length: int) -> None:
+        self._parsed_bytes += length
+        if self._parsed_bytes > MOST_HEADER_BYTES:
+            raise ValueError("too long")  # which ends the parsing, and calls `send_400_response`
+
+    def _refuse_headers(self) -> None:
+        words = f"the path and the headers have more than {MOST_HEADER_BYTES} bytes"
+        self.turn_away(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, words, is_sending=True)
 
     def _too_slow(self) -> None:
         self._reading = None

@@ -223,8 +223,7 @@ def _array(space: Space, value: Any, where: str) -> NDArray[Any]:
     shape = tuple(space.shape or ())
     takes_bits = isinstance(space, spaces.MultiBinary)
     if not _has_shape(value, shape, takes_bits):
-        wanted = f"lists of shape {list(shape)} with numbers" if shape else "a number"
-        raise ValueError(f"{where} must be {wanted} (got {_shown(value)})")
+        raise ValueError(_misfit(value, shape, takes_bits, where))
     if len(shape) == 1 and _holds_floats(space) and value and min(value) >= -LARGEST and max(value) <= LARGEST:
         return np.array(value, np.float64)  # the usual observation, by the quickest way
     try:
@@ -276,6 +275,16 @@ def _has_shape(value: Any, shape: tuple[int, ...], takes_bits: bool) -> bool:
     if len(shape) == 1 and not takes_bits:
         return {*map(type, value)} <= _NUMBERS
     return all(_has_shape(part, shape[1:], takes_bits) for part in value)
+
+
+def _misfit(value: Any, shape: tuple[int, ...], takes_bits: bool, where: str) -> str:
+    """What the first is, and where, that keeps JSON from being nested lists of that shape."""
+    if shape and type(value) is list and len(value) == shape[0]:
+        parts = enumerate(value)
+        at, part = next((at, part) for at, part in parts if not _has_shape(part, shape[1:], takes_bits))
+        return _misfit(part, shape[1:], takes_bits, f"{where}[{at}]")
+    wanted = f"lists of shape {list(shape)} with numbers" if shape else "a number"
+    return f"{where} must be {wanted} (got {_shown(value)})"
 
 
 _NUMBERS = {int, float}

@@ -168,7 +168,7 @@ int main(void)
 def asked_in_c(folder: Path, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Status and action for each row of observations, by a program that a user might write."""
     (folder / "main.c").write_text(MAIN)
-    flags = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Wconversion", "-Wno-sign-conversion", "-Werror"]
+    flags = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Wconversion", "-Wsign-conversion", "-Werror"]
     subprocess.run(["cc", *flags, "-o", "main", "main.c", "controller.c", "-lm"], cwd=folder, check=True)
     text = "\n".join(" ".join(f"{number:.17g}" for number in row) for row in rows)
     done = subprocess.run([folder / "main"], input=text, capture_output=True, text=True, check=True)

@@ -138,6 +138,27 @@ def test_what_the_schema_says_is_what_is_taken(name: str) -> None:
     assert outcomes == {True, False}
 
 
+@pytest.mark.parametrize(
+    ("name", "tree", "sentence"),
+    [
+        ("vector", [1, "a", 2], "observation[1] must be a number (got 'a')"),
+        ("vector", [1, 2], "observation must be lists of shape [3] with numbers (got a list of 2)"),
+        ("scalar", [1], "observation must be a number (got a list of 1)"),
+        ("bits", [[1, 0], [True, None]], "observation[1][1] must be a number (got null)"),
+        ("bytes", [[1, 2], [3]], "observation[1] must be lists of shape [2] with numbers (got a list of 1)"),
+        ("bytes", [[1, 2], 3], "observation[1] must be lists of shape [2] with numbers (got 3)"),
+    ],
+)
+def test_what_does_not_fit_is_named_by_its_place(name: str, tree: Any, sentence: str) -> None:
+    assert refused(form_of(name), tree) == sentence
+
+
+def test_a_float_of_a_box_may_lie_outside_of_it() -> None:
+    """As it may in training."""
+    tree = [50.0, 0.0, -1e9]
+    assert form_of("vector").parsed(tree, "observation").tolist() == tree
+
+
 @pytest.mark.parametrize("name", SPACES)
 def test_what_is_taken_are_the_numbers_of_the_environment(name: str) -> None:
     form, rng = form_of(name), np.random.default_rng(6)
