@@ -226,6 +226,18 @@ def kept_from_others(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_at_a_time(parent: Path) -> Iterator[None]:
+    """Let one process at a time begin a run in an experiment's folder, where the file system has locks."""
+    descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _take(path: Path, me: LeaseOwner) -> None:
     owner = _read(path)
     if owner is not None:

@@ -6,9 +6,10 @@ import atexit
 import logging
 import signal
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -44,7 +45,7 @@ from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, resul
 from shoal.runs.hints import Hints
 from shoal.runs.incidents import forget_after
 from shoal.runs.interrupts import LEAVE_S, Interrupts
-from shoal.runs.lease import check_free
+from shoal.runs.lease import check_free, one_at_a_time
 from shoal.runs.loggers import Loggers, check_loggers
 from shoal.runs.logs import log_to
 from shoal.runs.lost_processes import disappearance
@@ -53,7 +54,7 @@ from shoal.runs.own_replay import film_own_replay, films_itself
 from shoal.runs.preset_notes import preset_note
 from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_recorded_paths
 from shoal.runs.reporters import Reporters
-from shoal.runs.resuming import choose, experiment_of, experiment_to_run, stored_tree, with_changes
+from shoal.runs.resuming import ResumeChoice, choose, experiment_of, experiment_to_run, stored_tree, with_changes
 from shoal.runs.run_folder import RunFolder, write_errors_named
 from shoal.runs.seals import trust_pickles
 from shoal.runs.stopping import default_stop, missing_metric, stop_reason
@@ -133,6 +134,7 @@ class Run:
         self._was_out_of_time = self._has_trained = self._is_command = False
         self._walltime = Walltime(None)
         self._is_new = is_new
+        self._same: Callable[[], ResumeChoice] | None = None  # looks again for the run that the same command means
         self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
         self.resumed_from = self._kept.newest
@@ -170,8 +172,9 @@ class Run:
             source = place_of(experiment.restore, experiment.results_dir)
         experiment, notes = checked(experiment, user_code)
         parent = results_folder(experiment.results_dir, experiment.name)
-        if not new:
-            choice = choose(parent, as_tree(experiment), experiment.stop, source)
+        same = None if new else partial(choose, parent, as_tree(experiment), experiment.stop, source)
+        if same is not None:
+            choice = same()
             if choice.folder is not None:
                 check_free(choice.folder)
                 if source is not None:
@@ -184,7 +187,9 @@ class Run:
             from shoal.runs.warm_start import taken
 
             notes = (*notes, taken(experiment.restore))
-        return cls(experiment, folder, user_code, None, notes, is_new=True)
+        run = cls(experiment, folder, user_code, None, notes, is_new=True)
+        run._same = same
+        return run
 
     @classmethod
     def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
@@ -247,7 +252,7 @@ class Run:
         self._is_command = hold_signals
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._kept.held())
+                self._take(stack)
                 stack.callback(self._leave_report)  # after the outcome, of which it tells
                 stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
@@ -299,6 +304,17 @@ class Run:
             if self.watch is not None:
                 yield {}  # the others begin too before anybody trains
             yield from self._train(trainer, reporters, loggers, interrupts)
+
+    def _take(self, stack: ExitStack) -> None:
+        """Hold the folder, unless the same command has begun at the same moment elsewhere, and was first."""
+        if self._same is None:
+            stack.enter_context(self._kept.held())
+            return
+        with write_errors_named(self.folder), one_at_a_time(self.folder.parent):
+            other = self._same().folder
+            if other is not None:
+                check_free(other)
+            stack.enter_context(self._kept.held())
 
     def _watched(self, stack: ExitStack, hold_signals: bool) -> Interrupts:
         """Who hears of signals and watches the walltime: somebody of its own, or one for several runs."""

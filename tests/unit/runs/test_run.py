@@ -27,6 +27,7 @@ from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
 from shoal.runs.checkpoint_folders import checkpoints_of
 from shoal.runs.checkpoints import best_checkpoint, read_checkpoint
 from shoal.runs.lease import Lease, holder
+from shoal.runs.outcomes import Outcome, write_outcome
 from shoal.runs.run import Run, run
 
 
@@ -520,6 +521,74 @@ def test_a_run_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
         for attempt in (lambda: Run.open(experiment(tmp_path)), lambda: Run.resume(first.folder)):
             with pytest.raises(ShoalError, match="is being written by"):
                 attempt()
+
+
+def test_a_run_without_a_checkpoint_is_left_alone_while_it_trains(tmp_path: Path) -> None:
+    first = Run.open(experiment(tmp_path))
+    results = first.results()
+    next(results)
+    assert rows(first.folder) == [1]
+    assert numbers_of(first.folder) == []
+    with pytest.raises(ShoalError, match=f"{first.folder.name} is being written by"):
+        Run.open(experiment(tmp_path))
+    assert [result["training_iteration"] for result in results] == [2, 3, 4, 5, 6, 7]
+    assert list(first.folder.parent.iterdir()) == [first.folder]
+
+
+def test_of_commands_that_begin_at_once_one_trains(tmp_path: Path) -> None:
+    first, second = (Run.open(experiment(tmp_path)) for _ in range(2))
+    assert first.folder != second.folder, "neither has written anything yet"
+    apart = Run.open(experiment(tmp_path), new=True)
+    results = second.results()
+    next(results)
+    with pytest.raises(ShoalError, match=f"{second.folder.name} is being written by"):
+        next(first.results())
+    assert not first.folder.exists()
+    assert iterations(apart.results()) == list(range(1, 8))
+    assert iterations(results) == list(range(2, 8))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import test_run
+from shoal.runs import trainer
+trainer.TRAINERS["PPO"] = test_run.Counter
+test_run.Counter.at = {3: test_run.send(signal.SIGKILL)}
+test_run.iterations(test_run.Run.open(test_run.experiment(Path(sys.argv[1]))).results())
+"""
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_named_and_another_begins(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
+    killed = subprocess.Popen(command)
+    assert killed.wait() == -signal.SIGKILL
+    (folder,) = (tmp_path / "default").iterdir()
+    assert rows(folder) == [1, 2]
+    again = Run.open(experiment(tmp_path))
+    assert again.folder != folder
+    told = f"{folder} has 2 finished iterations and no checkpoint to continue from, so a new run is started"
+    assert again.notes[0].startswith(told)
+    assert f"(process {killed.pid} on " in again.notes[0]
+    assert "disappeared without a word" in again.notes[0]
+    assert iterations(again.results()) == list(range(1, 8))
+    assert rows(folder) == [1, 2]
+    # From now on the command means the new one.
+    finished = Run.open(experiment(tmp_path))
+    assert (finished.folder, finished.done, finished.notes) == (again.folder, "training_iteration 7 >= 7", ())
+
+
+def test_a_run_that_failed_without_a_checkpoint_is_named_with_its_error(tmp_path: Path) -> None:
+    first = Run.open(experiment(tmp_path))
+    results = first.results()
+    next(results)
+    results.close()
+    shutil.rmtree(checkpoints_of(first.folder)[0])
+    write_outcome(first.folder, Outcome("failed", "CheckpointError: the disk is full."))
+    again = Run.open(experiment(tmp_path))
+    told = "has 1 finished iteration and no checkpoint to continue from, so a new run is started. It ended with: "
+    assert f"{told}CheckpointError: the disk is full." in again.notes[0]
 
 
 def test_resume(tmp_path: Path) -> None:
