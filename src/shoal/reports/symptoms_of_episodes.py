@@ -122,7 +122,7 @@ def lost_again(facts: RunFacts) -> Iterator[Finding]:
         f"the mean return had reached {number_text(float(smooth.max()))} at iteration {at + 1} and is "
         f"{number_text(float(smooth[-1]))} now"
     )
-    remedy = f"smaller steps: --set config.lr={facts.config.lr / 3:.2g}; `shoal evaluate RUN --best` takes the best one"
+    remedy = f"smaller steps: --set config.lr={facts.smaller_lr(3)}; `shoal evaluate RUN --best` takes the best one"
     yield Finding("lost again", "warning", text, remedy)
 
 

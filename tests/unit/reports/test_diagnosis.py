@@ -215,6 +215,12 @@ def test_an_illness_is_found_with_its_remedy(
     assert remedy in one.remedy
 
 
+@pytest.mark.parametrize(("lr", "better"), [(1e3, "0.0007"), (1.0, "0.0007"), (1e-3, "0.0001"), (7e-4, "7e-05")])
+def test_a_smaller_learning_rate_is_small_enough(tmp_path: Path, lr: float, better: str) -> None:
+    (one,) = found_in(tmp_path / "run", "PPO", {"lr": lr}, {"learner/refused_minibatches": 20})
+    assert one.remedy.startswith(f"smaller steps: --set config.lr={better};")
+
+
 def test_there_are_more_than_twenty_of_them() -> None:
     assert len({name for name, *_ in SICK}) >= 25
 
