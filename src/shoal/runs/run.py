@@ -176,7 +176,7 @@ class Run:
         if same is not None:
             choice = same()
             if choice.folder is not None:
-                check_free(choice.folder)
+                check_free(choice.folder, or_new=True)
                 if source is not None:
                     experiment = changed(experiment, restore=(stored_tree(choice.folder) or {})["restore"])
                 return cls(experiment, choice.folder, user_code, choice.done, notes)
@@ -313,7 +313,7 @@ class Run:
         with write_errors_named(self.folder), one_at_a_time(self.folder.parent):
             other = self._same().folder
             if other is not None:
-                check_free(other)
+                check_free(other, or_new=True)
             stack.enter_context(self._kept.held())
 
     def _watched(self, stack: ExitStack, hold_signals: bool) -> Interrupts:

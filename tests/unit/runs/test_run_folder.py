@@ -24,7 +24,7 @@ from shoal.runs.checkpoint_folders import checkpoints_of
 from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.lease import holder
 from shoal.runs.resuming import unsaved_iterations
-from shoal.runs.run_folder import RunFolder
+from shoal.runs.run_folder import RunFolder, write_errors_named
 
 
 def summary(iteration: int) -> dict[str, float]:
@@ -87,6 +87,21 @@ def test_another_state_takes_the_place_of_a_checkpoint(kept: RunFolder) -> None:
         assert kept.saved_iteration == 4
     (only,) = checkpoints_of(kept.path)
     assert read_checkpoint(only).state.values == {"agent": "taken over"}
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "No space left on device; free some space."),
+        (errno.EROFS, "Read-only file system; make it writable, or copy it to where you may write."),
+        (errno.EACCES, "Permission denied; make it writable, or copy it to where you may write."),
+        (errno.EIO, "Input/output error; look at the file system that it is on."),
+    ],
+)
+def test_what_a_disk_refuses_has_its_remedy(kept: RunFolder, number: int, remedy: str) -> None:
+    with pytest.raises(CheckpointError) as told, write_errors_named(kept.path):
+        raise OSError(number, os.strerror(number))
+    assert str(told.value) == f"{kept.path} cannot be written: {remedy}"
 
 
 def test_what_a_killed_run_has_lost_is_counted(tmp_path: Path) -> None:
