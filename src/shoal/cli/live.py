@@ -41,6 +41,9 @@ class View(Protocol):
     def show(self, result: Mapping[str, Any]) -> None:
         """Take in one result."""
 
+    def say(self, line: str) -> None:
+        """Show a sentence of the command's own."""
+
     def log(self, line: str) -> None:
         """Show a message beside the results."""
 
@@ -93,6 +96,10 @@ class QuietView:
     def show(self, result: Mapping[str, Any]) -> None:
         """Take in one result."""
 
+    def say(self, line: str) -> None:
+        """Write it."""
+        click.echo(line)
+
     def log(self, line: str) -> None:
         """Write a message to stderr."""
         click.echo(line, err=True)
@@ -110,6 +117,10 @@ class PlainView(QuietView):
         """Write the line at once."""
         self._history.add(result)
         self._write(plain_line(self._history))
+
+    def say(self, line: str) -> None:
+        """Write it at once."""
+        self._write(line)
 
     def begin(self, phase: str) -> None:
         """Write what begins, before the first iteration."""
@@ -230,9 +241,11 @@ class LiveView:
             self.redraw()
             self._drawn = time.monotonic()
 
-    def log(self, line: str) -> None:
-        """Print a message above the view."""
+    def say(self, line: str) -> None:
+        """Print a sentence above the view."""
         self.console.print(line, markup=False, highlight=False)
+
+    log = say
 
     def render(self) -> RenderableType:
         """The view as it is now."""

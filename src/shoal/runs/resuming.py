@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -210,12 +209,6 @@ def finished_iterations(folder: Path) -> int:
             last = [line for line in file.read().split(b"\n")[:-1] if line][-1]
         return int(json.loads(last)["training_iteration"])
     return 0
-
-
-def unsaved_iterations(checkpoint: Path) -> int:
-    """The finished iterations after a checkpoint that a run was killed with; they are trained again."""
-    saved = re.fullmatch(r"checkpoint_(\d+)", checkpoint.name)
-    return 0 if saved is None else max(0, finished_iterations(checkpoint.parent) - int(saved[1]))
 
 
 def settings(tree: Mapping[str, Any]) -> dict[str, Any]:

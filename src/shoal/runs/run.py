@@ -54,7 +54,15 @@ from shoal.runs.own_replay import film_own_replay, films_itself
 from shoal.runs.preset_notes import preset_note
 from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_recorded_paths
 from shoal.runs.reporters import Reporters
-from shoal.runs.resuming import ResumeChoice, choose, experiment_of, experiment_to_run, stored_tree, with_changes
+from shoal.runs.resuming import (
+    ResumeChoice,
+    choose,
+    experiment_of,
+    experiment_to_run,
+    finished_iterations,
+    stored_tree,
+    with_changes,
+)
 from shoal.runs.run_folder import RunFolder, write_errors_named
 from shoal.runs.seals import trust_pickles
 from shoal.runs.stopping import default_stop, missing_metric, stop_reason
@@ -95,7 +103,8 @@ class SharedWatch:
 class Run:
     """A run and its folder; `results()` trains it.
 
-    `user_code` is where the environment and its like are found. `resumed_from` is the checkpoint it goes on from,
+    `user_code` is where the environment and its like are found. `resumed_from` is the checkpoint it goes on from
+    and `unsaved` the number of iterations that were finished after it, both for sure once `on_start` is called,
     `last_checkpoint` the newest it has. `done` is the criterion that it has met already, if there is nothing to train.
     `notes` are sentences for the user, `overrides` what `resume` was asked to change. `outcome` is set when it ends.
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
@@ -138,6 +147,8 @@ class Run:
         self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
         self.resumed_from = self._kept.newest
+        self.unsaved = 0
+        self.on_start: Callable[[], None] = lambda: None
 
     @property
     def folder(self) -> Path:
@@ -542,7 +553,9 @@ class Run:
         self.resumed_from = self._kept.newest
         if start is not None:
             self.last_result = numbers(start.summary)
+            self.unsaved = max(0, finished_iterations(self.folder) - self._kept.saved_iteration)
             logger.info("It continues from %s.", start.path)
+        self.on_start()
         return start
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.run_view import tell_end
+from shoal.cli.run_view import tell_begin, tell_end, tell_start
 from shoal.config.experiment import Experiment, experiment_from, experiments_from_file
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
@@ -499,7 +499,12 @@ def test_a_damaged_newest_checkpoint_costs_only_itself(tmp_path: Path, monkeypat
     monkeypatch.setattr(Counter, "at", {})
     (first.folder / "checkpoint_000006" / "state.json").write_text("{}")
     again = Run.open(experiment(tmp_path))
+    said: list[str] = []
+    again.on_start = lambda: tell_start(again, said.append)
+    assert tell_begin(again, said.append)
     assert iterations(again.results()) == [4, 5, 6, 7]
+    lost = "3 finished iterations after it had not been saved, and the run trains them again"
+    assert said[1:] == [f"It continues from checkpoint_000003; {lost}."]
     assert again.resumed_from == first.folder / "checkpoint_000003"
     assert rows(first.folder) == list(range(1, 8))
 

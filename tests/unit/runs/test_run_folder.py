@@ -23,7 +23,7 @@ from shoal.runs import background_writer, row_segments, run_folder
 from shoal.runs.checkpoint_folders import checkpoints_of
 from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.lease import holder
-from shoal.runs.resuming import unsaved_iterations
+from shoal.runs.resuming import finished_iterations
 from shoal.runs.run_folder import RunFolder, write_errors_named
 
 
@@ -104,14 +104,11 @@ def test_what_a_disk_refuses_has_its_remedy(kept: RunFolder, number: int, remedy
     assert str(told.value) == f"{kept.path} cannot be written: {remedy}"
 
 
-def test_what_a_killed_run_has_lost_is_counted(tmp_path: Path) -> None:
-    saved = tmp_path / "checkpoint_000010"
-    assert unsaved_iterations(saved) == 0, "there are no results"
+def test_what_a_run_has_finished_is_counted(tmp_path: Path) -> None:
+    assert finished_iterations(tmp_path) == 0, "there are no results"
     rows = [json.dumps({"training_iteration": number, "note": "n" * 100_000}) for number in range(1, 14)]
     (tmp_path / "result.json").write_text("\n".join(rows) + '\n{"training_iteration": 99')
-    assert unsaved_iterations(saved) == 3
-    assert unsaved_iterations(tmp_path / "checkpoint_000013") == 0
-    assert unsaved_iterations(tmp_path / "checkpoint_000020") == 0
+    assert finished_iterations(tmp_path) == 13
 
 
 @pytest.fixture
