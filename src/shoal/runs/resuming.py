@@ -202,13 +202,15 @@ def _search_path(tree: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def finished_iterations(folder: Path) -> int:
-    """The iterations that a run has finished, by its results."""
+    """The iterations that a run has finished, by its results, or by its outcome if a full disk took no more of them."""
+    outcome = read_outcome(folder)
+    told = (outcome.iteration if outcome is not None else None) or 0
     with suppress(OSError, ValueError, TypeError, KeyError, IndexError):
         with open_regular(folder / RESULTS_FILE) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE_BYTES))
             last = [line for line in file.read().split(b"\n")[:-1] if line][-1]
-        return int(json.loads(last)["training_iteration"])
-    return 0
+        return max(told, int(json.loads(last)["training_iteration"]))
+    return told
 
 
 def settings(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Run:
         self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
         self.resumed_from = self._kept.newest
-        self.unsaved = 0
+        self.unsaved = self._finished = 0
         self.on_start: Callable[[], None] = lambda: None
 
     @property
@@ -269,6 +269,7 @@ class Run:
                 with write_errors_named(self.folder):
                     before = read_outcome(self.folder)
                     self._was_out_of_time = before is not None and before.signal == signal.SIGUSR1
+                    self._finished = finished_iterations(self.folder)
                     forget_outcome(self.folder)
                     stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
             except ShoalError:
@@ -553,7 +554,7 @@ class Run:
         self.resumed_from = self._kept.newest
         if start is not None:
             self.last_result = numbers(start.summary)
-            self.unsaved = max(0, finished_iterations(self.folder) - self._kept.saved_iteration)
+            self.unsaved = max(0, self._finished - self._kept.saved_iteration)
             logger.info("It continues from %s.", start.path)
         self.on_start()
         return start

@@ -13,7 +13,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -31,7 +31,7 @@ from shoal.runs.checkpoints import Checkpoint, newest_good, prune, rows_of, tidy
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import Lease
 from shoal.runs.lost_processes import forget_memory, note_memory
-from shoal.runs.outcomes import Outcome, write_outcome
+from shoal.runs.outcomes import Outcome, free_room, keep_room, write_outcome
 from shoal.runs.resuming import tree_of
 from shoal.runs.row_segments import SavedRows, Snapshot, copied_bytes, moved_to, snapshot
 
@@ -92,9 +92,11 @@ class RunFolder:
         with ExitStack() as stack:
             with write_errors_named(self.path):
                 stack.callback(lambda: forget_memory(self.path))
+                stack.callback(lambda: free_room(self.path))
                 lease = stack.enter_context(Lease(self.path, lambda: note_memory(self.path)))
                 tidy(self.path)
                 self._write_down()
+                keep_room(self.path)
             self._lease = lease
             try:
                 yield
@@ -192,7 +194,8 @@ class RunFolder:
         with suppress(OSError, ShoalError):
             if self._lease is not None:
                 self._lease.confirm()
-                write_outcome(self.path, outcome)
+                iteration = None if self._last is None else _iteration(self._last[0])
+                write_outcome(self.path, replace(outcome, iteration=iteration))
 
     def remove(self) -> None:
         """Leave nothing of a run that never began."""

@@ -24,10 +24,11 @@ from shoal.config.experiment import Experiment, experiment_from, experiments_fro
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
+from shoal.reports.run_list import listed
 from shoal.runs.checkpoint_folders import checkpoints_of
 from shoal.runs.checkpoints import best_checkpoint, read_checkpoint
 from shoal.runs.lease import Lease, holder
-from shoal.runs.outcomes import Outcome, write_outcome
+from shoal.runs.outcomes import ROOM_FILE, Outcome, write_outcome
 from shoal.runs.run import Run, run
 
 
@@ -318,6 +319,36 @@ def test_a_full_disk_is_tried_again_and_is_an_error_at_the_end(
     assert numbers_of(again.folder) == [6]
 
 
+def test_a_run_that_ends_on_a_full_disk_leaves_word_of_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "shoal", disk], check=False).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        opened = Run.open(experiment(disk, stop={"training_iteration": 50}))
+
+        def fill() -> None:
+            opened._kept.wait()
+            with open(disk / "filler", "wb", buffering=0) as filler, suppress(OSError):
+                while True:
+                    filler.write(bytes(4096))
+
+        monkeypatch.setattr(Counter, "at", {5: fill})
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            iterations(opened.results())
+        assert len(rows(opened.folder)) < 50
+        found = listed(opened.folder)
+        assert found is not None
+        assert found.state == "failed"
+        (disk / "filler").unlink()
+        again = Run.resume(opened.folder)
+        assert next(again.results())["training_iteration"] == 4
+        assert (again.unsaved, again.resumed_from) == (47, opened.folder / "checkpoint_000003")
+        assert not (opened.folder / ROOM_FILE).exists()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
 def test_a_run_whose_every_save_fails_does_not_say_that_no_iteration_was_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -503,7 +534,7 @@ def test_a_damaged_newest_checkpoint_costs_only_itself(tmp_path: Path, monkeypat
     again.on_start = lambda: tell_start(again, said.append)
     assert tell_begin(again, said.append)
     assert iterations(again.results()) == [4, 5, 6, 7]
-    lost = "3 finished iterations after it had not been saved, and the run trains them again"
+    lost = "3 finished iterations after it had not been saved and must be trained again"
     assert said[1:] == [f"It continues from checkpoint_000003; {lost}."]
     assert again.resumed_from == first.folder / "checkpoint_000003"
     assert rows(first.folder) == list(range(1, 8))
