@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from shoal.cli.progress import FIRST_TOLD_S, ReminderTimes, activity_phrases
-from shoal.data.number_text import column_text, duration_text, number_text, rate_text
+from shoal.data.number_text import column_text, counted, duration_text, number_text, rate_text
 from shoal.data.results import numbers
 from shoal.machine.terminal import can_redraw
 from shoal.runs.activity import Activity, progress
@@ -272,7 +272,7 @@ def live_lines(
         head = f"return {column_text(last.get('episode_reward_mean')):>8}   "
         room = width - len(head) - len(spread) - 3
         lines.append(Text.assemble(head, (spread, "dim"), "   ", (sparkline(history.returns, min(room, 40)), "cyan")))
-        episodes = f"{last.get('episodes_total', 0):,} episodes"
+        episodes = f"{counted(int(last.get('episodes_total', 0)), 'episode')}"
         lines.append(Text(f"length {column_text(last.get('episode_len_mean')):>8}   {episodes}   {_shares(last)}"))
         steps = f"{last.get('timesteps_total', 0):,}"
         speed = f"{rate_text(last.get('timesteps_per_s', 0.0))} steps/s"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.findings import Finding
-from shoal.data.number_text import number_text
+from shoal.data.number_text import counted, number_text
 from shoal.reports.run_facts import RunFacts
 from shoal.reports.symptoms_of_episodes import are_rewards_scaled, scaling_remedy
 
@@ -36,7 +36,7 @@ def not_finite(facts: RunFacts) -> Iterator[Finding]:
     broken = [name for name, value in facts.weights.items() if not np.isfinite(value).all()]
     if not facts.lost_losses and not broken:
         return
-    text = f"the loss was not finite in {facts.lost_losses} of {facts.iterations} iterations"
+    text = f"the loss was not finite in {facts.lost_losses} of {counted(facts.iterations, 'iteration')}"
     if broken:
         text = f"the weights {broken[0]} are not finite"
     remedy = f"smaller steps: --set config.lr={facts.smaller_lr(10)}; and look for huge values: `shoal check`"

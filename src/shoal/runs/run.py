@@ -22,7 +22,7 @@ from shoal.config.foreign_names import run_keyword_problem
 from shoal.data.number_text import number_text
 from shoal.data.results import numbers
 from shoal.data.state import State
-from shoal.envs.env_errors import error_text, notice_once
+from shoal.envs.env_errors import error_text, named_text, notice_once
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import maker_of, preprocessing_notes, vectorization_notes
 from shoal.errors import (
@@ -464,8 +464,7 @@ class Run:
 
     def _fail(self, error: BaseException) -> None:
         """Write down what ended the run, and save what there is; who catches the error shows it."""
-        words = f": {error}" if str(error) else ""
-        self.outcome = Outcome("failed", f"{type(error).__name__}{words}")
+        self.outcome = Outcome("failed", named_text(error))
         logger.info("The run fails: %s", self.outcome.sentence)
         if not isinstance(error, CheckpointError):  # which has told what became of the last iteration
             try:

@@ -259,6 +259,10 @@ def test_how_far_the_run_is(tmp_path: Path) -> None:
     assert progress_text(facts) == "40 iterations, 81,920 steps, 1,200 episodes; mean return 20 -> 180, rising"
     flat = facts_of(write_run(tmp_path / "flat", "PPO", {}, history("PPO", **FLAT)))
     assert progress_text(flat).endswith("mean return 20 -> 20.5, not rising")
+    one = {**facts.results[0], "timesteps_total": 1, "episodes_total": 1}
+    assert progress_text(RunFacts("PPO", "CartPole-v1", facts.config, [one])).startswith(
+        "1 iteration, 1 step, 1 episode;"
+    )
     young = RunFacts("PPO", "CartPole-v1", facts.config, facts.results[:2])
     assert progress_text(young).endswith("too few iterations to see a trend")
 
