@@ -85,7 +85,7 @@ def tell_start(run: Run, say: Callable[[str], object]) -> None:
     words = f"It continues from {run.resumed_from.name}"
     if run.unsaved:
         lost = counted(run.unsaved, "finished iteration")
-        words += f"; {lost} after it had not been saved and must be trained again"
+        words += f"; {lost} after it must be trained again"
     say(f"{words}.")
 
 
