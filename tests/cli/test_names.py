@@ -193,7 +193,7 @@ def test_a_new_run_begins_with_weights_and_filter_of_another(home: Path) -> None
     assert restored((run / "config.yaml").read_text()) == str(source)
     # The same command goes on with it; nothing is taken a second time.
     again = shoal("train", *same, "--stop", "training_iteration=2")
-    assert f"continues from ~/{run.relative_to(home)}/checkpoint_000001" in again.output
+    assert f"in ~/{run.relative_to(home)}\nIt continues from checkpoint_000001." in again.output
     assert "It starts with" not in again.output
     assert read_checkpoint(run).state.values["policy"]["filter"]["count"] == counts[1] + 128
     assert shoal("resume", "tuned", "--stop", "training_iteration=3", "--quiet").exit_code == 0

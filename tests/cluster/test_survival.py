@@ -178,7 +178,7 @@ def test_a_killed_driver_leaves_nothing_and_the_next_start_says_what_was_lost(be
     wait_until_clean(bed)
     (run,) = (here / "results" / "CartPole-v1").iterdir()
     again = n1.run(["shoal", "resume", str(run), "--stop", "training_iteration=61"], cwd=here, within_s=4 * READY_S)
-    assert re.search(r"checkpoint_0000[24]0; \d+ finished iterations? after it had not been saved", again.out), (
+    assert re.search(r"checkpoint_0000[24]0; \d+ finished iterations? after it must be trained again", again.out), (
         again.out
     )
 

@@ -90,7 +90,7 @@ def test_the_same_command_goes_on_after_kill_9(desk: WatchedDesk, uninterrupted:
         await_iteration(child, least)
         assert desk.end(child, signal.SIGKILL)[1] == 137
     printed = desk.run(*TRAIN)
-    assert f"continues from {desk.shown(desk.run_folder())}/checkpoint_0000" in printed
+    assert f" in {desk.shown(desk.run_folder())}\nIt continues from checkpoint_0000" in printed
     lost = (
         rf"trained this run before \(process {child.pid} on .*\) disappeared without a word; nothing says that memory"
     )

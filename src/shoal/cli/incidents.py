@@ -11,6 +11,7 @@ import click
 from shoal.cli.completion import runs
 from shoal.cli.options import Command, trust_option, where_option
 from shoal.cli.paths import short_path
+from shoal.data.number_text import counted
 
 
 @click.command(cls=Command)
@@ -67,14 +68,14 @@ def replay(path: str, number: int, debug: bool, render: bool, results_dir: str |
     found = again.run_here(render, _debug if debug else None) if debug or render else again.run()
     incident = found.incident
     if incident is None:
-        click.echo(f"It did not fail again: {found.steps} steps since the seed went well.")
+        click.echo(f"It did not fail again: {counted(found.steps, 'step')} since the seed went well.")
         click.get_current_context().exit(1)
     text = incident.output or incident.traceback
     if text and not debug:
         click.echo(text.rstrip())
     ended = exit_text({"exit_code": incident.exit_code})
     ended_by = f" ({ended})" if ended else ""
-    where = f"{incident.steps_since_seed} steps after the seed, at step {incident.step} of its episode"
+    where = f"{counted(incident.steps_since_seed, 'step')} after the seed, at step {incident.step} of its episode"
     if found.is_same(entry):
         click.echo(f"It failed again at the same step, {where}: {incident.cause}{ended_by}")
         return

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from shoal.cli.progress import FIRST_TOLD_S, ReminderTimes, activity_phrases
-from shoal.data.number_text import column_text, duration_text, number_text, rate_text
+from shoal.data.number_text import column_text, counted, duration_text, number_text, rate_text
 from shoal.data.results import numbers
 from shoal.machine.terminal import can_redraw
 from shoal.runs.activity import Activity, progress
@@ -40,6 +40,9 @@ class View(Protocol):
 
     def show(self, result: Mapping[str, Any]) -> None:
         """Take in one result."""
+
+    def say(self, line: str) -> None:
+        """Show a sentence of the command's own."""
 
     def log(self, line: str) -> None:
         """Show a message beside the results."""
@@ -93,6 +96,10 @@ class QuietView:
     def show(self, result: Mapping[str, Any]) -> None:
         """Take in one result."""
 
+    def say(self, line: str) -> None:
+        """Write it."""
+        click.echo(line)
+
     def log(self, line: str) -> None:
         """Write a message to stderr."""
         click.echo(line, err=True)
@@ -110,6 +117,10 @@ class PlainView(QuietView):
         """Write the line at once."""
         self._history.add(result)
         self._write(plain_line(self._history))
+
+    def say(self, line: str) -> None:
+        """Write it at once."""
+        self._write(line)
 
     def begin(self, phase: str) -> None:
         """Write what begins, before the first iteration."""
@@ -230,9 +241,11 @@ class LiveView:
             self.redraw()
             self._drawn = time.monotonic()
 
-    def log(self, line: str) -> None:
-        """Print a message above the view."""
+    def say(self, line: str) -> None:
+        """Print a sentence above the view."""
         self.console.print(line, markup=False, highlight=False)
+
+    log = say
 
     def render(self) -> RenderableType:
         """The view as it is now."""
@@ -259,7 +272,7 @@ def live_lines(
         head = f"return {column_text(last.get('episode_reward_mean')):>8}   "
         room = width - len(head) - len(spread) - 3
         lines.append(Text.assemble(head, (spread, "dim"), "   ", (sparkline(history.returns, min(room, 40)), "cyan")))
-        episodes = f"{last.get('episodes_total', 0):,} episodes"
+        episodes = f"{counted(int(last.get('episodes_total', 0)), 'episode')}"
         lines.append(Text(f"length {column_text(last.get('episode_len_mean')):>8}   {episodes}   {_shares(last)}"))
         steps = f"{last.get('timesteps_total', 0):,}"
         speed = f"{rate_text(last.get('timesteps_per_s', 0.0))} steps/s"

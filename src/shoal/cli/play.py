@@ -14,7 +14,7 @@ import click
 from shoal.cli.completion import environments, runs
 from shoal.cli.options import Command, trust_option, where_option
 from shoal.cli.paths import short_path
-from shoal.data.number_text import number_text
+from shoal.data.number_text import counted, number_text
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def play(
                 if episode is None:
                     continue
                 number += 1
-                click.echo(f"episode {number}: return {number_text(episode.reward)}, {episode.length} steps")
+                click.echo(f"episode {number}: return {number_text(episode.reward)}, {counted(episode.length, 'step')}")
                 if number == episodes:
                     break
         if chosen == "video":

@@ -70,7 +70,7 @@ def _film(folders: Sequence[Path], trust: bool) -> None:
         raise ConfigError(
             f"--video: films an episode of each run, of at most {MOST_FILMED} (got {len(folders)}); name fewer runs"
         )
-    from shoal.data.number_text import number_text
+    from shoal.data.number_text import counted, number_text
     from shoal.runs.playing import film_replay
 
     for folder in folders:
@@ -78,5 +78,5 @@ def _film(folders: Sequence[Path], trust: bool) -> None:
         episode = replay.episode
         came = "the first part of an episode"
         if episode is not None:
-            came = f"return {number_text(episode.reward)}, {episode.length} steps"
+            came = f"return {number_text(episode.reward)}, {counted(episode.length, 'step')}"
         click.echo(f"{short_path(replay.path)}: {came}, {replay.checkpoint}")

@@ -8,11 +8,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from shoal.cli.paths import short_path, typed_path
+from shoal.data.number_text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +35,7 @@ def follow(run: Run, quiet: bool) -> None:
     level = experiment.config.log_level
     try:
         with open_view(title, run.folder, experiment.stop, quiet, level, lambda: run.activity) as view:
+            run.on_start = partial(tell_start, run, view.say)
             for result in run.results(hold_signals=True):
                 view.show(result)
                 streams = report_lost_streams(streams)
@@ -68,13 +71,22 @@ def tell_begin(run: Run, say: Callable[[str], object]) -> bool:
         say(f"{short_path(run.folder)} is finished: {run.done}.")
         say(f"To start another run, use `shoal train` with --new; to continue this one: {_further(run)}")
         return False
-    if run.resumed_from is not None:
-        say(f"{title_of(run)} continues from {short_path(run.resumed_from)}{_unsaved(run.resumed_from)}")
-        return True
     say(f"{title_of(run)} in {short_path(run.folder)}")
-    if (hint := preset_hint(run.experiment)) is not None:
+    hint = preset_hint(run.experiment) if run.resumed_from is None else None
+    if hint is not None:
         say(hint)
     return True
+
+
+def tell_start(run: Run, say: Callable[[str], object]) -> None:
+    """Tell which checkpoint a run goes on from, once it has been read, and what was lost after it."""
+    if run.resumed_from is None:
+        return
+    words = f"It continues from {run.resumed_from.name}"
+    if run.unsaved:
+        lost = counted(run.unsaved, "finished iteration")
+        words += f"; {lost} after it must be trained again"
+    say(f"{words}.")
 
 
 def _looked_for(folder: Path) -> tuple[bool, str]:
@@ -157,16 +169,6 @@ def _reached(run: Run) -> str:
     if "evaluation/episode_reward_mean" in run.last_result:
         words += f"; evaluation {number_text(run.last_result['evaluation/episode_reward_mean'])}"
     return words
-
-
-def _unsaved(checkpoint: Path) -> str:
-    """What a run that was killed has lost, for the end of a sentence."""
-    from shoal.runs.resuming import unsaved_iterations
-
-    lost = unsaved_iterations(checkpoint)
-    if not lost:
-        return ""
-    return f"; {lost} finished iteration{'s' * (lost > 1)} after it had not been saved, and the run trains them again"
 
 
 def _further(run: Run) -> str:

@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.cli.live import REDRAW_S, History, PlainView, QuietView, messages, phases, plain_line
-from shoal.cli.run_view import tell_begin, tell_end, title_of, undisturbed
+from shoal.cli.run_view import tell_begin, tell_end, tell_start, title_of, undisturbed
 from shoal.machine.terminal import can_redraw
 
 if TYPE_CHECKING:
@@ -29,10 +30,6 @@ class QuietSeeds(QuietView):
     def show_seed(self, seed: int, result: Mapping[str, Any]) -> None:
         """Take in one result of a seed."""
 
-    def say(self, line: str) -> None:
-        """Write it."""
-        click.echo(line)
-
 
 class PlainSeeds(PlainView):
     """One line per iteration and seed, for pipes and batch logs."""
@@ -47,10 +44,6 @@ class PlainSeeds(PlainView):
         history = self._histories.setdefault(seed, History(self._stop))
         history.add(result)
         self._write(f"seed {seed}  {plain_line(history)}")
-
-    def say(self, line: str) -> None:
-        """Write it."""
-        self._write(line)
 
 
 class LiveSeeds:
@@ -155,12 +148,16 @@ def follow_seeds(
 
         return opened
 
+    def begun(run: Run) -> None:
+        run.on_start = partial(tell_start, run, view.say)
+        tell_begin(run, view.say)
+
     streams = guard_streams()
     openers = [opener(experiment, number) for number, experiment in enumerate(experiments, 1)]
     runs = SeedRuns(
         openers,
         deadline,
-        on_open=lambda run: tell_begin(run, view.say),
+        on_open=begun,
         on_end=lambda run, error: ended.append((run, error is not None)),
     )
     try:

@@ -44,6 +44,11 @@ def tick_text(value: float) -> str:
     return f"{value:.4g}".replace("e-0", "e-")
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `1,200 steps`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def percent_text(share: float) -> str:
     """`71 %`."""
     return f"{100 * share:.0f} %"

@@ -22,7 +22,7 @@ from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.agents import AgentsEnv, Moment
 from shoal.envs.closing import close_quietly
-from shoal.envs.env_errors import pass_on_interrupts
+from shoal.envs.env_errors import named_text, pass_on_interrupts
 from shoal.envs.observations import ObsSpec
 from shoal.envs.replay_clock import ReplayClock
 from shoal.envs.spaces import ActionSpec
@@ -347,7 +347,7 @@ class AgentEnvs:
             steps_since_seed=game.since_seed + stepped,
             step=game.length + stepped,
             action="none, in reset" if actions is None else on_one_line(actions),
-            cause=f"{type(error).__name__}: {error}".splitlines()[0],
+            cause=named_text(error).splitlines()[0],
             traceback="".join(traceback.format_exception(error)),
             time=time(),
             seeding=game.seedings,

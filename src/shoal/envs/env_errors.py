@@ -36,10 +36,16 @@ def pass_on_interrupts(error: BaseException) -> None:
             raise error
 
 
+def named_text(error: BaseException) -> str:
+    """The error's type and its words, if it has any."""
+    words = str(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
 def error_text(error: BaseException) -> str:
     """The error's type and text in one line, and its place in the user's code if there is one."""
-    words = error.msg if isinstance(error, SyntaxError) else str(error)
-    text = " ".join(f"{type(error).__name__}: {words}".split())
+    named = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else named_text(error)
+    text = " ".join(named.split())
     place = user_place(error)
     return f"{text} ({place}){_advice(error)}" if place else f"{text}{_advice(error)}"
 

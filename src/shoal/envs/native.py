@@ -15,7 +15,7 @@ from shoal.data.batch import Episode, Incident, Parts
 from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
-from shoal.envs.env_errors import pass_on_interrupts
+from shoal.envs.env_errors import named_text, pass_on_interrupts
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.vector import Steps, plain_numbers
@@ -69,7 +69,7 @@ class NativeVector:
             obs, rewards, terminated, truncated, infos = self.env.step(self._batched(actions))
         except BaseException as error:
             pass_on_interrupts(error)
-            raise EnvError(f"the vector environment failed in step: {type(error).__name__}: {error}") from error
+            raise EnvError(f"the vector environment failed in step: {named_text(error)}") from error
         self._put(obs, steps.obs, np.asarray(terminated), np.asarray(truncated))
         steps.rewards[:] = rewards
         if not np.isfinite(steps.rewards.sum()):
@@ -131,7 +131,7 @@ class NativeVector:
             return self.env.reset(**options)[0]
         except BaseException as error:
             pass_on_interrupts(error)
-            raise EnvError(f"the vector environment failed in reset: {type(error).__name__}: {error}") from error
+            raise EnvError(f"the vector environment failed in reset: {named_text(error)}") from error
 
     def _skip_resets(self, steps: Steps) -> None:
         """A step that a row spent on its reset is no transition."""

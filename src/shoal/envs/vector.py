@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.batch import Episode, Incident, Parts
+from shoal.data.number_text import counted
 from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
-from shoal.envs.env_errors import error_text, notice_once, pass_on_interrupts
+from shoal.envs.env_errors import error_text, named_text, notice_once, pass_on_interrupts
 from shoal.envs.env_states import offers_state, restore_state, state_of
 from shoal.envs.observations import NUMBERS, ObsSpec
 from shoal.envs.pace import Pace
@@ -531,7 +532,7 @@ class PythonVector:
             steps_since_seed=int(self._since_seed[row]) + (action is not None),
             step=int(self._lengths[row]) + (action is not None),
             action="none, in reset" if action is None else on_one_line(action),
-            cause=f"{type(error).__name__}: {error}".splitlines()[0],
+            cause=named_text(error).splitlines()[0],
             traceback="".join(traceback.format_exception(error)),
             scratch="" if self._keep_scratch is None else self._keep_scratch(row),
             settings=settings_text(self._tasks[row], self._drawn[row]),
@@ -582,7 +583,7 @@ def describe(incident: Incident) -> str:
     place = f" on {incident.host}" if incident.host else ""
     return (
         f"environment {incident.env_index}{place} failed at step {incident.step} of its episode "
-        f"(seed {incident.seed} set {incident.steps_since_seed} steps before, action {incident.action}"
+        f"(seed {incident.seed} set {counted(incident.steps_since_seed, 'step')} before, action {incident.action}"
         f"{', ' if incident.settings else ''}{incident.settings}): "
         f"{incident.cause}"
     )

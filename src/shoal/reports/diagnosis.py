@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shoal.data.findings import Finding
-from shoal.data.number_text import number_text
+from shoal.data.number_text import counted, number_text
 from shoal.data.played import Played
 from shoal.reports import symptoms_of_episodes, symptoms_of_learning, symptoms_of_play
 from shoal.reports.run_facts import FEW_RESULTS, RunFacts
@@ -26,7 +26,8 @@ def diagnosis(facts: RunFacts, played: Played | None = None, others: Iterable[Fi
 
 def progress_text(facts: RunFacts) -> str:
     """In a line, how far the run is and how its return has moved."""
-    text = f"{facts.iterations} iterations, {facts.steps:,} steps, {facts.episodes:,} episodes"
+    counts = {"iteration": facts.iterations, "step": facts.steps, "episode": facts.episodes}
+    text = ", ".join(counted(count, noun) for noun, count in counts.items())
     returns = facts.series("episode_reward_mean")
     if len(returns):
         text += f"; mean return {number_text(float(returns[0]))} -> {number_text(float(returns[-1]))}"

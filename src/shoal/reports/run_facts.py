@@ -75,6 +75,11 @@ class RunFacts:
         """How many steps ahead the discount factor looks."""
         return 1 / max(1 - self.config.gamma, 1e-9)
 
+    def smaller_lr(self, divisor: float) -> str:
+        """A learning rate to try, as it is typed: one of so many parts of the run's, but never above the default."""
+        default: float = type(self.config).model_fields["lr"].default
+        return f"{min(self.config.lr / divisor, default):.2g}"
+
     @property
     def value_scale(self) -> float:
         """The size of the values that are learned: a mean reward, over the steps that the discount looks ahead."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.config.settings import AlgorithmConfig
 from shoal.data.findings import Finding, Verdict
-from shoal.data.number_text import number_text
+from shoal.data.number_text import counted, number_text
 from shoal.reports.run_facts import RunFacts
 
 ENDLESS_STEPS = 2000  # of each environment, without the end of an episode
@@ -122,7 +122,7 @@ def lost_again(facts: RunFacts) -> Iterator[Finding]:
         f"the mean return had reached {number_text(float(smooth.max()))} at iteration {at + 1} and is "
         f"{number_text(float(smooth[-1]))} now"
     )
-    remedy = f"smaller steps: --set config.lr={facts.config.lr / 3:.2g}; `shoal evaluate RUN --best` takes the best one"
+    remedy = f"smaller steps: --set config.lr={facts.smaller_lr(3)}; `shoal evaluate RUN --best` takes the best one"
     yield Finding("lost again", "warning", text, remedy)
 
 
@@ -148,8 +148,8 @@ def failures(facts: RunFacts) -> Iterator[Finding]:
     why = ""
     if facts.causes:
         cause, times = next(iter(facts.causes.items()))
-        why = f"; {times} times: {cause[:160]}"
-    text = f"environments failed {count:,} times in {facts.episodes:,} episodes{why}"
+        why = f"; {counted(times, 'time')}: {cause[:160]}"
+    text = f"environments failed {counted(count, 'time')} in {counted(facts.episodes, 'episode')}{why}"
     verdict: Verdict = "problem" if share > 0.5 else "warning"
     remedy = (
         "`shoal incidents RUN` lists them, `shoal replay RUN N` runs one again, `shoal check` tries the environment"

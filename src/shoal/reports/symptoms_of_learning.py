@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.data.findings import Finding
-from shoal.data.number_text import number_text
+from shoal.data.number_text import counted, number_text
 from shoal.reports.run_facts import RunFacts
 from shoal.reports.symptoms_of_episodes import are_rewards_scaled, scaling_remedy
 
@@ -36,10 +36,10 @@ def not_finite(facts: RunFacts) -> Iterator[Finding]:
     broken = [name for name, value in facts.weights.items() if not np.isfinite(value).all()]
     if not facts.lost_losses and not broken:
         return
-    text = f"the loss was not finite in {facts.lost_losses} of {facts.iterations} iterations"
+    text = f"the loss was not finite in {facts.lost_losses} of {counted(facts.iterations, 'iteration')}"
     if broken:
         text = f"the weights {broken[0]} are not finite"
-    remedy = f"smaller steps: --set config.lr={facts.config.lr / 10:.2g}; and look for huge values: `shoal check`"
+    remedy = f"smaller steps: --set config.lr={facts.smaller_lr(10)}; and look for huge values: `shoal check`"
     yield Finding("not finite", "problem", text, remedy)
 
 
@@ -51,7 +51,7 @@ def refused(facts: RunFacts) -> Iterator[Finding]:
         return
     share = min(share, 1.0)  # SAC steps several networks in one update
     text = f"{count:,.0f} updates, {share:.0%} of all, were left out because their gradient was not finite"
-    remedy = f"smaller steps: --set config.lr={facts.config.lr / 10:.2g}; and look for huge values: `shoal check`"
+    remedy = f"smaller steps: --set config.lr={facts.smaller_lr(10)}; and look for huge values: `shoal check`"
     yield Finding("refused updates", "problem", text, remedy)
 
 
@@ -61,9 +61,7 @@ def large_weights(facts: RunFacts) -> Iterator[Finding]:
         largest = float(np.abs(value).max()) if value.size and np.isfinite(value).all() else 0.0
         if largest > LARGE_WEIGHT:
             text = f"the largest weight of {name} is {number_text(largest)}: the network has diverged"
-            yield Finding(
-                "large weights", "problem", text, f"smaller steps: --set config.lr={facts.config.lr / 10:.2g}"
-            )
+            yield Finding("large weights", "problem", text, f"smaller steps: --set config.lr={facts.smaller_lr(10)}")
             return
 
 
@@ -82,7 +80,7 @@ def values_diverge(facts: RunFacts) -> Iterator[Finding]:
     slower = f"target_network_update_freq={4 * getattr(facts.config, 'target_network_update_freq', 500)}"
     if "tau" in type(facts.config).model_fields:
         slower = f"tau={getattr(facts.config, 'tau', 0.005) / 4:.2g}"
-    remedy = f"--set config.lr={facts.config.lr / 5:.2g} --set config.{slower}"
+    remedy = f"--set config.lr={facts.smaller_lr(5)} --set config.{slower}"
     yield Finding("values diverge", "problem", text, remedy)
 
 
@@ -98,7 +96,7 @@ def kl_high(facts: RunFacts) -> Iterator[Finding]:
     kl, config = facts.late("learner/kl"), facts.config
     if len(kl) < 2 or "clip_param" not in type(config).model_fields:
         return
-    remedy = f"--set config.lr={config.lr / 3:.2g}, or --set config.num_sgd_iter={_half_the_passes(facts)}"
+    remedy = f"--set config.lr={facts.smaller_lr(3)}, or --set config.num_sgd_iter={_half_the_passes(facts)}"
     has_penalty = getattr(config, "kl_coeff", 0.0) > 0
     aim = getattr(config, "kl_target", 0.01)
     middle = float(np.median(kl))
@@ -112,7 +110,7 @@ def kl_high(facts: RunFacts) -> Iterator[Finding]:
             f"the KL divergence was {number_text(float(every.max()))} in iteration {every.argmax() + 1}: the policy "
             "moved so far on one batch that it has not recovered"
         )
-        yield Finding("KL high", "warning", text, f"--set config.lr={config.lr / 10:.2g}")
+        yield Finding("KL high", "warning", text, f"--set config.lr={facts.smaller_lr(10)}")
 
 
 def _has_leapt(facts: RunFacts) -> bool:
@@ -146,7 +144,7 @@ def clip_binds(facts: RunFacts) -> Iterator[Finding]:
         return
     limit = facts.last("learner/clip_param", 0.2)
     text = f"{np.median(clipped):.0%} of the steps of a batch are clipped at clip_param {limit:g}"
-    remedy = f"--set config.lr={facts.config.lr / 3:.2g}, or --set config.num_sgd_iter={_half_the_passes(facts)}"
+    remedy = f"--set config.lr={facts.smaller_lr(3)}, or --set config.num_sgd_iter={_half_the_passes(facts)}"
     yield Finding("clip binds", "warning", text, remedy)
 
 

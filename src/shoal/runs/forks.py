@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.config.changing import changed
+from shoal.data.number_text import counted
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.atomic_files import remove_folder, replace_file
 from shoal.runs.chain import CHAIN_FILE
@@ -74,7 +75,7 @@ def _iteration(past: PastRun, asked: int | None) -> int:
             raise ConfigError(f"{past.folder} has no checkpoint; say which iteration to train again with --at")
         return newest
     if asked > last:
-        raise ConfigError(f"--at: {past.folder} has {last} iterations (got {asked})")
+        raise ConfigError(f"--at: {past.folder} has {counted(last, 'iteration')} (got {asked})")
     return asked
 
 

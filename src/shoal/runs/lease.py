@@ -90,7 +90,7 @@ class Lease:
             moved_to = self._moved_to()
             if moved_to is not None or owner is None:
                 raise _gone(self._path.parent, moved_to, self._is_at(self._path.parent))
-            raise ShoalError(f"{self._path.parent} was taken over by {owner}; start again with --new.")
+            raise ShoalError(f"{self._path.parent} was taken over by {owner}, which trains it now.")
 
     def release(self) -> None:
         """Give the folder back; harmless if it is no longer ours."""
@@ -204,10 +204,11 @@ class LeaseWatch:
         return now - seen <= LOST_AFTER_S
 
 
-def check_free(folder: Path) -> None:
-    """Raise if another process is writing the run folder now."""
+def check_free(folder: Path, or_new: bool = False) -> None:
+    """Raise if another process is writing the run folder now; `or_new` says that the command has --new."""
     if owner := holder(folder):
-        raise ShoalError(f"{folder} is being written by {owner}: stop it, or start another run with --new.")
+        remedy = "stop it, or start another run with --new" if or_new else "stop it first"
+        raise ShoalError(f"{folder} is being written by {owner}: {remedy}.")
 
 
 @contextmanager
@@ -226,6 +227,18 @@ def kept_from_others(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_at_a_time(parent: Path) -> Iterator[None]:
+    """Let one process at a time begin a run in an experiment's folder, where the file system has locks."""
+    descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _take(path: Path, me: LeaseOwner) -> None:
     owner = _read(path)
     if owner is not None:
@@ -238,9 +251,7 @@ def _take(path: Path, me: LeaseOwner) -> None:
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
-        raise ShoalError(
-            f"{path.parent} was just taken over by another process: start another run with --new."
-        ) from None
+        raise ShoalError(f"{path.parent} was just taken over by another process, which trains it now.") from None
     try:
         with open(descriptor, "w") as file:
             json.dump(asdict(me), file)
@@ -261,7 +272,7 @@ def _put_away(path: Path, owner: LeaseOwner) -> None:
             with suppress(OSError):
                 os.link(away, path)
             away.unlink()
-            raise ShoalError(f"{path.parent} was just taken over by {moved}: start another run with --new.")
+            raise ShoalError(f"{path.parent} was just taken over by {moved}, which trains it now.")
         away.unlink()
 
 

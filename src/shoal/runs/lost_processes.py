@@ -46,14 +46,14 @@ def forget_memory(folder: Path) -> None:
         (folder / MARKS_FILE).unlink(missing_ok=True)
 
 
-def disappearance(folder: Path) -> str | None:
+def disappearance(folder: Path, run: str = "this run") -> str | None:
     """Who trained a run before and is gone without a word, why, and what to do; None if nobody is."""
     with suppress(OSError):
         owner = last_owner(folder)
         if owner is None or not owner.pid or read_outcome(folder) is not None:
             return None
         seen = datetime.fromtimestamp((folder / LEASE).stat().st_mtime)
-        who = f"The process that trained this run before ({owner}, last seen {seen:%Y-%m-%d %H:%M:%S})"
+        who = f"The process that trained {run} before ({owner}, last seen {seen:%Y-%m-%d %H:%M:%S})"
         cause = _memory(folder, owner)
         why = SILENT if cause is None else f"{cause}; {REMEDY}"
         return f"{who} disappeared without a word; {why}."

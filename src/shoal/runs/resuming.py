@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any
 from shoal.config.changing import changed
 from shoal.config.experiment import Experiment, apply_overrides, as_tree, experiment_from
 from shoal.config.problems import got
+from shoal.data.number_text import counted
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.bounded_files import bounded_bytes, bounded_json, open_regular
@@ -22,6 +22,8 @@ from shoal.runs.checkpoint_folders import LIMITS, checkpoints_of
 from shoal.runs.checkpoints import newest_good, newest_summary
 from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, runs_of
 from shoal.runs.lease import holder
+from shoal.runs.lost_processes import disappearance
+from shoal.runs.outcomes import read_outcome
 from shoal.runs.stopping import stop_reason
 from shoal.runs.trust import MARK, code_to_run, is_own, marked
 
@@ -107,8 +109,11 @@ def choose(
         if not _begins_with(restored, source):
             continue
         summary = newest_summary(folder)
-        if summary is None and not checkpoints_of(folder) and _has_results(folder):
-            continue  # it saved nothing to go on from, and its results must not be written over
+        if summary is None and not checkpoints_of(folder) and finished_iterations(folder):
+            if holder(folder) is not None:
+                return ResumeChoice(folder)
+            finished = finished or _without_checkpoint(folder)
+            continue
         if summary is None and checkpoints_of(folder):
             finished = finished or ResumeChoice(note=f"No checkpoint of {folder} can be read; a new run is started.")
             continue
@@ -117,6 +122,17 @@ def choose(
             return ResumeChoice(folder)
         finished = finished or ResumeChoice(folder, done)
     return finished or other or ResumeChoice()
+
+
+def _without_checkpoint(folder: Path) -> ResumeChoice | None:
+    """A word about a run that ended before it saved anything to go on from; its results must not be written over."""
+    outcome = read_outcome(folder)
+    if outcome is not None and outcome.kind == "stopped":
+        return None
+    ended = disappearance(folder, "it") if outcome is None else f"It ended with: {outcome.sentence}"
+    done = counted(finished_iterations(folder), "finished iteration")
+    words = f"{folder} has {done} and no checkpoint to continue from, so a new run is started."
+    return ResumeChoice(note=f"{words} {ended}" if ended else words)
 
 
 def _begins_with(restored: str | None, source: Path | None) -> bool:
@@ -185,21 +201,16 @@ def _search_path(tree: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(folders)
 
 
-def unsaved_iterations(checkpoint: Path) -> int:
-    """The finished iterations after a checkpoint that a run was killed with; they are trained again."""
-    saved = re.fullmatch(r"checkpoint_(\d+)", checkpoint.name)
+def finished_iterations(folder: Path) -> int:
+    """The iterations that a run has finished, by its results, or by its outcome if a full disk took no more of them."""
+    outcome = read_outcome(folder)
+    told = (outcome.iteration if outcome is not None else None) or 0
     with suppress(OSError, ValueError, TypeError, KeyError, IndexError):
-        with open_regular(checkpoint.parent / RESULTS_FILE) as file:
+        with open_regular(folder / RESULTS_FILE) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE_BYTES))
             last = [line for line in file.read().split(b"\n")[:-1] if line][-1]
-        if saved is not None:
-            return max(0, int(json.loads(last)["training_iteration"]) - int(saved[1]))
-    return 0
-
-
-def _has_results(folder: Path) -> bool:
-    results = folder / RESULTS_FILE
-    return results.exists() and results.stat().st_size > 0
+        return max(told, int(json.loads(last)["training_iteration"]))
+    return told
 
 
 def settings(tree: Mapping[str, Any]) -> dict[str, Any]:

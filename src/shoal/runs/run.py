@@ -6,9 +6,10 @@ import atexit
 import logging
 import signal
 import weakref
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -21,7 +22,7 @@ from shoal.config.foreign_names import run_keyword_problem
 from shoal.data.number_text import number_text
 from shoal.data.results import numbers
 from shoal.data.state import State
-from shoal.envs.env_errors import error_text, notice_once
+from shoal.envs.env_errors import error_text, named_text, notice_once
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.envs.making import maker_of, preprocessing_notes, vectorization_notes
 from shoal.errors import (
@@ -44,7 +45,7 @@ from shoal.runs.folders import EXPERIMENT_FILE, find_run, make_run_folder, resul
 from shoal.runs.hints import Hints
 from shoal.runs.incidents import forget_after
 from shoal.runs.interrupts import LEAVE_S, Interrupts
-from shoal.runs.lease import check_free
+from shoal.runs.lease import check_free, one_at_a_time
 from shoal.runs.loggers import Loggers, check_loggers
 from shoal.runs.logs import log_to
 from shoal.runs.lost_processes import disappearance
@@ -53,7 +54,15 @@ from shoal.runs.own_replay import film_own_replay, films_itself
 from shoal.runs.preset_notes import preset_note
 from shoal.runs.recorded_inputs import OFFLINE_STOP, offline_stop_note, with_recorded_paths
 from shoal.runs.reporters import Reporters
-from shoal.runs.resuming import choose, experiment_of, experiment_to_run, stored_tree, with_changes
+from shoal.runs.resuming import (
+    ResumeChoice,
+    choose,
+    experiment_of,
+    experiment_to_run,
+    finished_iterations,
+    stored_tree,
+    with_changes,
+)
 from shoal.runs.run_folder import RunFolder, write_errors_named
 from shoal.runs.seals import trust_pickles
 from shoal.runs.stopping import default_stop, missing_metric, stop_reason
@@ -94,7 +103,8 @@ class SharedWatch:
 class Run:
     """A run and its folder; `results()` trains it.
 
-    `user_code` is where the environment and its like are found. `resumed_from` is the checkpoint it goes on from,
+    `user_code` is where the environment and its like are found. `resumed_from` is the checkpoint it goes on from
+    and `unsaved` the number of iterations that were finished after it, both for sure once `on_start` is called,
     `last_checkpoint` the newest it has. `done` is the criterion that it has met already, if there is nothing to train.
     `notes` are sentences for the user, `overrides` what `resume` was asked to change. `outcome` is set when it ends.
     `activity` is what it does at the moment, `last_result` its newest numbers, `best_return` the highest mean return of
@@ -133,9 +143,12 @@ class Run:
         self._was_out_of_time = self._has_trained = self._is_command = False
         self._walltime = Walltime(None)
         self._is_new = is_new
+        self._same: Callable[[], ResumeChoice] | None = None  # looks again for the run that the same command means
         self._kept = RunFolder(folder, experiment, user_code)
         self._taken_over: Checkpoint | None = None
         self.resumed_from = self._kept.newest
+        self.unsaved = self._finished = 0
+        self.on_start: Callable[[], None] = lambda: None
 
     @property
     def folder(self) -> Path:
@@ -170,10 +183,11 @@ class Run:
             source = place_of(experiment.restore, experiment.results_dir)
         experiment, notes = checked(experiment, user_code)
         parent = results_folder(experiment.results_dir, experiment.name)
-        if not new:
-            choice = choose(parent, as_tree(experiment), experiment.stop, source)
+        same = None if new else partial(choose, parent, as_tree(experiment), experiment.stop, source)
+        if same is not None:
+            choice = same()
             if choice.folder is not None:
-                check_free(choice.folder)
+                check_free(choice.folder, or_new=True)
                 if source is not None:
                     experiment = changed(experiment, restore=(stored_tree(choice.folder) or {})["restore"])
                 return cls(experiment, choice.folder, user_code, choice.done, notes)
@@ -184,7 +198,9 @@ class Run:
             from shoal.runs.warm_start import taken
 
             notes = (*notes, taken(experiment.restore))
-        return cls(experiment, folder, user_code, None, notes, is_new=True)
+        run = cls(experiment, folder, user_code, None, notes, is_new=True)
+        run._same = same
+        return run
 
     @classmethod
     def resume(cls, path: str | Path, overrides: Mapping[str, Any] | None = None, trust: bool = False) -> Run:
@@ -247,12 +263,13 @@ class Run:
         self._is_command = hold_signals
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._kept.held())
+                self._take(stack)
                 stack.callback(self._leave_report)  # after the outcome, of which it tells
                 stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
                     before = read_outcome(self.folder)
                     self._was_out_of_time = before is not None and before.signal == signal.SIGUSR1
+                    self._finished = finished_iterations(self.folder)
                     forget_outcome(self.folder)
                     stack.enter_context(log_to(self.folder / "log.txt", self.experiment.config.log_level))
             except ShoalError:
@@ -299,6 +316,17 @@ class Run:
             if self.watch is not None:
                 yield {}  # the others begin too before anybody trains
             yield from self._train(trainer, reporters, loggers, interrupts)
+
+    def _take(self, stack: ExitStack) -> None:
+        """Hold the folder, unless the same command has begun at the same moment elsewhere, and was first."""
+        if self._same is None:
+            stack.enter_context(self._kept.held())
+            return
+        with write_errors_named(self.folder), one_at_a_time(self.folder.parent):
+            other = self._same().folder
+            if other is not None:
+                check_free(other, or_new=True)
+            stack.enter_context(self._kept.held())
 
     def _watched(self, stack: ExitStack, hold_signals: bool) -> Interrupts:
         """Who hears of signals and watches the walltime: somebody of its own, or one for several runs."""
@@ -436,8 +464,7 @@ class Run:
 
     def _fail(self, error: BaseException) -> None:
         """Write down what ended the run, and save what there is; who catches the error shows it."""
-        words = f": {error}" if str(error) else ""
-        self.outcome = Outcome("failed", f"{type(error).__name__}{words}")
+        self.outcome = Outcome("failed", named_text(error))
         logger.info("The run fails: %s", self.outcome.sentence)
         if not isinstance(error, CheckpointError):  # which has told what became of the last iteration
             try:
@@ -526,7 +553,9 @@ class Run:
         self.resumed_from = self._kept.newest
         if start is not None:
             self.last_result = numbers(start.summary)
+            self.unsaved = max(0, self._finished - self._kept.saved_iteration)
             logger.info("It continues from %s.", start.path)
+        self.on_start()
         return start
 
 

@@ -6,12 +6,14 @@ signal or because a program says so is written at once, after whatever that thre
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -29,7 +31,7 @@ from shoal.runs.checkpoints import Checkpoint, newest_good, prune, rows_of, tidy
 from shoal.runs.folders import EXPERIMENT_FILE
 from shoal.runs.lease import Lease
 from shoal.runs.lost_processes import forget_memory, note_memory
-from shoal.runs.outcomes import Outcome, write_outcome
+from shoal.runs.outcomes import Outcome, free_room, keep_room, write_outcome
 from shoal.runs.resuming import tree_of
 from shoal.runs.row_segments import SavedRows, Snapshot, copied_bytes, moved_to, snapshot
 
@@ -40,6 +42,11 @@ Summary = dict[str, float]
 FIRST_REMINDER_S = 600.0  # after which a save that fails again is told again, then after twice as long
 SLOW_S = 10.0  # after which a checkpoint that is still being written is told of
 SMALL_COPY = 64 << 20  # bytes of memory that a save beside training may always take
+WRITE_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable, or copy it to where you may write"),
+}
+"""What to do about what a disk says."""
 SHARE_FOR_COPIES = 0.25  # of the memory that is available: beyond that, training waits for the disk
 
 
@@ -85,9 +92,11 @@ class RunFolder:
         with ExitStack() as stack:
             with write_errors_named(self.path):
                 stack.callback(lambda: forget_memory(self.path))
+                stack.callback(lambda: free_room(self.path))
                 lease = stack.enter_context(Lease(self.path, lambda: note_memory(self.path)))
                 tidy(self.path)
                 self._write_down()
+                keep_room(self.path)
             self._lease = lease
             try:
                 yield
@@ -99,7 +108,8 @@ class RunFolder:
         """The checkpoint to go on from, the newest that is good."""
         start = newest_good(self.path)
         if start is None and checkpoints_of(self.path):
-            raise CheckpointError(f"no checkpoint of {self.path} can be read; start another run with --new.")
+            again = f"shoal train -f {shlex.quote(str(self.path / 'config.yaml'))} --new"
+            raise CheckpointError(f"no checkpoint of {self.path} can be read; start another run: {again}")
         if start is None:
             self.newest, self.saved_iteration = None, 0
         else:
@@ -184,7 +194,8 @@ class RunFolder:
         with suppress(OSError, ShoalError):
             if self._lease is not None:
                 self._lease.confirm()
-                write_outcome(self.path, outcome)
+                iteration = None if self._last is None else _iteration(self._last[0])
+                write_outcome(self.path, replace(outcome, iteration=iteration))
 
     def remove(self) -> None:
         """Leave nothing of a run that never began."""
@@ -339,9 +350,8 @@ def write_errors_named(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(
-            f"{folder} cannot be written: {error.strerror or error}; free some space, or use --new."
-        ) from error
+        remedy = WRITE_REMEDIES.get(error.errno or 0, "look at the file system that it is on")
+        raise CheckpointError(f"{folder} cannot be written: {error.strerror or error}; {remedy}.") from error
 
 
 def _iteration(summary: Summary) -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.data.number_text import counted
 from shoal.data.state import State
 
 MOST_ENVS = 3
@@ -71,13 +72,13 @@ def _of_envs(there: State, here: State) -> Iterator[str]:
 
 def _of_env(one: EnvTrace, other: EnvTrace) -> str | None:
     if one.seeding != other.seeding:
-        return f"it was seeded {one.seeding} times there, {other.seeding} times here"
+        return f"it was seeded {counted(one.seeding, 'time')} there, {counted(other.seeding, 'time')} here"
     steps = min(len(one.actions), len(other.actions))
     unlike = np.flatnonzero((one.actions[:steps] != other.actions[:steps]).any(axis=1))
     if len(unlike):
         return f"its action {unlike[0] + 1} after its last seed is another"
     if len(one.actions) != len(other.actions):
-        return f"{len(one.actions)} steps since its last seed there, {len(other.actions)} here"
+        return f"{counted(len(one.actions), 'step')} since its last seed there, {len(other.actions)} here"
     if any(not np.array_equal(a, b) for a, b in zip(one.obs, other.obs)):
         return f"the same {steps} actions since its last seed led to another observation: the simulator differs"
     return None

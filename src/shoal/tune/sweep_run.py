@@ -112,7 +112,7 @@ class SweepRun:
         found = [] if new else [folder for folder in sweeps_of(parent) if _is_same(folder, sweep)]
         unfinished = [folder for folder in found if outcome_of(folder) is None]
         if chosen := next(iter(unfinished or found), None):
-            check_free(chosen)
+            check_free(chosen, or_new=True)
             _check_own(chosen, read_about(chosen), trust)
             return cls(sweep, chosen, user_code, outcome_of(chosen), function, num_cpus)
         return cls(sweep, make_dated_folder(parent, "sweep"), user_code, None, function, num_cpus)

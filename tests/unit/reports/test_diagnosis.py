@@ -215,6 +215,12 @@ def test_an_illness_is_found_with_its_remedy(
     assert remedy in one.remedy
 
 
+@pytest.mark.parametrize(("lr", "better"), [(1e3, "0.0007"), (1.0, "0.0007"), (1e-3, "0.0001"), (7e-4, "7e-05")])
+def test_a_smaller_learning_rate_is_small_enough(tmp_path: Path, lr: float, better: str) -> None:
+    (one,) = found_in(tmp_path / "run", "PPO", {"lr": lr}, {"learner/refused_minibatches": 20})
+    assert one.remedy.startswith(f"smaller steps: --set config.lr={better};")
+
+
 def test_there_are_more_than_twenty_of_them() -> None:
     assert len({name for name, *_ in SICK}) >= 25
 
@@ -253,6 +259,10 @@ def test_how_far_the_run_is(tmp_path: Path) -> None:
     assert progress_text(facts) == "40 iterations, 81,920 steps, 1,200 episodes; mean return 20 -> 180, rising"
     flat = facts_of(write_run(tmp_path / "flat", "PPO", {}, history("PPO", **FLAT)))
     assert progress_text(flat).endswith("mean return 20 -> 20.5, not rising")
+    one = {**facts.results[0], "timesteps_total": 1, "episodes_total": 1}
+    assert progress_text(RunFacts("PPO", "CartPole-v1", facts.config, [one])).startswith(
+        "1 iteration, 1 step, 1 episode;"
+    )
     young = RunFacts("PPO", "CartPole-v1", facts.config, facts.results[:2])
     assert progress_text(young).endswith("too few iterations to see a trend")
 

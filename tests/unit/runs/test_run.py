@@ -19,14 +19,16 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.run_view import tell_end
+from shoal.cli.run_view import tell_begin, tell_end, tell_start
 from shoal.config.experiment import Experiment, experiment_from, experiments_from_file
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError, EnvError, ShoalError
+from shoal.reports.run_list import listed
 from shoal.runs.checkpoint_folders import checkpoints_of
 from shoal.runs.checkpoints import best_checkpoint, read_checkpoint
 from shoal.runs.lease import Lease, holder
+from shoal.runs.outcomes import ROOM_FILE, Outcome, write_outcome
 from shoal.runs.run import Run, run
 
 
@@ -317,6 +319,36 @@ def test_a_full_disk_is_tried_again_and_is_an_error_at_the_end(
     assert numbers_of(again.folder) == [6]
 
 
+def test_a_run_that_ends_on_a_full_disk_leaves_word_of_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "shoal", disk], check=False).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        opened = Run.open(experiment(disk, stop={"training_iteration": 50}))
+
+        def fill() -> None:
+            opened._kept.wait()
+            with open(disk / "filler", "wb", buffering=0) as filler, suppress(OSError):
+                while True:
+                    filler.write(bytes(4096))
+
+        monkeypatch.setattr(Counter, "at", {5: fill})
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            iterations(opened.results())
+        assert len(rows(opened.folder)) < 50
+        found = listed(opened.folder)
+        assert found is not None
+        assert found.state == "failed"
+        (disk / "filler").unlink()
+        again = Run.resume(opened.folder)
+        assert next(again.results())["training_iteration"] == 4
+        assert (again.unsaved, again.resumed_from) == (47, opened.folder / "checkpoint_000003")
+        assert not (opened.folder / ROOM_FILE).exists()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
 def test_a_run_whose_every_save_fails_does_not_say_that_no_iteration_was_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -498,7 +530,12 @@ def test_a_damaged_newest_checkpoint_costs_only_itself(tmp_path: Path, monkeypat
     monkeypatch.setattr(Counter, "at", {})
     (first.folder / "checkpoint_000006" / "state.json").write_text("{}")
     again = Run.open(experiment(tmp_path))
+    said: list[str] = []
+    again.on_start = lambda: tell_start(again, said.append)
+    assert tell_begin(again, said.append)
     assert iterations(again.results()) == [4, 5, 6, 7]
+    lost = "3 finished iterations after it must be trained again"
+    assert said[1:] == [f"It continues from checkpoint_000003; {lost}."]
     assert again.resumed_from == first.folder / "checkpoint_000003"
     assert rows(first.folder) == list(range(1, 8))
 
@@ -517,9 +554,78 @@ def test_a_run_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
     first = Run.open(experiment(tmp_path))
     iterations(first.results())
     with Lease(first.folder):
-        for attempt in (lambda: Run.open(experiment(tmp_path)), lambda: Run.resume(first.folder)):
-            with pytest.raises(ShoalError, match="is being written by"):
-                attempt()
+        with pytest.raises(ShoalError, match=r"is being written by .*: stop it, or start another run with --new"):
+            Run.open(experiment(tmp_path))
+        with pytest.raises(ShoalError, match=r"is being written by .*: stop it first"):
+            Run.resume(first.folder)
+
+
+def test_a_run_without_a_checkpoint_is_left_alone_while_it_trains(tmp_path: Path) -> None:
+    first = Run.open(experiment(tmp_path))
+    results = first.results()
+    next(results)
+    assert rows(first.folder) == [1]
+    assert numbers_of(first.folder) == []
+    with pytest.raises(ShoalError, match=f"{first.folder.name} is being written by"):
+        Run.open(experiment(tmp_path))
+    assert [result["training_iteration"] for result in results] == [2, 3, 4, 5, 6, 7]
+    assert list(first.folder.parent.iterdir()) == [first.folder]
+
+
+def test_of_commands_that_begin_at_once_one_trains(tmp_path: Path) -> None:
+    first, second = (Run.open(experiment(tmp_path)) for _ in range(2))
+    assert first.folder != second.folder, "neither has written anything yet"
+    apart = Run.open(experiment(tmp_path), new=True)
+    results = second.results()
+    next(results)
+    with pytest.raises(ShoalError, match=f"{second.folder.name} is being written by"):
+        next(first.results())
+    assert not first.folder.exists()
+    assert iterations(apart.results()) == list(range(1, 8))
+    assert iterations(results) == list(range(2, 8))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import test_run
+from shoal.runs import trainer
+trainer.TRAINERS["PPO"] = test_run.Counter
+test_run.Counter.at = {3: test_run.send(signal.SIGKILL)}
+test_run.iterations(test_run.Run.open(test_run.experiment(Path(sys.argv[1]))).results())
+"""
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_named_and_another_begins(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
+    killed = subprocess.Popen(command)
+    assert killed.wait() == -signal.SIGKILL
+    (folder,) = (tmp_path / "default").iterdir()
+    assert rows(folder) == [1, 2]
+    again = Run.open(experiment(tmp_path))
+    assert again.folder != folder
+    told = f"{folder} has 2 finished iterations and no checkpoint to continue from, so a new run is started"
+    assert again.notes[0].startswith(told)
+    assert f"(process {killed.pid} on " in again.notes[0]
+    assert "disappeared without a word" in again.notes[0]
+    assert iterations(again.results()) == list(range(1, 8))
+    assert rows(folder) == [1, 2]
+    # From now on the command means the new one.
+    finished = Run.open(experiment(tmp_path))
+    assert (finished.folder, finished.done, finished.notes) == (again.folder, "training_iteration 7 >= 7", ())
+
+
+def test_a_run_that_failed_without_a_checkpoint_is_named_with_its_error(tmp_path: Path) -> None:
+    first = Run.open(experiment(tmp_path))
+    results = first.results()
+    next(results)
+    results.close()
+    shutil.rmtree(checkpoints_of(first.folder)[0])
+    write_outcome(first.folder, Outcome("failed", "CheckpointError: the disk is full."))
+    again = Run.open(experiment(tmp_path))
+    told = "has 1 finished iteration and no checkpoint to continue from, so a new run is started. It ended with: "
+    assert f"{told}CheckpointError: the disk is full." in again.notes[0]
 
 
 def test_resume(tmp_path: Path) -> None:

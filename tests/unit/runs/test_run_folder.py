@@ -23,8 +23,8 @@ from shoal.runs import background_writer, row_segments, run_folder
 from shoal.runs.checkpoint_folders import checkpoints_of
 from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.lease import holder
-from shoal.runs.resuming import unsaved_iterations
-from shoal.runs.run_folder import RunFolder
+from shoal.runs.resuming import finished_iterations
+from shoal.runs.run_folder import RunFolder, write_errors_named
 
 
 def summary(iteration: int) -> dict[str, float]:
@@ -89,14 +89,26 @@ def test_another_state_takes_the_place_of_a_checkpoint(kept: RunFolder) -> None:
     assert read_checkpoint(only).state.values == {"agent": "taken over"}
 
 
-def test_what_a_killed_run_has_lost_is_counted(tmp_path: Path) -> None:
-    saved = tmp_path / "checkpoint_000010"
-    assert unsaved_iterations(saved) == 0, "there are no results"
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "No space left on device; free some space."),
+        (errno.EROFS, "Read-only file system; make it writable, or copy it to where you may write."),
+        (errno.EACCES, "Permission denied; make it writable, or copy it to where you may write."),
+        (errno.EIO, "Input/output error; look at the file system that it is on."),
+    ],
+)
+def test_what_a_disk_refuses_has_its_remedy(kept: RunFolder, number: int, remedy: str) -> None:
+    with pytest.raises(CheckpointError) as told, write_errors_named(kept.path):
+        raise OSError(number, os.strerror(number))
+    assert str(told.value) == f"{kept.path} cannot be written: {remedy}"
+
+
+def test_what_a_run_has_finished_is_counted(tmp_path: Path) -> None:
+    assert finished_iterations(tmp_path) == 0, "there are no results"
     rows = [json.dumps({"training_iteration": number, "note": "n" * 100_000}) for number in range(1, 14)]
     (tmp_path / "result.json").write_text("\n".join(rows) + '\n{"training_iteration": 99')
-    assert unsaved_iterations(saved) == 3
-    assert unsaved_iterations(tmp_path / "checkpoint_000013") == 0
-    assert unsaved_iterations(tmp_path / "checkpoint_000020") == 0
+    assert finished_iterations(tmp_path) == 13
 
 
 @pytest.fixture
