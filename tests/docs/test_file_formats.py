@@ -55,13 +55,13 @@ def test_a_run_has_the_files_of_the_page(run: Path) -> None:
     others = {
         *(incidents.FILE, lineage.FORK_FILE, loggers.ID_FILE, playing.REPLAY_FILE, f"{bisecting.BISECT_FOLDER}/"),
         *("code/", "videos/", "evaluation_DATE.json", "evaluation_DATE.csv", "evaluation_DATE.parquet"),
-        *(lease.LEASE, MARKS_FILE),
+        *(lease.LEASE, MARKS_FILE, outcomes.ROOM_FILE),
     }
     assert {chain.CHAIN_FILE, folders.EXPERIMENT_FILE, folders.RESULTS_FILE, outcomes.OUTCOME_FILE} <= written
     assert REPORT_FILE in written
     assert names("A run") == written | others
     outcome = json.loads((run / outcomes.OUTCOME_FILE).read_text())
-    assert set(outcome) == set(re.findall(r"`(kind|sentence|signal)`", meaning("A run", outcomes.OUTCOME_FILE)))
+    assert set(outcome) == set(re.findall(r"`(kind|sentence|signal|iteration)`", meaning("A run", outcomes.OUTCOME_FILE)))
 
 
 def test_a_checkpoint_has_the_files_of_the_page(run: Path) -> None:
