@@ -30,6 +30,10 @@ LEASE = ".lease"
 HEARTBEAT_S = 10.0
 LOST_AFTER_S = 60.0
 
+STOP_OR_NEW = "stop it, or start another run with --new"
+"""What to do about who writes a folder, for who would train there; for who would change it there is one way alone."""
+STOP_IT = "stop it first"
+
 _given_back: set[str] = set()  # nonces of this process's own, whose files may have stayed on a disk that was away
 
 
@@ -204,22 +208,23 @@ class LeaseWatch:
         return now - seen <= LOST_AFTER_S
 
 
-def check_free(folder: Path) -> None:
+def check_free(folder: Path, advice: str = STOP_OR_NEW) -> None:
     """Raise if another process is writing the run folder now."""
     if owner := holder(folder):
-        raise ShoalError(f"{folder} is being written by {owner}: stop it, or start another run with --new.")
+        raise ShoalError(f"{folder} is being written by {owner}: {advice}.")
 
 
 @contextmanager
 def kept_from_others(folder: Path) -> Iterator[None]:
     """Hold a run folder to delete or to move it: whoever would train there meanwhile is refused."""
+    check_free(folder, STOP_IT)
     try:
         lease = Lease(folder)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         with _guard(folder):  # a full disk is why runs are deleted; who would train there waits for the lock
-            check_free(folder)
+            check_free(folder, STOP_IT)
             yield
         return
     with lease:
