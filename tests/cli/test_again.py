@@ -213,7 +213,7 @@ def test_checkpoints_and_verify(trained: Any, tmp_path: Path) -> None:
     assert json.loads(told)["sha256"].startswith(listed.output.splitlines()[1].split()[4])
     verified = CliRunner().invoke(main, ["verify", str(run)])
     assert verified.exit_code == 0
-    assert verified.output.endswith("2 findings, 0 problems\n")
+    assert verified.output.endswith("3 findings, 0 problems\n")
     copy = shutil.copytree(run, tmp_path / run.name)
     (copy / "checkpoint_000003" / "state.json").write_text("{}")
     for command in ("checkpoints", "verify"):
@@ -223,7 +223,7 @@ def test_checkpoints_and_verify(trained: Any, tmp_path: Path) -> None:
     (row,) = CliRunner().invoke(main, ["checkpoints", str(copy)]).output.splitlines()[1:-1]
     assert "  newest, best, " in row, "what is damaged is still the newest"
     found = [json.loads(line) for line in CliRunner().invoke(main, ["verify", str(copy), "--json"]).output.splitlines()]
-    assert [one["verdict"] for one in found] == ["ok", "problem"]
+    assert [one["verdict"] for one in found] == ["ok", "ok", "problem"]
 
 
 def test_all_trials_of_a_sweep_are_verified(trained: Any, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_all_trials_of_a_sweep_are_verified(trained: Any, tmp_path: Path) -> Non
     for number in ("00000", "00001"):
         shutil.copytree(trained[2], tmp_path / "trials" / number)
     whole = CliRunner().invoke(main, ["verify", str(tmp_path)])
-    assert (whole.exit_code, whole.output.splitlines()[-1]) == (0, "4 findings, 0 problems")
+    assert (whole.exit_code, whole.output.splitlines()[-1]) == (0, "6 findings, 0 problems")
     (tmp_path / "trials" / "00001" / "checkpoint_000003" / "manifest.json").unlink()
     harmed = CliRunner().invoke(main, ["verify", str(tmp_path), "--json"])
     found = [json.loads(line) for line in harmed.output.splitlines()]

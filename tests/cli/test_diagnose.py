@@ -110,4 +110,4 @@ def test_a_run_without_results_is_refused(run: Path) -> None:
     (run / "result.json").unlink()
     result = diagnose(str(run))
     assert result.exit_code == 2
-    assert "has no results yet" in result.output
+    assert "result.json cannot be used: it is missing, though the run has made iterations" in result.output

@@ -156,7 +156,7 @@ def test_only_a_few_runs_are_filmed(tmp_path: Path) -> None:
 )
 def test_what_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
     fake_run(tmp_path, "x")
-    fake_run(tmp_path, "empty", iterations=0)
+    fake_run(tmp_path, "empty", iterations=0, outcome=None)
     done = typed(*words, "--results-dir", tmp_path)
     assert done.exit_code == 2
     (line,) = done.output.splitlines()

@@ -116,13 +116,19 @@ def test_runs_are_deleted_and_moved_by_their_folders_after_a_question(results: P
             busy = typed(*words)
             assert busy.exit_code != 0
             assert "is being written by process" in busy.output
+            assert "stop it first." in busy.output
+    nowhere = typed("mv", first, "", "--yes")
+    assert (nowhere.exit_code, first.exists()) == (2, True)
+    assert "FOLDER is empty" in nowhere.output
     assert typed("rm", first, answer="n\n").exit_code == 1
     assert first.exists()
     done = typed("rm", first, answer="y\n")
     assert (done.exit_code, first.exists()) == (0, False)
     assert "Delete 1 run?" in done.output
+    assert not (results / "first").exists(), "nothing is left in the experiment's folder"
     moved = typed("mv", second, tmp_path / "archive", answer="y\n")
     assert (moved.exit_code, second.exists()) == (0, False)
+    assert not (results / "second").exists()
     assert (tmp_path / "archive" / second.name / "experiment.json").exists()
     again = typed("mv", one("third"), one("third") / "inside", "--yes")
     assert again.exit_code == 2
@@ -204,7 +210,7 @@ def test_a_run_on_a_full_disk_can_be_deleted(tmp_path: Path) -> None:
             pass
         assert not (runs[0] / LEASE).exists()
         done = typed("rm", *runs, "--yes")
-        assert (done.exit_code, list((disk / "cart").iterdir())) == (0, []), done.output
+        assert (done.exit_code, list(disk.glob("cart"))) == (0, []), done.output
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -241,25 +247,82 @@ def test_a_run_that_somebody_trains_since_the_question_stays(tmp_path: Path, mon
     assert typed("rm", run, answer="y\n").exit_code == 1
 
 
-def test_runs_that_cannot_be_read_are_counted_and_left_alone(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_read_are_named_and_can_be_deleted(tmp_path: Path) -> None:
     fake_run(tmp_path, "whole")
     harmed = fake_run(tmp_path, "harmed")
     (harmed / "experiment.json").write_text('{"name": ')
-    said = f"1 more run cannot be read, since files are damaged: harmed/{harmed.name}; shoal verify RUN says which"
+    said = (
+        "1 more run cannot be read, since files are damaged or missing; shoal verify RUN says which, "
+        f"shoal runs rm RUN deletes one:\n  harmed/{harmed.name}"
+    )
     listed = typed(tmp_path)
     assert listed.exit_code == 0
-    assert listed.output.splitlines()[-2:] == [f"1 run in {tmp_path}", said]
+    assert listed.output.endswith(f"\n1 run in {tmp_path}\n{said}\n")
     as_json = typed(tmp_path, "--json")
     assert [json.loads(line)["name"] for line in as_json.stdout.splitlines()] == ["whole"]
     assert as_json.stderr == f"{said}\n"
     assert typed(tmp_path / "harmed").output == f"{said.replace('harmed/', '')}\n"
-    for words in (["rm", harmed, "--yes"], ["mv", harmed, tmp_path / "elsewhere", "--yes"]):
-        refused = typed(*words)
-        assert (refused.exit_code, harmed.exists()) == (2, True)
-        assert "has damaged files and is left alone" in refused.output
+    refused = typed("mv", harmed, tmp_path / "elsewhere", "--yes")
+    assert (refused.exit_code, harmed.exists()) == (2, True)
+    assert "has damaged files and stays where it is" in refused.output
     verified = CliRunner().invoke(main, ["verify", str(harmed)])
     assert verified.exit_code == 1
     assert "experiment.json" in verified.output
+    assert typed("rm", harmed, answer="n\n").exit_code == 1
+    assert harmed.exists()
+    with Lease(harmed):
+        assert "is being written by process" in typed("rm", harmed, "--yes").output
+    deleted = typed("rm", harmed, answer="y\n")
+    assert (deleted.exit_code, harmed.exists()) == (0, False)
+    assert "damaged, " in deleted.output
+
+
+def removed(file: Path) -> None:
+    file.unlink()
+
+
+def made_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def made_a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def test_a_checkpoint_is_not_listed_in_the_place_of_its_damaged_run(tmp_path: Path) -> None:
+    run, place = left_run(tmp_path / "made"), tmp_path / "place"
+    for harm in (removed, made_a_folder, made_a_pipe):
+        harmed = shutil.copytree(run, place / "noexp")
+        harm(harmed / "experiment.json")
+        assert list(harmed.glob("checkpoint_*/experiment.json")), "what was listed in its place"
+        for folder in (place, harmed):
+            listed = typed(folder)
+            assert listed.output.splitlines()[1:] == ["  noexp"], listed.output
+        assert CliRunner().invoke(main, ["verify", str(harmed)]).exit_code == 1
+        deleted = typed("rm", harmed, answer="y\n")
+        assert (deleted.exit_code, harmed.exists()) == (0, False)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\x00 no result\n"])
+def test_a_run_whose_results_are_damaged_is_listed_as_such(tmp_path: Path, content: bytes | None) -> None:
+    harmed = fake_run(tmp_path, "harmed")
+    (harmed / "result.json").unlink()
+    if content is not None:
+        (harmed / "result.json").write_bytes(content)
+    fake_run(tmp_path, "whole")
+    for _ in range(2):  # also as it is kept
+        lines = typed(tmp_path).output.splitlines()
+        assert [line.split()[-1].partition("/")[0] for line in lines if "finished!" in line] == ["harmed"]
+        assert "  !: its results are damaged or missing; shoal verify FOLDER says more" in lines
+    found = {run["name"]: run["damaged"] for run in map(json.loads, typed(tmp_path, "--json").output.splitlines())}
+    assert found == {"harmed": True, "whole": False}
+    assert CliRunner().invoke(main, ["verify", str(harmed)]).exit_code == 1
+    for command in ("plot", "report", "diagnose"):
+        done = CliRunner().invoke(main, [command, str(harmed)])
+        assert done.exit_code == 2
+        assert "result.json cannot be used" in done.output
 
 
 def test_an_experiment_is_listed_by_its_name_and_a_run_deleted_as_the_list_calls_it(

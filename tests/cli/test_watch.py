@@ -54,6 +54,16 @@ def test_a_run_that_has_ended(tmp_path: Path, outcome: Outcome | None, code: int
     assert sentence in lines
 
 
+@pytest.mark.parametrize("content", [None, "{", '{"kind": "stopped", "sentence": ""}'])
+def test_a_finished_run_without_its_outcome(tmp_path: Path, content: str | None) -> None:
+    folder = fake_run(tmp_path, outcome=None, stop={"training_iteration": 10})
+    if content is not None:
+        (folder / "outcome.json").write_text(content)
+    done = typed(folder, "--once")
+    assert done.exit_code == 0
+    assert "Finished: its results meet its stop criterion; outcome.json" in done.output
+
+
 def test_one_look(tmp_path: Path) -> None:
     folder = fake_run(tmp_path, outcome=None)
     lease = Lease(folder)

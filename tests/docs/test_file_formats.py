@@ -61,7 +61,8 @@ def test_a_run_has_the_files_of_the_page(run: Path) -> None:
     assert REPORT_FILE in written
     assert names("A run") == written | others
     outcome = json.loads((run / outcomes.OUTCOME_FILE).read_text())
-    assert set(outcome) == set(re.findall(r"`(kind|sentence|signal|iteration)`", meaning("A run", outcomes.OUTCOME_FILE)))
+    told = re.findall(r"`(kind|sentence|signal|iteration)`", meaning("A run", outcomes.OUTCOME_FILE))
+    assert set(outcome) == set(told)
 
 
 def test_a_checkpoint_has_the_files_of_the_page(run: Path) -> None:

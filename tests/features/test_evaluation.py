@@ -229,11 +229,13 @@ def test_a_native_vector_environment_has_no_cases(tmp_path) -> None:
     assert "a native vector environment has no cases" in done.output
 
 
-def test_trajectories_are_all_that_happened(run, tmp_path) -> None:
+def test_trajectories_are_all_that_happened(run, tmp_path, monkeypatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setenv("HOME", str(tmp_path))
     file = tmp_path / "out.parquet"
     done = typed("evaluate", str(run), "--episodes", "6", "--trajectories", str(file))
     assert done.exit_code == 0, done.output
+    assert "trajectories in ~/out.parquet\n" in done.output
     rows = parquet.read_table(file).to_pylist()
     report = json.loads(max(run.glob("evaluation_*.json"), key=lambda path: path.stat().st_mtime_ns).read_text())
     episodes = [[row for row in rows if row["episode"] == k] for k in range(6)]

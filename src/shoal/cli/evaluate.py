@@ -155,7 +155,7 @@ def evaluate(
         _write_trajectories(own, file, found, agent.policy)
     if not found.video_problem:
         for one in videos:
-            click.echo(f"video in {one}")
+            click.echo(f"video in {short_path(one.absolute())}")
     click.echo(f"written to {short_path(place)}")
     _check_printed(streams, place)
     _check_found(file, found)
@@ -267,7 +267,7 @@ def _write_cases(path: Path, header: list[str], rows: list[list[Any]]) -> None:
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     with _written(path):
         path.write_text(text.getvalue())
-    click.echo(f"cases in {path}")
+    click.echo(f"cases in {short_path(path.absolute())}")
 
 
 def _write_trajectories(path: Path, file: Cases | None, found: EpisodeResults, policy: Policy) -> None:
@@ -277,7 +277,7 @@ def _write_trajectories(path: Path, file: Cases | None, found: EpisodeResults, p
     names = [] if file is None else case_names(file, found)
     with _written(path):
         write_trajectories(path, found.trajectories, policy.obs_spec.space, policy.action_spec.space, names)
-    click.echo(f"trajectories in {path}")
+    click.echo(f"trajectories in {short_path(path.absolute())}")
 
 
 def _place(folder: Path) -> Path:

@@ -64,9 +64,9 @@ def checkpoints(path: str, as_json: bool, results_dir: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per finding.")
 @where_option()
 def verify(path: str, as_json: bool, results_dir: str | None) -> None:
-    """Check every hash of a run's checkpoints, its chain of receipts, and one against the other; of a sweep, all runs.
+    """Check the experiment, results, checkpoints and chain of receipts of a run, or of all runs of a sweep.
 
-    The exit code is 1 if anything is not what the training wrote.
+    Every hash is computed again. The exit code is 1 if anything is not what the training wrote.
     """
     import json
     from dataclasses import asdict

@@ -12,7 +12,7 @@ import click
 
 from shoal.cli.completion import runs as run_names
 from shoal.cli.options import Command
-from shoal.cli.paths import short_path
+from shoal.cli.paths import short_path, typed_path
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,18 +86,22 @@ def list_runs(folder: str | None, where: str | None, sort: str, as_json: bool) -
 @click.argument("paths", nargs=-1, required=True, metavar="RUN...", shell_complete=run_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(paths: tuple[str, ...], yes: bool) -> None:
-    """Delete the folders of runs, after a question; never one that is being written."""
+    """Delete the folders of runs, damaged or not, after a question; never one that is being written."""
     from shoal.machine.memory import bytes_text
+    from shoal.reports.run_list import size_and_change
     from shoal.runs.atomic_files import remove_folder
 
-    found = list({run.path: run for run in map(_idle_run, paths)}.values())
-    for run in found:
-        click.echo(f"{short_path(run.path)}: {run.state}, {bytes_text(run.size)}, {_steps(run)} steps")
+    found = dict(map(_idle_run, paths))
+    for path, run in found.items():
+        size = bytes_text(size_and_change(path)[0] if run is None else run.size)
+        told = f"damaged, {size}" if run is None else f"{run.state}, {size}, {_steps(run)} steps"
+        click.echo(f"{short_path(path)}: {told}")
     if not yes:
         click.confirm(f"Delete {len(found)} run{'s' * (len(found) != 1)}?", abort=True)
-    for run in found:
-        with _held(run.path):
-            remove_folder(run.path)
+    for path, run in found.items():
+        with _held(path):
+            remove_folder(path)
+        _leave_no_empty_experiment(path, run)
     click.echo(f"Deleted {len(found)} run{'s' * (len(found) != 1)}.")
 
 
@@ -111,7 +115,14 @@ def move(path: str, folder: str, yes: bool) -> None:
     from shoal.runs.folders import is_run
     from shoal.runs.lease import LEASE
 
-    run = _idle_run(path)
+    if not folder.strip():
+        raise ConfigError("FOLDER is empty; give the folder to move the run into, '.' for this one.")
+    source, run = _idle_run(path)
+    if run is None:
+        raise ConfigError(
+            f"{source} has damaged files and stays where it is; `shoal verify {typed_path(source)}` says which, "
+            f"`shoal runs rm {typed_path(source)}` deletes it."
+        )
     target = Path(folder).expanduser().absolute() / run.path.name
     if target.exists():
         raise ConfigError(f"{target} exists already; move the run to another folder.")
@@ -130,34 +141,47 @@ def move(path: str, folder: str, yes: bool) -> None:
             raise ConfigError(f"{target} cannot be written: {error.strerror or error}; give another folder.") from None
     with suppress(OSError):  # to move a run is no change of it
         os.utime(target, (run.changed, run.changed))
+    _leave_no_empty_experiment(source, run)
     click.echo(f"Moved to {short_path(target)}; continue it with: shoal resume {short_path(target)}")
 
 
-def _idle_run(text: str) -> ListedRun:
-    """The run that a person means by its folder alone, if nobody writes it: what is deleted must be named exactly."""
+def _idle_run(text: str) -> tuple[Path, ListedRun | None]:
+    """The run that a person means by its folder alone, if nobody writes it: what is deleted must be named exactly.
+
+    Of a damaged one there is the folder alone.
+    """
+    from shoal.reports.run_list import listed
     from shoal.runs.folders import DEFAULT_RESULTS, results_root
     from shoal.runs.lease import check_free
 
     path = Path(text).expanduser().absolute()
     if not os.path.lexists(path) and not text.startswith((".", "/", "~")):
         path = results_root(DEFAULT_RESULTS) / text  # as the list of all runs has it
-    run = _run_at(path)
-    check_free(run.path)
-    return run
+    _check_run(path)
+    check_free(path)
+    return path, listed(path)
 
 
-def _run_at(path: Path) -> ListedRun:
-    from shoal.reports.run_list import listed
+def _check_run(path: Path) -> None:
     from shoal.runs.folders import is_run
 
     if path.is_symlink():
         raise ConfigError(f"{path} is a link; give the folder that it leads to.")
     if not is_run(path):  # a checkpoint has an experiment too
         raise ConfigError(f"{path} is not the folder of a run; `shoal runs` lists the folders.")
-    run = listed(path)
-    if run is None:
-        raise ConfigError(f"{path} has damaged files and is left alone; `shoal verify {path}` says which.")
-    return run
+
+
+def _leave_no_empty_experiment(path: Path, run: ListedRun | None) -> None:
+    """Remove the folder that has the name of the run's experiment, if nothing is in it but what lists keep there."""
+    from shoal.reports.run_cache import CACHE_FILE, SETTINGS_CACHE_FILE
+
+    if run is None or path.parent.name != run.name:
+        return
+    with suppress(OSError):
+        if path.parent != Path.cwd() and {CACHE_FILE, SETTINGS_CACHE_FILE}.issuperset(os.listdir(path.parent)):
+            for name in os.listdir(path.parent):
+                (path.parent / name).unlink()
+            path.parent.rmdir()
 
 
 @contextmanager
@@ -171,7 +195,7 @@ def _held(path: Path) -> Iterator[None]:
         try:
             for place in [sweep, path] if (sweep / SWEEP_FILE).is_file() else [path]:
                 stack.enter_context(kept_from_others(place))
-            _run_at(path)  # it may have been deleted before
+            _check_run(path)  # it may have been deleted before
             yield
         except OSError as error:
             raise ConfigError(f"{path} cannot be changed: {error.strerror or error}; whose is it?") from None
@@ -194,7 +218,7 @@ def _table(chosen: list[ListedRun], place: Path) -> list[str]:
     columns = [[head] for head in HEADS]
     for run in chosen:
         cells = (
-            f"{run.state}{'*' * run.is_resumable}",
+            f"{run.state}{'*' * run.is_resumable}{'!' * run.lacks_results}",
             number_text(run.progress.best),
             number_text(run.progress.last.get(RETURN)),
             _steps(run),
@@ -209,6 +233,8 @@ def _table(chosen: list[ListedRun], place: Path) -> list[str]:
     lines = aligned([*columns[1:6], columns[0], *columns[6:]], rights=5) if chosen else []
     if any(run.is_resumable for run in chosen):
         lines.append("  *: can be continued with shoal resume FOLDER")
+    if any(run.lacks_results for run in chosen):
+        lines.append("  !: its results are damaged or missing; shoal verify FOLDER says more")
     return lines
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PLAIN_HISTORY = 5  # results of before that plain lines begin with
 LEAST_S = 0.1
+WORDLESS = "its results meet its stop criterion; outcome.json, which says how it ended, is missing or damaged."
 
 
 @click.command(cls=Command)
@@ -89,7 +90,7 @@ def _tell_end(run: FollowedRun, shown: int) -> None:
         raise SystemExit(1)
     words = {"finished": "Finished", "interrupted": "Stopped", "failed": "Failed"}.get(state)
     if words is not None:
-        click.echo(f"{words}: {sentence}")
+        click.echo(f"{words}: {sentence or WORDLESS}")
     elif shown:
         click.echo("Nobody trains it, and it left no word: it was killed, or its machine went down.")
     else:

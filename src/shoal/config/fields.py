@@ -65,8 +65,10 @@ def flag(value: Any) -> bool:
 
 def text(value: Any) -> str:
     """`value` if it is text with something in it."""
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
         raise ValueError("must be text")
+    if not value.strip():
+        raise ValueError("must not be empty")
     if not value.isprintable():
         raise ValueError("must be one line of printable text")
     return value

@@ -360,7 +360,7 @@ def _maker_from_text(text: str, user_code: UserCode) -> EnvMaker:
     head, colon, attr = text.rpartition(":")
     if text.endswith(".py"):
         raise ConfigError(f"env {text!r}: which class in it? Type {text}:MyEnv")
-    if "<" in attr:
+    if "<locals>" in attr or "<lambda>" in attr:
         raise ConfigError(f"env {text!r}: a function inside a program; start from that program, with env=... in Python")
     if colon and text not in gymnasium.registry:
         return _maker_from_colon(text, head, attr, user_code)

@@ -102,6 +102,9 @@ def make_filmable(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] | No
         raise ConfigError(
             f"env {maker.name}: a native vector environment, or one of several agents, cannot be recorded"
         )
+    if not has_render(env):
+        env.close()
+        raise ConfigError(f"env {maker.name}: it cannot be recorded: it draws nothing, because it has no render()")
     try:
         env.reset(seed=0, **({"options": options} if options else {}))
         picture(env)
@@ -115,6 +118,11 @@ def make_filmable(maker: EnvMaker, ctx: EnvContext, options: dict[str, Any] | No
             f"env {maker.name}: it cannot be recorded, because its render() failed: {error_text(error)}"
         ) from error
     return env
+
+
+def has_render(env: AnyEnv) -> bool:
+    """Whether the environment has a render() of its own."""
+    return getattr(type(env.unwrapped), "render", None) is not gymnasium.Env.render
 
 
 def picture(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:

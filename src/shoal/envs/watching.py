@@ -15,7 +15,7 @@ from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.making import AnyEnv, EnvMaker, maker_fields, plain_maker
-from shoal.envs.video import DEFAULT_FPS, Video, make_filmable, make_rendering, picture
+from shoal.envs.video import DEFAULT_FPS, Video, has_render, make_filmable, make_rendering, picture
 from shoal.errors import ConfigError, EnvStartError, ShoalError
 
 
@@ -198,7 +198,7 @@ def render_modes(maker: EnvMaker, ctx: EnvContext) -> Sequence[str]:
         if isinstance(env, VectorEnv):
             raise ConfigError(f"env {maker.name}: a native vector environment, or one of several agents, is not shown")
         modes = [str(mode) for mode in env.metadata.get("render_modes") or ()]
-        if not modes and getattr(type(env.unwrapped), "render", None) is gymnasium.Env.render:
+        if not modes and not has_render(env):
             raise ConfigError(
                 f"env {maker.name}: it draws nothing, because it has no render(); `shoal evaluate` plays it unseen"
             )

@@ -108,7 +108,9 @@ class FollowedRun:
         return self._lease.is_written(self.folder)
 
     def ending(self) -> tuple[RunState | None, str]:
-        """How it stands when nobody trains it, and the sentence that it left; None if the folder is gone."""
+        """How it stands when nobody trains it, and the sentence that it left, if any; None if the folder is gone."""
         found = listed(self.folder)
         outcome = read_outcome(self.folder)
-        return (None if found is None else found.state), ("" if outcome is None else outcome.sentence.splitlines()[0])
+        return (None if found is None else found.state), (
+            "" if outcome is None else outcome.sentence.partition("\n")[0]
+        )

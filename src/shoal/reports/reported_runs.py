@@ -29,6 +29,7 @@ from shoal.runs.folders import (
     runs_of,
 )
 from shoal.runs.lineage import parent_of
+from shoal.runs.results_check import checked_results
 from shoal.runs.resuming import settings, stored_tree
 
 SEED = "config.seed"
@@ -123,6 +124,14 @@ def read_run(folder: Path) -> ReportedRun:
     return ReportedRun(folder, tree, read_columns(folder / RESULTS_FILE))
 
 
+def no_results(folder: Path, hint: str) -> str:
+    """Why there is nothing to see of a run: its results are damaged, or it has none yet, for which there is a hint."""
+    finding = checked_results(folder)
+    if finding.verdict == "problem":
+        return f"{folder}: {RESULTS_FILE} cannot be used: {finding.text}; shoal verify {folder} checks the rest."
+    return f"{folder} has no results yet; {hint}."
+
+
 def folders_meant(text: str, results_dir: str | None = None) -> list[Path]:
     """The runs that a person means: a run, all runs of an experiment or of a folder, or the trials of a sweep."""
     place = Path(text).expanduser().absolute()
@@ -149,7 +158,7 @@ def read_runs(texts: Iterable[str], results_dir: str | None = None) -> list[Repo
     folders = dict.fromkeys(folder.resolve() for text in texts for folder in folders_meant(text, results_dir))
     found = [read_run(folder) for folder in folders]
     if not any(run.columns for run in found):
-        raise ConfigError(f"{found[0].path} has no results yet; there is something to see after the first iteration.")
+        raise ConfigError(no_results(found[0].path, "there is something to see after the first iteration"))
     return found
 
 

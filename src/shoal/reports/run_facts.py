@@ -16,6 +16,7 @@ from shoal.config.settings import AlgorithmConfig
 from shoal.data.results import numbers
 from shoal.errors import ConfigError
 from shoal.reports.records import results_of
+from shoal.reports.reported_runs import no_results
 from shoal.runs.folders import env_text
 from shoal.runs.incidents import read_incidents
 from shoal.runs.resuming import experiment_of, stored_tree
@@ -114,7 +115,7 @@ def facts_of(folder: Path, weights: Mapping[str, NDArray[Any]] | None = None) ->
     experiment, _ = experiment_of(tree)
     found = results_of(folder)
     if not found:
-        raise ConfigError(f"{folder} has no results yet; diagnose it after its first iterations.")
+        raise ConfigError(no_results(folder, "diagnose it after its first iterations"))
     return RunFacts(
         experiment.run,
         env_text(experiment.config.env),

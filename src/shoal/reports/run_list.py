@@ -23,9 +23,10 @@ from shoal.errors import CheckpointError, ConfigError
 from shoal.reports.run_cache import SETTINGS_CACHE_FILE, RunCache
 from shoal.runs.bounded_files import MOST_RESULTS_BYTES, bounded_bytes, bounded_lines, open_regular
 from shoal.runs.checkpoint_folders import CHECKPOINT_NAME, LIMITS, checkpoints_of
-from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, SWEEP_FILE, env_text
+from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, SWEEP_FILE, env_text, is_run
 from shoal.runs.lease import LeaseWatch
 from shoal.runs.outcomes import OUTCOME_FILE, read_outcome
+from shoal.runs.results_check import checked_results
 from shoal.runs.stopping import stop_reason
 
 RETURN = "episode_reward_mean"
@@ -63,6 +64,7 @@ class ListedRun:
     progress: Progress
     changed: float  # seconds since 1970
     size: int  # bytes
+    lacks_results: bool = False  # though it has made iterations: its file of results is damaged or missing
     known_settings: Mapping[str, Any] | None = None  # if they were read together with those of others
 
     @cached_property
@@ -103,6 +105,7 @@ class ListedRun:
             "name": self.name,
             "state": self.state,
             "resumable": self.is_resumable,
+            "damaged": self.lacks_results,
             "run": self.algorithm,
             "env": self.env,
             "best": self.progress.best,
@@ -127,14 +130,15 @@ def runs_below(folder: Path, with_settings: bool = False) -> RunsBelow:
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder; give one that holds runs, such as ~/shoal_results.")
-    kept_in = None if (folder / EXPERIMENT_FILE).is_file() else folder  # a run's own folder is the run's
+    kept_in = None if may_be_run(folder) else folder  # a run's own folder is the run's
     cache = RunCache(kept_in)
     found = {path: listed(path, cache) for path in _run_folders(folder)}
     cache.keep()
     runs = sorted((run for run in found.values() if run is not None), key=lambda run: -run.changed)
     if with_settings:
         runs = _with_settings(runs, RunCache(kept_in, SETTINGS_CACHE_FILE))
-    return RunsBelow(runs, [path for path, run in found.items() if run is None and is_damaged(path)])
+    unread = [path for path, run in found.items() if run is None]
+    return RunsBelow(runs, list(filter(may_be_run, unread)))  # without those that were just removed
 
 
 def _with_settings(runs: Sequence[ListedRun], cache: RunCache) -> list[ListedRun]:
@@ -152,16 +156,14 @@ def _with_settings(runs: Sequence[ListedRun], cache: RunCache) -> list[ListedRun
     return found
 
 
-def is_damaged(path: Path) -> bool:
-    """Whether what could not be read is there still: it was not just removed."""
-    return (path / EXPERIMENT_FILE).is_file()
-
-
 def damaged_text(names: Sequence[str]) -> str:
-    """What to say of runs that are not listed because they cannot be read."""
-    count = len(names)
-    one, which = ("run", names[0]) if count == 1 else ("runs", f"{names[0]} and {count - 1} more")
-    return f"{count} more {one} cannot be read, since files are damaged: {which}; shoal verify RUN says which"
+    """What to say of runs that are not listed because they cannot be read, with the folder of each in its own line."""
+    lines = [
+        f"{len(names)} more run{'s' * (len(names) != 1)} cannot be read, since files are damaged or missing; "
+        "shoal verify RUN says which, shoal runs rm RUN deletes one:",
+        *names,
+    ]
+    return "\n  ".join(lines)
 
 
 def listed(path: Path, cache: RunCache | None = None, progress: Progress | None = None) -> ListedRun | None:
@@ -184,7 +186,10 @@ def described(
     about: _About = cache.value(path, "about", stamp, lambda: _read_about(path), vars, lambda kept: _About(**kept))
     state = "running" if is_written else _state(path, progress, about.stop, cache)
     is_resumable = state not in ("running", "finished") and bool(checkpoints_of(path))
-    return ListedRun(path, about.name, state, is_resumable, about.algorithm, about.env, progress, changed, size)
+    lacks_results = not progress.last and not is_written and checked_results(path).verdict == "problem"
+    return ListedRun(
+        path, about.name, state, is_resumable, about.algorithm, about.env, progress, changed, size, lacks_results
+    )
 
 
 def known_progress(path: Path, cache: RunCache) -> Progress:
@@ -298,14 +303,22 @@ def _highest_return(line: bytes) -> float:
 
 def _run_folders(folder: Path) -> Iterator[Path]:
     """The folder itself if it is a run, and the runs one and two levels below it."""
-    if (folder / EXPERIMENT_FILE).is_file():
+    if may_be_run(folder):
         yield folder
         return
     for child in folders_in(folder):
-        if (child / EXPERIMENT_FILE).is_file():
+        if may_be_run(child):
             yield child
         elif not (child / SWEEP_FILE).is_file():
-            yield from (run for run in folders_in(child) if (run / EXPERIMENT_FILE).is_file())
+            yield from filter(may_be_run, folders_in(child))
+
+
+def may_be_run(path: Path) -> bool:
+    """Whether a folder is a run, damaged or not; one that cannot be looked into is none."""
+    try:
+        return is_run(path)
+    except OSError:
+        return False
 
 
 def folders_in(folder: Path) -> Iterable[Path]:

@@ -23,12 +23,12 @@ from shoal.reports.run_list import (
     Progress,
     described,
     folders_in,
-    is_damaged,
     known_progress,
+    may_be_run,
     progress_after,
     size_and_change,
 )
-from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, SWEEP_FILE
+from shoal.runs.folders import RESULTS_FILE, SWEEP_FILE
 from shoal.runs.lease import LEASE, LeaseWatch
 
 LOOK_S = 2.0  # between two looks
@@ -100,7 +100,7 @@ class WatchedRuns:
             except UNREADABLE:
                 entry.run, entry.stamp = None, None
         runs = {self.address(path): entry.run for path, entry in entries.items() if entry.run is not None}
-        damaged = (path for path, entry in entries.items() if entry.run is None and is_damaged(path))
+        damaged = (path for path, entry in entries.items() if entry.run is None and may_be_run(path))
         return Sight(runs, {self.address(path): path for path in sweeps}, tuple(damaged))
 
     def _refresh(self, path: Path, entry: _Entry) -> None:
@@ -133,7 +133,7 @@ class WatchedRuns:
 
     def _folders(self, sweeps: list[Path]) -> Iterator[Path]:
         """The folders of runs: this one, or those one and two levels below; sweeps on the way are put into a list."""
-        if (self.folder / EXPERIMENT_FILE).is_file():
+        if self._is_run(self.folder):
             yield self.folder
             return
         if (self.folder / SWEEP_FILE).is_file():
@@ -151,4 +151,4 @@ class WatchedRuns:
                         sweeps.append(inner)
 
     def _is_run(self, path: Path) -> bool:
-        return path in self._entries or (path / EXPERIMENT_FILE).is_file()
+        return path in self._entries or may_be_run(path)

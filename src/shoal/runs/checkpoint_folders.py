@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def checkpoint_folder(path: Path) -> Path | None:
 
 def checkpoints_of(folder: Path) -> list[Path]:
     """The checkpoint folders in a run folder, newest first by their number."""
-    names = {child.name.removeprefix(".old-") for child in folder.iterdir()} if folder.is_dir() else set()
+    names = {name.removeprefix(".old-") for name in os.listdir(folder)} if folder.is_dir() else set()
     numbered = [(int(match[1]), name) for name in names if (match := CHECKPOINT_NAME.fullmatch(name))]
     return [folder / name for _, name in sorted(numbered, reverse=True)]
 

@@ -17,7 +17,7 @@ from shoal.config.program_names import program_name
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.atomic_files import write_file
 from shoal.runs.bounded_files import bounded_bytes
-from shoal.runs.checkpoint_folders import MANIFEST, checkpoint_folder, checkpoints_of
+from shoal.runs.checkpoint_folders import CHECKPOINT_NAME, MANIFEST, checkpoint_folder, checkpoints_of
 
 logger = logging.getLogger("shoal.runs")
 
@@ -123,10 +123,13 @@ def check_writable(folder: Path) -> None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder is a run that got as far as writing down its experiment, or holds a trainer's checkpoints."""
-    if (folder / MANIFEST).exists():
+    """Whether the folder is a run that got as far as writing down its experiment, or holds a trainer's checkpoints.
+
+    Something else in the place of its experiment, such as a pipe, makes it a damaged run.
+    """
+    if CHECKPOINT_NAME.fullmatch(folder.name) or os.path.exists(f"{folder}/{MANIFEST}"):
         return False
-    return (folder / EXPERIMENT_FILE).is_file() or bool(checkpoints_of(folder))
+    return os.path.lexists(f"{folder}/{EXPERIMENT_FILE}") or bool(checkpoints_of(folder))
 
 
 def runs_of(parent: Path) -> list[Path]:

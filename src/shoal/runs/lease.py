@@ -30,6 +30,8 @@ LEASE = ".lease"
 HEARTBEAT_S = 10.0
 LOST_AFTER_S = 60.0
 
+"""What to do about who writes a folder, for who would train there; for who would change it there is one way alone."""
+
 _given_back: set[str] = set()  # nonces of this process's own, whose files may have stayed on a disk that was away
 
 
@@ -214,6 +216,7 @@ def check_free(folder: Path, or_new: bool = False) -> None:
 @contextmanager
 def kept_from_others(folder: Path) -> Iterator[None]:
     """Hold a run folder to delete or to move it: whoever would train there meanwhile is refused."""
+    check_free(folder)
     try:
         lease = Lease(folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whether a run is what its training wrote: every hash of every checkpoint, its chain, and one against the other."""
+"""Whether a run is what its training wrote: its experiment, results, chain and checkpoints, one against the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from shoal.runs.bounded_files import bounded_bytes, bounded_json
 from shoal.runs.chain import PARTS, ChainRecord, has_chain, hashes_of, read_chain
 from shoal.runs.checkpoint_folders import LIMITS, checkpoints_of
 from shoal.runs.checkpoints import best_checkpoint, checkpoint_hash, checkpoint_size, read_checkpoint
-from shoal.runs.folders import EXPERIMENT_FILE
+from shoal.runs.folders import EXPERIMENT_FILE, env_text
+from shoal.runs.results_check import checked_results
 from shoal.runs.resuming import stored_tree
 from shoal.runs.user_files import CODE_FOLDER, kept_code
 
@@ -69,7 +70,7 @@ def score_of(folder: Path) -> str:
 
 
 def verify_run(folder: Path) -> list[Finding]:
-    """What is right and wrong with a run's checkpoints and chain."""
+    """What is right and wrong with a run's experiment, results, checkpoints and chain."""
     findings: list[Finding] = []
     chain: ChainRecord | None = None
     try:
@@ -79,6 +80,7 @@ def verify_run(folder: Path) -> list[Finding]:
     else:
         findings.append(_of_chain(chain))
     findings += _of_other_files(folder)
+    findings.append(checked_results(folder, max(chain.links, default=0) if chain is not None else 0))
     paths = checkpoints_of(folder)[::-1]
     if not paths:
         findings.append(Finding("checkpoints", "note", "there are none"))
@@ -89,7 +91,8 @@ def _of_other_files(folder: Path) -> list[Finding]:
     """What is wrong with the experiment and with the copy of the user's code, which a run can go on without."""
     found = []
     try:
-        bounded_json(bounded_bytes(folder / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE]), EXPERIMENT_FILE)
+        tree = bounded_json(bounded_bytes(folder / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE]), EXPERIMENT_FILE)
+        _check_experiment(tree)
     except CheckpointError as error:
         found.append(Finding(EXPERIMENT_FILE, "problem", str(error), "the newest checkpoint has a copy of it"))
     try:
@@ -97,6 +100,15 @@ def _of_other_files(folder: Path) -> list[Finding]:
     except CheckpointError as error:
         found.append(Finding(CODE_FOLDER, "problem", str(error)))
     return found
+
+
+def _check_experiment(tree: Any) -> None:
+    """Refuse what has not the keys of an experiment, without which a run cannot be listed."""
+    try:
+        str(tree["name"]), str(tree["run"]), dict(tree.get("stop") or {})
+        env_text(dict(tree["config"]).get("env", ""))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise CheckpointError(f"{EXPERIMENT_FILE} is no experiment: it needs name, run, stop and config") from None
 
 
 def _of_chain(chain: ChainRecord | None) -> Finding:

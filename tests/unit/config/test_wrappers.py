@@ -69,7 +69,7 @@ def test_the_list_is_written_in_its_shortest_form() -> None:
         (["A", {"A": {}, "B": {}}], r"config\.wrappers\[1\]: must be one wrapper"),
         ([{"TimeLimit": 100}], r"config\.wrappers\[0\]: its arguments must be a mapping"),
         ([{"TimeLimit": {3: 1}}], r"config\.wrappers\[0\]: its keys must be text"),
-        ([""], r"config\.wrappers\[0\]: must be text"),
+        ([""], r"config\.wrappers\[0\]: must not be empty"),
     ],
 )
 def test_lists_that_are_none(value, sentence: str) -> None:

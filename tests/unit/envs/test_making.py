@@ -251,6 +251,7 @@ def test_words_that_make_no_environment(env: object, config: dict[str, Any], sen
         ("custom_env:number", "that is of type int; name a class"),
         ("custom_env:instance", "that is of type CustomEnv; name a class"),
         ("some_program:<lambda>", "start from that program"),
+        ("<script>alert(1)</script>", "no such Gymnasium id"),
         ("__main__:Zzz", "defined in the program that started the run"),
         ("CartPole.v1", "did you mean CartPole-v1"),
         ("CartPole-v9", "no such version; type CartPole-v0 or CartPole-v1"),

@@ -57,6 +57,20 @@ def test_what_is_no_picture_is_refused(frame: Any, words: str) -> None:
         make_filmable(env_maker(drawing(frame)), EnvContext())
 
 
+class Unseen(gym.Env):
+    """Was written without a thought of drawing."""
+
+    observation_space = action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+
+def test_what_draws_nothing_is_refused_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"it draws nothing, because it has no render\(\)"):
+        make_filmable(env_maker(Unseen), EnvContext())
+
+
 def test_a_picture_that_fails_is_told_in_its_own_words() -> None:
     with pytest.raises(EnvError, match=r"its render\(\) failed: RuntimeError: no EGL"):
         make_filmable(env_maker(drawing(RuntimeError("no EGL"))), EnvContext())

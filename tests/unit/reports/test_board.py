@@ -332,7 +332,8 @@ def test_damaged_runs_are_counted_while_they_are_there(serve: Serve, tmp_path: P
     (run / "experiment.json").write_text("{")
     news = serve(tmp_path).follow("events")
     _, told = next(news)
-    assert told["damaged"].startswith("1 more run cannot be read, since files are damaged: a/PPO_")
+    assert told["damaged"].startswith("1 more run cannot be read, since files are damaged or missing; ")
+    assert f"a/{run.name}" in told["damaged"]
     (run / "new").write_text(whole)
     (run / "new").rename(run / "experiment.json")
     _, told = next(news)

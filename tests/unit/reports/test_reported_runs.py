@@ -53,7 +53,7 @@ def test_a_run_a_name_a_checkpoint_and_a_folder_that_is_none(tmp_path: Path) -> 
     assert set(folders_meant(str(tmp_path / "x"))) == {first, second}
     with pytest.raises(ConfigError, match="there is no run at"):
         folders_meant("y", str(tmp_path))
-    fake_run(tmp_path, "empty", iterations=0)
+    fake_run(tmp_path, "empty", iterations=0, outcome=None)
     with pytest.raises(ConfigError, match="has no results yet"):
         read_runs(["empty"], str(tmp_path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -223,6 +224,53 @@ def no_experiment(run: Path) -> None:
     (run / "experiment.json").write_text("{")
 
 
+def no_mapping(run: Path) -> None:
+    (run / "experiment.json").write_text("[1, 2]")
+
+
+def odd_stop(run: Path) -> None:
+    tree = json.loads((run / "experiment.json").read_text())
+    (run / "experiment.json").write_text(json.dumps({**tree, "stop": "soon"}))
+
+
+def piped_experiment(run: Path) -> None:
+    (run / "experiment.json").unlink()
+    os.mkfifo(run / "experiment.json")
+
+
+def no_results(run: Path) -> None:
+    (run / "result.json").unlink()
+
+
+def empty_results(run: Path) -> None:
+    (run / "result.json").write_bytes(b"")
+
+
+def random_results(run: Path) -> None:
+    (run / "result.json").write_bytes(bytes(range(256)) * 8)
+
+
+def results_of_other_types(run: Path) -> None:
+    whole = (run / "result.json").read_text().splitlines(keepends=True)
+    odd = json.dumps({**json.loads(whole[1]), "timesteps_total": "many"}) + "\n"
+    (run / "result.json").write_text("".join([whole[0], odd, *whole[2:]]))
+
+
+def linked_results(run: Path) -> None:
+    (run / "result.json").rename(run / "elsewhere.json")
+    (run / "result.json").symlink_to("elsewhere.json")
+
+
+def piped_results(run: Path) -> None:
+    no_results(run)
+    os.mkfifo(run / "result.json")
+
+
+def folder_of_results(run: Path) -> None:
+    no_results(run)
+    (run / "result.json").mkdir()
+
+
 def other_code(run: Path) -> None:
     keep_code(run, {"my_env.py": Path(__file__)})
     (run / "code" / "my_env.py").write_text("other = 1")
@@ -244,6 +292,16 @@ def test_only_files_that_there_are_belong_to_a_run(tmp_path: Path, monkeypatch: 
     ("harm", "told"),
     [
         (no_experiment, "experiment.json"),
+        (no_mapping, "experiment.json is no experiment"),
+        (odd_stop, "experiment.json is no experiment"),
+        (piped_experiment, "experiment.json is not a regular file"),
+        (no_results, "result.json: it is missing, though the run has made iterations"),
+        (empty_results, "result.json: it has no result, though the run has made iterations"),
+        (random_results, "lines are no results"),
+        (results_of_other_types, "result.json: 1 of its 4 lines are no results"),
+        (linked_results, "result.json: it is a link"),
+        (piped_results, "result.json: it is not a regular file"),
+        (folder_of_results, "result.json: it is not a regular file"),
         (other_code, "my_env.py is not what was kept (SHA-256 differs)"),
         (forged, "checkpoint_000003: its files are whole, but its weights are not those of the chain"),
         (flipped, "arrays.safetensors is not what was saved (SHA-256 differs)"),
@@ -258,6 +316,17 @@ def test_only_files_that_there_are_belong_to_a_run(tmp_path: Path, monkeypatch: 
 def test_what_was_tampered_with_is_found(run: Path, harm: Callable[[Path], None], told: str) -> None:
     harm(run)
     assert told in "\n".join(problems(run))
+
+
+def test_results_that_are_not_there_yet_or_cut_off_are_no_problem(run: Path) -> None:
+    with open(run / "result.json", "ab") as file:
+        file.write(b'{"training_iteration": 5')
+    assert ("result.json", "note") in [(one.check, one.verdict) for one in verify_run(run)]
+    (run / "result.json").unlink()
+    fork = {"parent": "elsewhere", "iteration": 4, "link": None, "changes": []}
+    (run / "fork.json").write_text(json.dumps(fork))
+    (run / "outcome.json").unlink()
+    assert problems(run) == [], "a fork begins with what its parent has saved"
 
 
 def test_a_damaged_checkpoint_is_listed_as_such(run: Path) -> None:
