@@ -248,7 +248,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._kept.held())
-                stack.callback(self._leave_report)  # after the outcome, of which it tells
+                stack.callback(self._film_replay)
                 stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
                     before = read_outcome(self.folder)
@@ -278,6 +278,7 @@ class Run:
                     self._remove(stack)
                 raise
             stack.callback(self._close, trainer)
+            stack.callback(self._leave_report)  # before environments close, which may never end
             self.trainer = trainer
             self._kept.on_checkpoint = lambda path: trainer.call_hook("on_checkpoint", checkpoint=str(path))
             trainer.folder = self.folder
@@ -327,7 +328,7 @@ class Run:
 
     def _close(self, trainer: Trainer) -> None:
         """End everything that belongs to the trainer; a command ends also where an environment does not close."""
-        self._write_outcome()  # for the process may be ended by what follows
+        self.activity = Activity("closing")
         if not self._is_command:
             trainer.stop()
             return
@@ -361,6 +362,7 @@ class Run:
 
     def _leave_report(self) -> None:
         """Leave a page about the run; whatever is wrong with it, the run is none the worse."""
+        self._write_outcome()  # of which it tells
         if self.outcome is None or not self.last_result or not self.leaves_report:
             return
         try:
@@ -368,6 +370,10 @@ class Run:
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             logger.warning("report.html cannot be written (%s); the run itself is complete.", reason)
+
+    def _film_replay(self) -> None:
+        """Film a replay for the page, where that is cheap."""
+        if self.outcome is None or not (self.folder / "report.html").is_file() or not self.leaves_report:
             return
         if self.outcome.kind == "stopped" and films_itself(self.experiment.config.env, self._training_s):
             self.activity = Activity("ending")
