@@ -62,6 +62,7 @@ from shoal.runs.walltime import Walltime
 from shoal.version import __version__
 
 if TYPE_CHECKING:
+    from shoal.config.settings import AlgorithmConfig
     from shoal.runs.trainer import Trainer
 
 logger = logging.getLogger("shoal.runs")
@@ -637,10 +638,22 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
             )
     check_loggers(experiment.loggers)
     experiment, notes = _with_stop(experiment)
+    notes += _size_notes(config)
     preset = preset_note(experiment)
     told = [] if preset is None else [preset]
     told += preprocessing_notes(maker, config.env_config) + vectorization_notes(maker, config)
     return experiment, (*told, *notes)
+
+
+def _size_notes(config: AlgorithmConfig) -> tuple[str, ...]:
+    """Whether the environments alone make iterations longer than they were to be, in a sentence."""
+    if config.batch_key != "train_batch_size" or config.learns_offline or config.num_rows <= config.train_batch_size:
+        return ()
+    size = config.steps_per_iteration * config.num_rows
+    return (
+        f"config.train_batch_size: {config.train_batch_size:,} is less than the number of environments, each of which "
+        f"takes a step at least, so an iteration has {size:,} steps",
+    )
 
 
 def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:
