@@ -7,7 +7,8 @@ ShoalError
 │   ├── NotTrusted         a stranger's run names code that nobody has allowed to run
 │   └── MissingMetric      no result of a sweep will ever have its metric
 ├── EnvError               an environment cannot be made, or failed too often
-│   └── EnvStartError      an environment never came to life
+│   ├── EnvStartError      an environment never came to life
+│   └── ProgramLost        the program behind an environment hangs or has ended
 ├── CheckpointError        a checkpoint cannot be written, read or trusted
 │   ├── FolderGone         the folder of a run was moved, deleted or emptied
 │   └── RowsLost           what a checkpoint was to share with an earlier one is gone
@@ -82,6 +83,18 @@ class EnvStartError(EnvError):
     """An environment never came to life: the user repairs it and starts again, so it ends as a wrong word does."""
 
     exit_code = 2
+
+
+class ProgramLost(EnvError):
+    """The program behind an environment hangs or has ended.
+
+    `kind`, `status` and `output` are what an incident says of it: `status` is the exit code of its process, a signal as
+    a negative number, and `output` the last that it printed.
+    """
+
+    def __init__(self, message: str, kind: str = "error", status: int | None = None, output: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.status, self.output = kind, status, output
 
 
 class CheckpointError(ShoalError):

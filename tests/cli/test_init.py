@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,3 +145,11 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: list[str], wo
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+def test_the_command_that_is_told_can_be_typed(tmp_path: Path) -> None:
+    folder = tmp_path / "my strange folder-é 1"
+    result = init(str(folder), "--kind", "gym")
+    (command,) = re.findall(r"^Train it: (cd .*) && shoal train experiment.yml$", result.output, re.MULTILINE)
+    done = subprocess.run(["sh", "-c", f"{command} && pwd"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{folder}\n"

@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 from desks import Desk
 
 from shoal.cli.main import main
+from shoal.runs import profiling
+from shoal.runs.measuring import steps_per_episode
 
 SICK = str(Path(__file__).parents[1] / "unit/envs/sick_envs.py")
 SHORT = ["--seconds", "0.5", "--max-workers", "4"]
@@ -31,6 +33,38 @@ def test_a_forecast_for_people() -> None:
     assert "the limit" in lines[head + 5]
     assert lines[head + 6].startswith("recommended  --set num_workers=")
     assert "Measuring CartPole-v1 for about 0.5 s" in result.stderr
+
+
+def test_the_length_of_an_episode() -> None:
+    assert steps_per_episode(1000, [50] * 16) == 50  # and 25 of each of 8 environments have not ended
+    assert steps_per_episode(1000, [10, 40]) == 500
+    assert steps_per_episode(1000, []) == 0
+
+
+SLOW = """
+import time
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Slow(CartPoleEnv):
+    steps = 0
+
+    def step(self, action):
+        Slow.steps += 1
+        time.sleep(1000 if Slow.steps > {quick} else 0)
+        return super().step(action)
+"""
+
+
+@pytest.mark.parametrize("quick", [0, 20])
+def test_the_deadline_that_is_told_is_the_one_that_was_typed(
+    quick: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiling, "START_S", 2.0)
+    file = tmp_path / "slow.py"
+    file.write_text(SLOW.format(quick=quick))
+    result = profile(f"{file}:Slow", *SHORT, "--timeout", "1")
+    assert result.exit_code == 2
+    assert "the environment did not answer within 1 s; try shoal check" in result.stderr
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from fake_runs import fake_run
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import shoal
 from shoal.cli.main import main
@@ -40,6 +42,21 @@ def test_every_run_leaves_a_report_unless_it_is_off(tmp_path: Path) -> None:
     assert "Return in" not in text
     assert "after 192 steps" in text
     assert not (trained(tmp_path / "off", report=False) / "report.html").exists()
+
+
+class ClosesLate(CartPoleEnv):
+    """Tells at its end whether the run has its outcome and its report by then."""
+
+    def close(self) -> None:
+        root = Path(os.environ["ROOT_OF_RUNS"])
+        found = {file.name for file in root.glob("x/*/*") if file.name in ("report.html", "outcome.json")}
+        (root / "closed").write_text(" ".join(sorted(found)))
+
+
+def test_the_report_is_there_before_environments_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOT_OF_RUNS", str(tmp_path))
+    trained(tmp_path, env=ClosesLate)
+    assert (tmp_path / "closed").read_text() == "outcome.json report.html"
 
 
 def test_a_report_that_fails_does_not_fail_the_run(

@@ -339,3 +339,34 @@ def test_a_killed_fork_server_is_replaced() -> None:
     assert result["env_failures_total"] == 2
     # A step each; none where it met the environment in its reset.
     assert 400 - 2 <= result["timesteps_this_iter"] <= 400
+
+
+TALKING = """
+import sys
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Talking(CartPoleEnv):
+    def __init__(self, config):
+        super().__init__()
+        self.index, self.steps = config.env_index, 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps <= 3:
+            words = {1: f"{self.index} begins", 2: f", {self.index} ends\\n", 3: f"{self.index} is alone"}
+            sys.stderr.write(words[self.steps])
+            sys.stderr.flush()
+        return super().step(action)
+"""
+
+
+def test_what_environments_print_does_not_mix_within_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "talking.py").write_text(TALKING)
+    config = {"env": "talking.py:Talking", "env_isolation": "process", "num_envs_per_worker": 3, "train_batch_size": 9}
+    with shoal.PPO(config, search_path=[tmp_path]) as trainer:
+        for _ in range(3):
+            trainer.workers.sample(1)
+    found = [line for line in capfd.readouterr().err.splitlines() if "begins" in line or "alone" in line]
+    whole = [f"{index} begins, {index} ends" for index in range(3)]
+    assert sorted(line for line in found if "ends" in line) == whole
+    assert set(found) <= {*whole, "0 begins", *(f"{index} is alone" for index in range(3))}  # one is looked at first

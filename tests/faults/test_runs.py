@@ -594,6 +594,31 @@ def test_a_close_that_hangs_in_compiled_code_does_not_hold_the_end(
     assert is_left == (not words)
 
 
+CLOSING = """
+import os
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Closing(CartPoleEnv):
+    steps = 0
+
+    def step(self, action):
+        Closing.steps += 1
+        if Closing.steps == 300:
+            os.closerange(3, 100)
+        return super().step(action)
+"""
+
+
+def test_an_environment_that_closes_the_files_of_others_is_told_in_a_sentence(desk: WatchedDesk) -> None:
+    (desk.home / "closing.py").write_text(CLOSING)
+    printed, code = desk.end(desk.start("train", "closing.py:Closing", *IN_C, "--stop", "training_iteration=2"))
+    assert code == 0, printed + desk.complaints()
+    assert "Finished" in printed
+    assert "Traceback" not in desk.complaints()
+    assert "has closed files that others had opened" in desk.complaints()
+    assert read_checkpoint(desk.run_folder()).summary["training_iteration"] == 2
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [pytest.param(signal.SIGUSR1, 85, marks=pytest.mark.slow), pytest.param(signal.SIGTERM, 143, marks=LONG)],

@@ -59,6 +59,7 @@ def check(
     1 if a run would break.
     """
     from shoal.cli.train import argument_or_file, experiments_to_try
+    from shoal.config.sections import RandomizeConfig
     from shoal.envs.examining import Wanted, examine
     from shoal.runs.folders import env_text
 
@@ -80,6 +81,7 @@ def check(
             budget,
             timeout,
             config.env_ranks,
+            config.randomize != RandomizeConfig(),
         )
         label = env_text(config.env)
         if not as_json:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from shoal.cli.options import Command
-from shoal.cli.paths import short_path
+from shoal.cli.paths import short_path, typed_path
 from shoal.errors import ConfigError
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -95,7 +95,7 @@ def init(folder: Path, kind: str) -> None:
     for name in made:
         click.echo(f"  {name}")
     build = f" && {KINDS[kind].build}" if KINDS[kind].build else ""
-    click.echo(f"Train it: cd {place}{build} && shoal train experiment.yml")
+    click.echo(f"Train it: cd {typed_path(folder.absolute())}{build} && shoal train experiment.yml")
 
 
 def make_project(folder: Path, kind: str) -> list[str]:

@@ -38,6 +38,8 @@ def activity_phrases(activity: Activity, phase: str, now: float) -> list[str]:
     so_far = f"({duration_text(elapsed)} so far)"
     if activity.kind in ("starting", "ending"):
         return [f"{phase or 'starting'} {so_far}"]
+    if activity.kind == "closing":
+        return [f"closing the environments {so_far}"]
     head = f"iteration {activity.iteration}:"
     if activity.kind == "evaluating":
         return [f"{head} evaluating {so_far}"]

@@ -6,21 +6,33 @@ import logging
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
 from shoal.envs.env_errors import pass_on_interrupts
+from shoal.envs.programs import ProgramEnv, end_programs
 
 logger = logging.getLogger("shoal.envs")
 
 CLOSE_TIMEOUT_S = 10.0
+LATE_CLOSE_S = 0.5  # for each environment whose turn comes when others have taken all the time
 
 
-def close_quietly(env: Any) -> None:
+def close_all_quietly(envs: Sequence[Any]) -> None:
+    """Close environments within the time of one; programs end together, for each may take its time to end."""
+    deadline, least_s = monotonic() + CLOSE_TIMEOUT_S, min(LATE_CLOSE_S, CLOSE_TIMEOUT_S)
+    inner = (getattr(env, "unwrapped", env) for env in envs)
+    end_programs([env for env in inner if isinstance(env, ProgramEnv)])
+    for env in envs:
+        close_quietly(env, max(deadline - monotonic(), least_s))
+
+
+def close_quietly(env: Any, timeout_s: float | None = None) -> None:
     """Close an environment; a simulator that failed may fail to close too, which tells nothing new."""
     inner = getattr(env, "unwrapped", env)
     # Where a signal has cut a step short, its answers are lost: whoever waits for them meets processes that are gone.
@@ -28,7 +40,7 @@ def close_quietly(env: Any) -> None:
     if is_cut:
         inner._state = AsyncState.DEFAULT
     try:
-        with warnings.catch_warnings(), _in_time():
+        with warnings.catch_warnings(), _in_time(CLOSE_TIMEOUT_S if timeout_s is None else timeout_s):
             warnings.simplefilter("ignore")
             env.close(**({"terminate": True} if is_cut else {}))
     except BaseException as error:
@@ -36,7 +48,7 @@ def close_quietly(env: Any) -> None:
 
 
 @contextmanager
-def _in_time() -> Iterator[None]:
+def _in_time(timeout_s: float) -> Iterator[None]:
     """Cut short what does not end; where that cannot be, in another thread or beside somebody's own alarm, wait.
 
     A simulator that hangs in a compiled loop hears no alarm; a command ends without it (`machine.last_exit`).
@@ -46,15 +58,15 @@ def _in_time() -> Iterator[None]:
     if not is_main or before is None or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
-    signal.signal(signal.SIGALRM, _give_up)
-    signal.setitimer(signal.ITIMER_REAL, CLOSE_TIMEOUT_S)
+
+    def give_up(*_: Any) -> None:
+        logger.warning("close() of the environment has not ended within %.3g s, and is left alone", timeout_s)
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _give_up(*_: Any) -> None:
-    logger.warning("close() of the environment has not ended within %g s, and is left alone", CLOSE_TIMEOUT_S)
-    raise TimeoutError

@@ -98,6 +98,7 @@ class Examination:
         self.alive = alive
         self.is_batch = self.has_agents = False
         self.is_repeatable = True
+        self.is_randomized = False  # in training, which draws values for each episode; nothing is drawn here
         self.said: set[str] = set()  # warnings that a check has counted already
 
     def make(self) -> Any:
@@ -261,6 +262,8 @@ def seeding(exam: Examination) -> Iterator[Finding]:
     yield Finding("seeding", "ok", f"the same seed gives the same {len(one.rewards)} steps, twice")
     if all(_same(a, b) for a, b in pairwise(starts)):
         text = "every seed begins with the same observation: either it always starts like this, or the seed is ignored"
+        if exam.is_randomized:
+            text = "every seed begins with the same observation here, where config.randomize draws nothing"
         yield Finding("seeding", "note", text)
 
 

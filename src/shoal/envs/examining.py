@@ -45,6 +45,7 @@ class Wanted:
     budget_s: float = 20.0
     timeout_s: float = 60.0
     env_ranks: int = 0
+    is_randomized: bool = False  # whether training draws values for each episode
 
 
 def examine(wanted: Wanted) -> Iterator[Finding]:
@@ -129,6 +130,7 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
     exam = Examination(
         maker, wanted.env_config, wanted.episodes, wanted.max_steps, wanted.budget_s, alive, wanted.env_ranks
     )
+    exam.is_randomized = wanted.is_randomized
     left = list({**CHECKS, "own state": own_state}.items())
     while left:
         name, check = left.pop(0)

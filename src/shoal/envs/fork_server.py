@@ -44,6 +44,7 @@ from shoal.machine.processes import adopt_orphans, below, children_of_all, end_w
 
 TAIL_BYTES = 16_384
 MOST_FORWARDED = 10_000  # bytes of one child's output
+MOST_HELD = 4096  # bytes of a line whose end has not come
 FLOOD_PIPE_BYTES = 1 << 18  # for who prints much; a user may have 64 MB of pipes in all
 FLOOD_PAUSE_S = 0.001  # between reading twice from who prints much
 PY_SPY_S = 2.0  # for py-spy to write one down, where it is installed
@@ -76,6 +77,7 @@ class Child:
     folder: Folder | None = None
     tail: bytearray = field(default_factory=bytearray)
     forwarded: int = 0
+    held: bytes = b""  # of a line that has not ended: what others print must not come between
     kill_at: float | None = None
     memory_taken: int | None = None  # the bytes that it was killed for
     disk_taken: int | None = None
@@ -241,6 +243,7 @@ class ForkServer:
         except OSError:
             words = b""
         if not words:
+            _pass_on_rest(child)
             self._selector.unregister(child.output)
             os.close(child.output)
             child.output = -1
@@ -251,6 +254,11 @@ class ForkServer:
             sleep(FLOOD_PAUSE_S)  # it prints on meanwhile: to be woken by every line would take longer than the lines
         else:
             child.forwarded += len(words)
+            words = child.held + words
+            whole = max(words.rfind(b"\n"), words.rfind(b"\r")) + 1
+            if len(words) - whole > MOST_HELD or child.forwarded >= MOST_FORWARDED:
+                whole = len(words)
+            words, child.held = words[:whole], words[whole:]
             if child.forwarded >= MOST_FORWARDED:
                 with contextlib.suppress(OSError):  # so that it seldom waits for us, who may wait for a core
                     fcntl.fcntl(child.output, fcntl.F_SETPIPE_SZ, FLOOD_PIPE_BYTES)
@@ -281,6 +289,7 @@ class ForkServer:
                 if (len(child.tail), child.forwarded) == before:
                     break
             if child.output >= 0:
+                _pass_on_rest(child)
                 self._selector.unregister(child.output)
                 os.close(child.output)
             stack = os.pread(child.stack, TAIL_BYTES, 0).partition(b"\nExtension modules")[0]
@@ -345,9 +354,19 @@ class ForkServer:
 
     def _end_all(self) -> None:
         """Kill everything below this process."""
+        for child in self._children.values():
+            _pass_on_rest(child)
         self._children.clear()
         self._spies.clear()
         self._end_orphans()
+
+
+def _pass_on_rest(child: Child) -> None:
+    """Pass on a line that will not end anymore."""
+    if child.held:
+        with contextlib.suppress(OSError):
+            os.write(2, child.held + b"\n")
+        child.held = b""
 
 
 def _become_child(server: int, printed: int, descriptors: list[int], serve: Callable[..., int]) -> NoReturn:

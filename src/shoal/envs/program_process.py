@@ -25,7 +25,7 @@ from time import monotonic
 from typing import Any
 
 from shoal.envs.context import EnvContext
-from shoal.envs.line_protocol import MOST_BYTES, read, written
+from shoal.envs.line_protocol import MOST_BYTES, read, shown, written
 from shoal.envs.mpi import mpi_start
 from shoal.envs.program_calls import TOKEN, called
 from shoal.errors import ConfigError, EnvError, EnvStartError
@@ -67,10 +67,22 @@ class Link:
         self._hear(heard)
 
     @property
+    def output(self) -> str:
+        """The last that the program printed."""
+        return self._printed.decode(errors="replace")
+
+    @property
     def printed(self) -> str:
         """The last that the program printed, in one line."""
-        lines = self._printed.decode(errors="replace").split("\n")
-        return " | ".join(line.strip() for line in lines if line.strip())[-300:]
+        return " | ".join(line.strip() for line in self.output.split("\n") if line.strip())[-300:]
+
+    def last_words(self) -> str:
+        """What the program has sent of a line, and printed, for the end of a sentence; empty if there is nothing."""
+        with contextlib.suppress(OSError, ValueError):
+            self.empty()
+        begun = self._buffer.decode(errors="replace").strip()
+        words = f", in the middle of the line {shown(begun)}" if begun else ""
+        return f"{words}; it printed last: {self.printed}" if self.printed else words
 
     def send(self, message: Mapping[str, Any], deadline: float | None) -> None:
         """Send a message; an OSError means that nobody is there, the TimeoutError that it is not taken in time."""
@@ -99,6 +111,12 @@ class Link:
                 return None
             self._take_in(_left(deadline))
         return self._lines.popleft()
+
+    def unasked(self, wait_s: float) -> bytes | None:
+        """A line that comes within this time although nothing was asked since the last one; None if there is none."""
+        if not self._lines:
+            self._take_in(wait_s)
+        return next((line for line in self._lines if line.strip()), None)
 
     def empty(self) -> None:
         """Take what the program has printed until now."""
@@ -224,33 +242,40 @@ class ProgramProcess:
         """How the program ended, and what it printed last."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(ENDING_S)
-        with contextlib.suppress(OSError, ValueError):
-            self.link.empty()
-        code = self.process.poll()
+        code = self.status
         if code is None:
             how = "closed the connection"
         elif code < 0:
             how = f"was ended by {signal.Signals(-code).name}"
         else:
             how = f"ended with code {code}"
-        printed = self.link.printed
-        return f"{how}; it printed last: {printed}" if printed else how
+        return how + self.link.last_words()
+
+    @property
+    def status(self) -> int | None:
+        """The exit code of its process, a signal as a negative number; None while it lives."""
+        return self.process.poll()
 
     def close(self) -> None:
         """End the program and whatever it has started; never raises."""
+        end_together([self])
+
+    def say_farewell(self) -> None:
+        """Tell it to end."""
         with contextlib.suppress(OSError, ValueError):
             self.link.write(self._farewell, monotonic())  # who has no room for it does not read
         for stream in (self.process.stdin, self._socket):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(ENDING_S)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(ENDING_S if number == signal.SIGTERM else None)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to the program and whatever it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def give_back(self) -> None:
+        """Give back what was open for a program that has ended."""
         self.link.close()
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
@@ -262,8 +287,7 @@ class ProgramProcess:
 
     def kill(self) -> None:
         """End it at once: it does not answer."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.signal_all(signal.SIGKILL)
 
     def _listener(self, connection: str) -> tuple[socket.socket | None, dict[str, str]]:
         """A socket for the program to call, and the variables that tell it where and with what secret."""
@@ -290,6 +314,7 @@ class Caller:
     """A program that somebody else starts and that calls in at HOST:PORT; one at a time."""
 
     process = None
+    status = None  # nobody here can tell
 
     def __init__(self, host: str, port: int, token: str, start_timeout_s: float) -> None:
         try:
@@ -307,7 +332,7 @@ class Caller:
 
     def fate(self) -> str:
         """How the program ended."""
-        return "closed the connection"
+        return "closed the connection" + self.link.last_words()
 
     def kill(self) -> None:
         """Hang up: the program is not ours to end."""
@@ -321,6 +346,29 @@ class Caller:
         self.link.close()
         self._socket.close()
         self._listener.close()
+
+
+def end_together(programs: Sequence[ProgramProcess]) -> None:
+    """End programs and whatever they have started: all are told before any is waited for; never raises."""
+    for program in programs:
+        program.say_farewell()
+    _await_ends(programs)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for program in programs:
+            program.signal_all(number)
+        if number == signal.SIGTERM:
+            _await_ends(programs)
+    for program in programs:
+        program.process.wait()
+        program.give_back()
+
+
+def _await_ends(programs: Sequence[ProgramProcess]) -> None:
+    """Wait until all have ended, for as long as one may take."""
+    deadline = monotonic() + ENDING_S
+    for program in programs:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.process.wait(max(deadline - monotonic(), 0))
 
 
 def _life(pid: int) -> int | None:

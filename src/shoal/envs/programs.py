@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from shoal.config.program_envs import ProgramConfig, program_config
 from shoal.config.program_names import program_name
 from shoal.envs.context import EnvContext
-from shoal.envs.line_protocol import VERSION, action, flag, number, observation
+from shoal.envs.line_protocol import VERSION, action, flag, number, observation, read, shown
 from shoal.envs.program_calls import TOKEN
-from shoal.envs.program_process import Caller, ProgramProcess
+from shoal.envs.program_process import Caller, ProgramProcess, end_together
 from shoal.envs.space_trees import check_numbers, space_from
 from shoal.envs.spaces import Space
-from shoal.errors import ConfigError, EnvError, EnvStartError
+from shoal.errors import ConfigError, EnvError, EnvStartError, ProgramLost
 
+EARLY = 2  # answers, of a reset and a step, after which is listened for a second one: who sends it always does
+SECOND_ANSWER_S = 0.002  # between the two
 _PLACES = ("scratch_dir", "port", "env_index", "worker_index")
 
 
@@ -37,6 +39,7 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
     def __init__(self, config: Mapping[str, Any] | ProgramConfig, folder: str, ctx: EnvContext) -> None:
         self._config = config if isinstance(config, ProgramConfig) else program_config(config)
         self._program = self._start(folder, ctx)
+        self._num_asked = 0
         try:
             hello = self._hello(ctx)
             self.observation_space = self._space("observation", hello, self._config.observation)
@@ -58,9 +61,12 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         """End the program."""
+        end_programs([self])
+
+    def take_program(self) -> ProgramProcess | Caller | None:
+        """The program, for who ends it; the environment has it no longer."""
         program, self._program = self._program, None
-        if program is not None:
-            program.close()
+        return program
 
     def _start(self, folder: str, ctx: EnvContext) -> ProgramProcess | Caller | None:
         config = self._config
@@ -102,8 +108,21 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         timeout_s = self._config.timeout_s
         asked, deadline = next(iter(message)), _deadline(timeout_s)
+        self._check_order()
         self._send(message, timeout_s, deadline, asked)
         return self._received(timeout_s, deadline, asked)
+
+    def _check_order(self) -> None:
+        """Refuse a program that is ahead of its questions: all its answers would be those to questions before."""
+        if self._program is None:
+            return
+        is_early = 0 < self._num_asked <= EARLY
+        self._num_asked += 1
+        line = self._program.link.unasked(SECOND_ANSWER_S if is_early else 0)
+        if line is not None:
+            read(line)  # which raises what the program reports
+            sent = shown(line.decode(errors="replace").strip())
+            raise EnvError(f"the program sent a line that nobody had asked for: {sent}; it answers each request once")
 
     def _send(self, message: Mapping[str, Any], timeout_s: float | None, deadline: float | None, asked: str) -> None:
         if self._program is None:
@@ -111,21 +130,34 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
         try:
             self._program.link.send(message, deadline)
         except TimeoutError:
-            self._program.kill()
-            raise EnvError(f"the program did not even read {asked} within {timeout_s:g} s") from None
+            raise self._hung(f"did not even read {asked} within {timeout_s:g} s") from None
         except (OSError, ValueError):
-            raise EnvError(f"the program {self._program.fate()}") from None
+            raise self._ended() from None
 
     def _received(self, timeout_s: float | None, deadline: float | None, asked: str) -> dict[str, Any]:
         assert self._program is not None
         try:
             answer = self._program.link.receive(deadline)
         except TimeoutError:
-            self._program.kill()
-            raise EnvError(f"the program did not answer {asked} within {timeout_s:g} s") from None
+            raise self._hung(f"did not answer {asked} within {timeout_s:g} s") from None
         if answer is None:
-            raise EnvError(f"the program {self._program.fate()}")
+            raise self._ended()
         return answer
+
+    def _hung(self, how: str) -> ProgramLost:
+        """End a program that has passed a deadline; the error to raise."""
+        assert self._program is not None
+        self._program.kill()
+        link = self._program.link
+        return ProgramLost(f"the program {how}{link.last_words()}", "hang", output=link.output)
+
+    def _ended(self) -> ProgramLost:
+        """The error of a program that has ended or hung up."""
+        program = self._program
+        assert program is not None
+        fate, status = program.fate(), program.status
+        kind = "error" if status is None else "exit" if status >= 0 else "signal"
+        return ProgramLost(f"the program {fate}", kind, status, program.link.output)
 
     def _observed(self, answer: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         if "obs" not in answer:
@@ -134,6 +166,15 @@ class ProgramEnv(gymnasium.Env[Any, Any]):
         if not isinstance(info, dict):
             raise EnvError(f"the program's info must be an object: {info!r:.120}")
         return observation(self.observation_space, answer["obs"], answer), info
+
+
+def end_programs(envs: Sequence[ProgramEnv]) -> None:
+    """End the programs of environments; all are told before any is waited for."""
+    programs = [env.take_program() for env in envs]
+    for program in programs:
+        if isinstance(program, Caller):
+            program.close()
+    end_together([program for program in programs if isinstance(program, ProgramProcess)])
 
 
 @dataclass(frozen=True)

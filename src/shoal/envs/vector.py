@@ -22,7 +22,7 @@ from shoal.data.batch import Episode, Incident, Parts
 from shoal.data.number_text import counted
 from shoal.data.state import State
 from shoal.data.streams import reset_seed
-from shoal.envs.closing import close_quietly
+from shoal.envs.closing import close_all_quietly, close_quietly
 from shoal.envs.env_errors import error_text, named_text, notice_once, pass_on_interrupts
 from shoal.envs.env_states import offers_state, restore_state, state_of
 from shoal.envs.observations import NUMBERS, ObsSpec
@@ -31,7 +31,7 @@ from shoal.envs.randomizing import EpisodeValues, Randomizer
 from shoal.envs.replay_clock import ReplayClock
 from shoal.envs.spaces import ActionSpec
 from shoal.envs.tasks import set_task
-from shoal.errors import CallbackError, EnvError
+from shoal.errors import CallbackError, EnvError, ProgramLost
 
 T = TypeVar("T")
 
@@ -307,8 +307,7 @@ class PythonVector:
 
     def close(self) -> None:
         """See `Vector`."""
-        for env in self.envs:
-            close_quietly(env)
+        close_all_quietly(self.envs)
 
     def written(self, columns: Sequence[list[Any]], steps: Steps) -> bool:
         """Write what all rows gave at once, here or in vectors like this one; False if any of it is unfit."""
@@ -525,6 +524,7 @@ class PythonVector:
         if action is not None and _is_no_five(error):
             told = f"step() must return obs, reward, terminated, truncated and info ({error})"
             error = ValueError(told).with_traceback(error.__traceback__)
+        lost = error if isinstance(error, ProgramLost) else ProgramLost("")  # of others, there is no more to tell
         incident = Incident(
             env_index=self._first_index + row,
             worker_index=self._worker_index,
@@ -536,6 +536,9 @@ class PythonVector:
             traceback="".join(traceback.format_exception(error)),
             scratch="" if self._keep_scratch is None else self._keep_scratch(row),
             settings=settings_text(self._tasks[row], self._drawn[row]),
+            kind=lost.kind,
+            exit_code=lost.status,
+            output=lost.output,
             time=time(),
             seeding=self._seedings[row],
             task=self._tasks[row],

@@ -19,7 +19,7 @@ progress = logging.getLogger("shoal.progress")
 class Activity:
     """One thing that a run does, since when, and how much of it is done."""
 
-    kind: Literal["starting", "training", "evaluating", "ending"] = "starting"
+    kind: Literal["starting", "training", "evaluating", "closing", "ending"] = "starting"
     iteration: int = 0
     since: float = field(default_factory=monotonic)
     sampled: Callable[[], int] = int  # steps of this iteration so far

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -35,4 +36,8 @@ class AppendedFile:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        try:
+            os.close(self._descriptor)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # somebody else has closed it, which each row since then has told
+                raise

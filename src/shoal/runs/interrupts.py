@@ -69,6 +69,7 @@ class Interrupts:
         self._unheard: tuple[int, float] | None = None  # the first signal that the main thread may not have heard
         self._late_at: float | None = None
         self._wakeups: tuple[socket.socket, socket.socket] | None = None
+        self._is_deaf = False  # somebody has closed them
 
     def install(self) -> None:
         """Take the handlers, again if a library or an environment has replaced them; only the main thread can."""
@@ -217,11 +218,18 @@ class Interrupts:
 
     def _is_done_after(self, seconds: float) -> bool:
         """Wait for so long, or until the end; note the signals that come meanwhile."""
-        if self._wakeups is None:
+        if self._wakeups is None or self._is_deaf:
             return self._done.wait(seconds)
-        if select.select([self._wakeups[0]], [], [], seconds)[0]:
-            for number in self._wakeups[0].recv(4096):
-                self._note_unheard(number)
+        try:
+            is_ready = select.select([self._wakeups[0]], [], [], seconds)[0]
+            numbers = self._wakeups[0].recv(4096) if is_ready else b""
+        except OSError as error:
+            self._is_deaf = True
+            words = "code in this process has closed files that others had opened (%s); let it close its own alone"
+            logger.warning(words, error.strerror)
+            return self._done.is_set()
+        for number in numbers:
+            self._note_unheard(number)
         return self._done.is_set()
 
     def _note_unheard(self, number: int) -> None:
@@ -254,7 +262,10 @@ class Interrupts:
         if signal.set_wakeup_fd(-1) != self._wakeups[1].fileno():
             logger.debug("somebody has taken the wakeup descriptor of signals")
         for end in self._wakeups:
-            end.close()
+            if self._is_deaf:
+                end.detach()  # the number may be somebody else's file by now
+            with suppress(OSError):
+                end.close()
         self._wakeups = None
 
     def _has_lost(self, number: int) -> bool:

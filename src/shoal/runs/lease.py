@@ -30,8 +30,6 @@ LEASE = ".lease"
 HEARTBEAT_S = 10.0
 LOST_AFTER_S = 60.0
 
-"""What to do about who writes a folder, for who would train there; for who would change it there is one way alone."""
-
 _given_back: set[str] = set()  # nonces of this process's own, whose files may have stayed on a disk that was away
 
 

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time, time
@@ -133,7 +133,7 @@ class EnvTimes:
     worker: Worker
     recorded: Batch
     steps: int  # of single environments
-    episodes: int
+    lengths: tuple[int, ...]  # of finished episodes
     env_s: float
     own_s: float  # of that, in the environment's own calls
     below_share: float  # that other processes of its own computed, of that
@@ -160,7 +160,7 @@ def _measure(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudget, al
     native = worker.vector.num_envs if isinstance(worker.vector, NativeVector) else None
     base = unchecked(base, num_envs_per_worker=native or config.envs_per_worker)
     batches = max(found.steps // (native or 1), 1)
-    period = found.steps // max(found.episodes, 1) if found.episodes else times.limit or config.horizon or 0
+    period = steps_per_episode(found.steps, found.lengths) or times.limit or config.horizon or 0
     # What a loaded machine takes from a computing process is no waiting of the environment's.
     share = times.cpu_share(crowding.alone) + found.below_share
     share = min(share / crowding.alone, max(share, 1.0))
@@ -192,6 +192,16 @@ def _measure(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudget, al
         return costs
     alive()
     return replace(costs, isolation=_isolation(config, base, maker, costs, seconds["isolation"], alive))
+
+
+def steps_per_episode(steps: int, lengths: Sequence[int]) -> int:
+    """How many steps of a sample make an episode, by the lengths of those that have ended in it; 0 if none has.
+
+    Where lengths differ, the finished ones alone would be too short: long ones are those that are cut off by the end.
+    """
+    if len(set(lengths)) == 1:
+        return lengths[0]
+    return steps // len(lengths) if lengths else 0
 
 
 def in_one_process(config: AlgorithmConfig) -> AlgorithmConfig:
@@ -254,7 +264,7 @@ def _environment(config: AlgorithmConfig, maker: EnvMaker, times: CallTimes, bud
         worker=worker,
         recorded=samples[-1].batch,
         steps=sum(sample.batch.rewards.size for sample in samples),
-        episodes=sum(len(sample.episodes) for sample in samples),
+        lengths=tuple(episode.length for sample in samples for episode in sample.episodes),
         env_s=wall,
         own_s=sum(times.step_s) + sum(times.reset_s) - own,
         below_share=below / max(wall, 1e-9),

@@ -61,7 +61,7 @@ def measured_costs(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudg
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin as pipe:
                 pipe.write(question)
-            tree = _answer(answers, START_S + timeout_s, timeout_s + budget.seconds)
+            tree = _answer(answers, timeout_s, budget.seconds)
             if tree is not None:
                 return Costs.from_tree(tree)
             status = process.wait()
@@ -76,14 +76,17 @@ def measured_costs(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudg
     raise EnvStartError(f"env {maker.name}: it ended the process that measures it ({how}){told}; try shoal check")
 
 
-def _answer(answers: Any, first_s: float, further_s: float) -> dict[str, Any] | None:
-    """What the process says in the end; None if it died before it could."""
-    deadline, waiting_s = monotonic() + first_s, first_s
+def _answer(answers: Any, timeout_s: float, measuring_s: float) -> dict[str, Any] | None:
+    """What the process says in the end; None if it died before it could.
+
+    A call has `timeout_s`; before the first comes the start, and between two signs of life may be all measuring.
+    """
+    deadline = monotonic() + START_S + timeout_s
     while True:
         ready, _, _ = select.select([answers], [], [], max(deadline - monotonic(), 0))
         if not ready:
             raise EnvStartError(
-                f"the environment did not answer within {waiting_s:g} s; try shoal check, or give it longer (--timeout)"
+                f"the environment did not answer within {timeout_s:g} s; try shoal check, or give it longer (--timeout)"
             )
         line = answers.readline()
         if not line:
@@ -96,4 +99,4 @@ def _answer(answers: Any, first_s: float, further_s: float) -> dict[str, Any] | 
             raise ConfigError(value)
         if kind == "failed":
             raise EnvStartError(value)
-        deadline, waiting_s = monotonic() + further_s, further_s
+        deadline = monotonic() + measuring_s + timeout_s

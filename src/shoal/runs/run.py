@@ -71,6 +71,7 @@ from shoal.runs.walltime import Walltime
 from shoal.version import __version__
 
 if TYPE_CHECKING:
+    from shoal.config.settings import AlgorithmConfig
     from shoal.runs.trainer import Trainer
 
 logger = logging.getLogger("shoal.runs")
@@ -264,7 +265,7 @@ class Run:
         with ExitStack() as stack:
             try:
                 self._take(stack)
-                stack.callback(self._leave_report)  # after the outcome, of which it tells
+                stack.callback(self._film_replay)
                 stack.callback(self._write_outcome)
                 with write_errors_named(self.folder):
                     before = read_outcome(self.folder)
@@ -295,6 +296,7 @@ class Run:
                     self._remove(stack)
                 raise
             stack.callback(self._close, trainer)
+            stack.callback(self._leave_report)  # before environments close, which may never end
             self.trainer = trainer
             self._kept.on_checkpoint = lambda path: trainer.call_hook("on_checkpoint", checkpoint=str(path))
             trainer.folder = self.folder
@@ -355,7 +357,7 @@ class Run:
 
     def _close(self, trainer: Trainer) -> None:
         """End everything that belongs to the trainer; a command ends also where an environment does not close."""
-        self._write_outcome()  # for the process may be ended by what follows
+        self.activity = Activity("closing")
         if not self._is_command:
             trainer.stop()
             return
@@ -389,6 +391,7 @@ class Run:
 
     def _leave_report(self) -> None:
         """Leave a page about the run; whatever is wrong with it, the run is none the worse."""
+        self._write_outcome()  # of which it tells
         if self.outcome is None or not self.last_result or not self.leaves_report:
             return
         try:
@@ -396,6 +399,10 @@ class Run:
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             logger.warning("report.html cannot be written (%s); the run itself is complete.", reason)
+
+    def _film_replay(self) -> None:
+        """Film a replay for the page, where that is cheap."""
+        if self.outcome is None or not (self.folder / "report.html").is_file() or not self.leaves_report:
             return
         if self.outcome.kind == "stopped" and films_itself(self.experiment.config.env, self._training_s):
             self.activity = Activity("ending")
@@ -660,10 +667,22 @@ def checked(experiment: Experiment, user_code: UserCode = INSTALLED) -> tuple[Ex
             )
     check_loggers(experiment.loggers)
     experiment, notes = _with_stop(experiment)
+    notes += _size_notes(config)
     preset = preset_note(experiment)
     told = [] if preset is None else [preset]
     told += preprocessing_notes(maker, config.env_config) + vectorization_notes(maker, config)
     return experiment, (*told, *notes)
+
+
+def _size_notes(config: AlgorithmConfig) -> tuple[str, ...]:
+    """Whether the environments alone make iterations longer than they were to be, in a sentence."""
+    if config.batch_key != "train_batch_size" or config.learns_offline or config.num_rows <= config.train_batch_size:
+        return ()
+    size = config.steps_per_iteration * config.num_rows
+    return (
+        f"config.train_batch_size: {config.train_batch_size:,} is less than the number of environments, each of which "
+        f"takes a step at least, so an iteration has {size:,} steps",
+    )
 
 
 def _with_stop(experiment: Experiment) -> tuple[Experiment, tuple[str, ...]]:

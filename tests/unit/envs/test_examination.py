@@ -39,6 +39,15 @@ def test_the_healthy_pass(env: str) -> None:
     assert {finding.check for finding in found} >= {*CHECKS}
 
 
+@pytest.mark.parametrize(("is_randomized", "words"), [(False, "or the seed is ignored"), (True, "draws nothing")])
+def test_one_start_for_every_seed_is_told(is_randomized: bool, words: str) -> None:
+    exam = Examination(env_maker("FrozenLake-v1"), {}, episodes=1, max_steps=20)
+    exam.is_randomized = is_randomized
+    exam.look(exam.make())
+    (note,) = (finding for finding in CHECKS["seeding"](exam) if finding.verdict == "note")
+    assert words in note.text
+
+
 @pytest.mark.repeats(3)
 @pytest.mark.parametrize(
     ("env", "check", "verdict", "words"),

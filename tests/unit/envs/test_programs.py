@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from shoal.envs.context import EnvContext
 from shoal.envs.importing import UserCode
 from shoal.envs.making import env_maker
 from shoal.envs.programs import ProgramEnv
-from shoal.errors import ConfigError, EnvError, EnvStartError
+from shoal.errors import ConfigError, EnvError, EnvStartError, ProgramLost
 
 HERE = Path(__file__).parent
 
@@ -82,13 +83,15 @@ def test_braces_are_filled_in() -> None:
         ("misspelt", "true or false as truncated"),
         ("nothing", "has no obs"),
         ("dies", "was ended by SIGFPE; it printed last: solver: floating point exception"),
+        ("error after an answer", "reports: 'it had diverged'"),
+        ("exits while it writes", "ended with code 0, in the middle of the line '{\"obs\": [0.'"),
     ],
 )
 def test_nonsense_and_death_are_errors_that_say_what_was_sent(how: str, words: str) -> None:
     env = made(how)
     try:
-        with pytest.raises(EnvError, match=words.replace("(", r"\(").replace("+", r"\+")):
-            played(env)
+        with pytest.raises(EnvError, match=re.escape(words)):
+            played(env, steps=4)
     finally:
         env.close()
 
@@ -128,6 +131,72 @@ def test_one_that_hangs_is_ended_with_its_children() -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("connection", ["pipe", "unix"])
+def test_what_one_that_hangs_has_printed_is_told(connection: str) -> None:
+    env = made("hangs while it writes", timeout_s=1, connection=connection)
+    try:
+        with pytest.raises(ProgramLost) as caught:
+            played(env)
+    finally:
+        env.close()
+    words = """did not answer step within 1 s, in the middle of the line '{"obs": [0.'; it printed last: """
+    assert words in str(caught.value)
+    assert str(caught.value).endswith("iterating...")
+    assert (caught.value.kind, caught.value.status) == ("hang", None)
+    assert caught.value.output.endswith("iterating...\n")
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "code", "output"),
+    [
+        ("hangs while it writes", "hang", None, "iterating...\n"),
+        ("exits while it writes", "exit", 0, ""),
+        ("dies", "signal", -8, "solver: floating point exception\n"),
+        ("noise", "error", None, ""),
+    ],
+)
+@pytest.mark.parametrize("isolation", ["none", pytest.param("process", marks=pytest.mark.slow)])
+def test_an_incident_says_what_became_of_the_program(
+    how: str, kind: str, code: int | None, output: str, isolation: str
+) -> None:
+    config = {
+        "env": {"command": [sys.executable, "speaking.py", how], "timeout_s": 1 if kind == "hang" else 60},
+        "env_isolation": isolation,
+        "num_envs_per_worker": 1,
+        "train_batch_size": 4,
+        "max_env_failures": None,
+    }
+    with shoal.PPO(config, search_path=[HERE]) as trainer:
+        [incident, *_] = trainer.workers.sample(4).incidents
+    assert (incident.kind, incident.exit_code, incident.output) == (kind, code, output)
+
+
+@pytest.mark.parametrize("how", ["answers twice", "answers a reset twice"])
+@pytest.mark.parametrize("connection", ["pipe", "unix"])
+def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one(how: str, connection: str) -> None:
+    """At the next question, or where the second line came later than that, at one of those that follow."""
+    env = made(how, connection=connection)
+    try:
+        with pytest.raises(EnvError, match=r"sent a line that nobody had asked for: '\{.*it answers each request once"):
+            played(env, steps=10_000)
+    finally:
+        env.close()
+
+
+def test_programs_are_all_told_to_end_before_any_is_waited_for(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    config = {
+        "env": {"command": [sys.executable, "speaking.py", "stays", str(notes)]},
+        "num_envs_per_worker": 3,
+        "train_batch_size": 6,
+    }
+    with shoal.PPO(config, search_path=[HERE]) as trainer:
+        trainer.workers.sample(2)
+        notes.write_text("")  # without what the first look has left
+    assert notes.read_text().split() == ["told"] * 3 + ["ended"] * 3
+    assert not programs_below()
+
+
 def _lives(pid: int) -> bool:
     """Whether a process is there; one that has ended and waits to be taken note of is not."""
     try:
@@ -153,11 +222,12 @@ def _session(pid: int) -> int | None:
         ("space", "its type must be one of Box"),
         ("huge", r"more than 33554432 numbers"),
         ("silent", "did not answer hello within"),
+        ("half a hello", """did not answer hello within 1.5 s, in the middle of the line '{"shoal": 1, "obs'"""),
     ],
 )
 def test_what_never_comes_to_life_says_why(how: str, words: str) -> None:
     with pytest.raises(EnvStartError, match=words):
-        made(how, start_timeout_s=1.5 if how == "silent" else 60)
+        made(how, start_timeout_s=1.5 if how in ("silent", "half a hello") else 60)
 
 
 def test_who_does_not_know_the_secret_is_refused() -> None:

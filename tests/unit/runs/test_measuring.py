@@ -144,7 +144,7 @@ def test_cores_together() -> None:
     [
         ("Segfault", "it ended the process that measures it (SIGSEGV)"),
         ("Exit", "exit code"),
-        ("Hang", "did not answer within 1.2 s"),
+        ("Hang", "did not answer within 1 s"),
         ("Raising", "the solver diverged"),
     ],
 )

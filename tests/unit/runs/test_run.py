@@ -650,6 +650,13 @@ def test_the_reward_threshold_is_the_default_stop(tmp_path: Path) -> None:
     assert "until Ctrl-C" in endless.notes[0]
 
 
+def test_more_environments_than_a_batch_has_steps_are_told(tmp_path: Path) -> None:
+    many = experiment(tmp_path, config={"num_envs_per_worker": 9, "train_batch_size": 4})
+    assert "an iteration has 9 steps" in Run.open(many).notes[-1]
+    enough = experiment(tmp_path, config={"num_envs_per_worker": 4, "train_batch_size": 4})
+    assert not Run.open(enough).notes
+
+
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     first = Run.open(experiment(tmp_path))
     iterations(first.results())

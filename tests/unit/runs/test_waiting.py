@@ -32,6 +32,7 @@ def test_steps_so_far_their_rate_and_when_the_result_is_due() -> None:
     [
         (Activity(since=0.0), "starting 3 workers (40 s so far)"),
         (Activity("ending", since=0.0), "starting 3 workers (40 s so far)"),
+        (Activity("closing", since=0.0), "closing the environments (40 s so far)"),
         (Activity("evaluating", 7, since=0.0), "iteration 7: evaluating (40 s so far)"),
         (
             Activity("training", 1, 0.0, lambda: 0, 2048),
