@@ -178,8 +178,8 @@ def test_a_run_of_another_host_is_watched_while_its_heartbeat_comes(desk: Any, t
     assert "ended with" not in shown
     assert not terminal.shows_cursor()
     long_ago = time.time() - 2 * LOST_AFTER_S
-    (folder / LEASE).unlink()  # as it gives the folder back at its end
     write_outcome(folder, DONE)
+    (folder / LEASE).unlink()  # as it gives the folder back at its end
     shown = terminal.until(lambda text: "ended with" in text)
     assert "Finished: training_iteration 10 >= 10" in shown
     assert "ended with 0" in shown

@@ -25,7 +25,7 @@ from shoal.machine.broadcasts import deaf_from_birth, with_hearing_workers
 from shoal.machine.keeper import STANDARD_INPUT, keeper_words
 from shoal.machine.private_folder import PrivateFolder
 from shoal.machine.ray_variables import AUTH_MODE, LOOPBACK, TOKEN_PATH, token_variables
-from shoal.machine.signals import kept_from_libraries
+from shoal.machine.signal_keeper import kept_from_libraries
 from shoal.parallel.ray_logs import errors_in
 
 if TYPE_CHECKING:

@@ -79,12 +79,10 @@ def write_figure(data: PlotData, path: Path, panel_inches: tuple[float, float] =
             width += max(1.5, 0.4 + LETTER_INCHES * longest)
         figure = Figure(figsize=(width, panel_inches[1] * rows * share), layout="constrained")
         all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        for place, (panel, axes) in enumerate(zip(data.panels, all_axes)):
+        for panel, axes in zip(data.panels, all_axes):
             _draw(panel, axes)
-            if place == count - 1 and named and len(panel.lines) > 1:
-                outside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if is_beside else {"loc": "best"}
-                for key in axes.legend(**outside).get_lines():
-                    key.set(linewidth=STYLE["lines.linewidth"], alpha=1)
+        if named and len(data.panels[-1].lines) > 1:
+            _add_legend(all_axes[count - 1], is_beside)
         for axes in all_axes[count:]:
             axes.set_axis_off()
         if data.title:
@@ -94,6 +92,12 @@ def write_figure(data: PlotData, path: Path, panel_inches: tuple[float, float] =
             figure.savefig(path, format=kind, dpi=300, metadata=dates[kind])
         except OSError as error:
             raise ConfigError(f"-o {path}: cannot be written: {error.strerror or error}; give another file") from None
+
+
+def _add_legend(axes: Axes, is_beside: bool) -> None:
+    outside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if is_beside else {"loc": "best"}
+    for key in axes.legend(**outside).get_lines():
+        key.set(linewidth=STYLE["lines.linewidth"], alpha=1)
 
 
 def _rows(text: str) -> list[str]:

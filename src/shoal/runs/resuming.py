@@ -108,20 +108,21 @@ def choose(
             continue
         if not _begins_with(restored, source):
             continue
-        summary = newest_summary(folder)
-        if summary is None and not checkpoints_of(folder) and finished_iterations(folder):
-            if holder(folder) is not None:
-                return ResumeChoice(folder)
-            finished = finished or _without_checkpoint(folder)
-            continue
-        if summary is None and checkpoints_of(folder):
-            finished = finished or ResumeChoice(note=f"No checkpoint of {folder} can be read; a new run is started.")
-            continue
-        done = stop_reason(summary or {}, stop)
-        if done is None:
-            return ResumeChoice(folder)
-        finished = finished or ResumeChoice(folder, done)
+        found = _what_it_offers(folder, stop)
+        if found is not None and found.folder is not None and found.done is None:
+            return found
+        finished = finished or found
     return finished or other or ResumeChoice()
+
+
+def _what_it_offers(folder: Path, stop: Mapping[str, float]) -> ResumeChoice | None:
+    """How a run of the same experiment can be gone on with; if it cannot, a word about it."""
+    summary = newest_summary(folder)
+    if summary is None and checkpoints_of(folder):
+        return ResumeChoice(note=f"No checkpoint of {folder} can be read; a new run is started.")
+    if summary is None and finished_iterations(folder):
+        return ResumeChoice(folder) if holder(folder) is not None else _without_checkpoint(folder)
+    return ResumeChoice(folder, stop_reason(summary or {}, stop))
 
 
 def _without_checkpoint(folder: Path) -> ResumeChoice | None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from os.path import isfile
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
@@ -402,7 +403,7 @@ class Run:
 
     def _film_replay(self) -> None:
         """Film a replay for the page, where that is cheap."""
-        if self.outcome is None or not (self.folder / "report.html").is_file() or not self.leaves_report:
+        if self.outcome is None or not isfile(self.folder / "report.html") or not self.leaves_report:
             return
         if self.outcome.kind == "stopped" and films_itself(self.experiment.config.env, self._training_s):
             self.activity = Activity("ending")

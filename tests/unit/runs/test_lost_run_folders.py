@@ -181,7 +181,11 @@ def test_what_somebody_else_has_put_in_its_place_stays(kept: RunFolder) -> None:
 
 
 def test_what_the_disk_says_is_a_sentence(tmp_path: Path) -> None:
-    for error, why in ((OSError(28, "No space left on device"), "No space left on device"), (OSError("odd"), "odd")):
-        sentence = f"^{tmp_path} cannot be written: {why}; free some space, or use --new\\.$"
+    full, odd = OSError(28, "No space left on device"), OSError("odd")
+    for error, why in (
+        (full, "No space left on device; free some space"),
+        (odd, "odd; look at the file system that it is on"),
+    ):
+        sentence = f"^{tmp_path} cannot be written: {why}\\.$"
         with pytest.raises(CheckpointError, match=sentence), write_errors_named(tmp_path):
             raise error

@@ -126,7 +126,9 @@ def test_a_run_goes_on_from_what_is_good_or_says_that_nothing_is(kept: RunFolder
             3,
         )
         (kept.path / "checkpoint_000003" / MANIFEST).unlink()
-        with pytest.raises(CheckpointError, match=r"no checkpoint of .* can be read; start another run with --new"):
+        with pytest.raises(
+            CheckpointError, match=r"no checkpoint of .* can be read; start another run: shoal train -f .* --new"
+        ):
             again.begin()
 
 

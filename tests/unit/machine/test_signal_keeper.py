@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.machine.signals import kept_from_libraries
+from shoal.machine.signal_keeper import kept_from_libraries
 
 LIBC = ctypes.CDLL(None)
 LIBC.signal.restype = ctypes.c_void_p
