@@ -178,7 +178,7 @@ WALKS = {
     "docs/commands.md": Walk(
         {
             "FOLDER/NAME/RUN(?= ARCHIVE)": "shoal_results/other/*",
-            "FOLDER/NAME/RUN": "shoal_results/spare/*",
+            r"\bNAME/RUN\b": "shoal_results/spare/*",
             "ARCHIVE": "archive",
             r"\bFOLDER\b": "shoal_results",
             r"runs NAME\b": "runs CartPole-v1",
