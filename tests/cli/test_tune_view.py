@@ -11,9 +11,9 @@ import pytest
 from fake_sweeps import GAMMA, LR, NET, fill, sweep
 
 from shoal.cli.tune_view import PlainTuneView, TrialOverview, open_tune_view, overview_lines, tell_end
+from shoal.data.number_text import counted
 from shoal.reports.answer_files import write_answer
 from shoal.reports.importance import importances
-from shoal.reports.labels import counted
 from shoal.reports.records import Event, TrialRecord, read_trials
 from shoal.runs.outcomes import Outcome
 

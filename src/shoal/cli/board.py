@@ -38,7 +38,7 @@ def board(results_dir: str | None, port: int | None, host: str) -> None:
     alone and writes nothing. Only this machine can reach it, and only with the token in the address; from elsewhere,
     use the ssh line that it prints.
     """
-    from shoal.reports.labels import counted
+    from shoal.data.number_text import counted
     from shoal.runs.folders import DEFAULT_RESULTS, find_results, results_root
 
     folder = results_root(DEFAULT_RESULTS) if results_dir is None else find_results(results_dir)

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from shoal.cli.completion import environments
-from shoal.cli.findings import counted, tell, verdict_counts
+from shoal.cli.findings import tell, verdict_counts
 from shoal.cli.options import Command, call_timeout_option, protocol_option, set_option, trust_option, wrap_option
+from shoal.data.number_text import counted
 
 
 @click.command(cls=Command)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.completion import runs
-from shoal.cli.findings import counted, tell, verdict_counts
+from shoal.cli.findings import tell, verdict_counts
 from shoal.cli.options import Command, trust_option, where_option
 from shoal.cli.paths import short_path
 from shoal.data.findings import Finding
+from shoal.data.number_text import counted
 from shoal.errors import CheckpointError, EnvError, NotTrusted, ShoalError
 
 if TYPE_CHECKING:

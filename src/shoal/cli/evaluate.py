@@ -177,7 +177,7 @@ def _tell_incidents(found: EpisodeResults, folder: Path, are_kept: bool) -> None
 
 def _tell(file: Cases | None, found: EpisodeResults, numbers: str) -> None:
     """Print how many episodes or cases there were, which of these failed, and their numbers."""
-    from shoal.reports.labels import counted
+    from shoal.data.number_text import counted
 
     if file is None:
         failures = f", {counted(found.failures, 'failure')}" if found.failures else ""

@@ -26,8 +26,3 @@ def verdict_counts(verdicts: Iterable[str]) -> dict[str, int]:
     for verdict in verdicts:
         counts[verdict] += 1
     return counts
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 problem`, `2 problems`."""
-    return f"{number} {noun}{'s' * (number != 1)}"

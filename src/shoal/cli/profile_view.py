@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from shoal.cli.findings import counted
 from shoal.config.changing import unchecked
-from shoal.data.number_text import call_time_text, rate_text
+from shoal.data.number_text import call_time_text, counted, rate_text
 from shoal.data.throughput import Costs, Prediction, Range, act_s, lockstep_s, predicted
 from shoal.runs.folders import env_text
 from shoal.runs.forecast import (

@@ -71,7 +71,8 @@ def verify(path: str, as_json: bool, results_dir: str | None) -> None:
     import json
     from dataclasses import asdict
 
-    from shoal.cli.findings import counted, tell
+    from shoal.cli.findings import tell
+    from shoal.data.number_text import counted
     from shoal.runs.verifying import verify_run
 
     total = problems = 0

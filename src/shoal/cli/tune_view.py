@@ -17,10 +17,10 @@ import click
 from shoal.cli.live import REDRAW_S, messages, tail
 from shoal.config.problems import printable
 from shoal.config.sweep import trial_count
-from shoal.data.number_text import duration_text, number_text, rate_text
+from shoal.data.number_text import counted, duration_text, number_text, rate_text
 from shoal.machine.terminal import can_redraw
 from shoal.reports.curves import axis_of
-from shoal.reports.labels import all_settings, counted, differing, settings_text, short_names, value_text
+from shoal.reports.labels import all_settings, differing, settings_text, short_names, value_text
 from shoal.reports.records import Event, TrialRecord, read_trials
 from shoal.reports.tables import aligned, axis_text, fitted, reached_text, status_counts
 

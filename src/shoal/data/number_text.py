@@ -44,9 +44,12 @@ def tick_text(value: float) -> str:
     return f"{value:.4g}".replace("e-0", "e-")
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 step`, `1,200 steps`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+def counted(count: int, noun: str, verbs: tuple[str, str] | None = None) -> str:
+    """`1 step`, `1,200 steps`; with the verbs of one and of many `1 trial has`, `2 trials have`."""
+    words = [f"{count:,}", noun if count == 1 else f"{noun}s"]
+    if verbs is not None:
+        words.append(verbs[0] if count == 1 else verbs[1])
+    return " ".join(words)
 
 
 def percent_text(share: float) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 
 from shoal.config.problems import printable
 from shoal.config.result_names import COUNTERS
-from shoal.data.number_text import number_text, percent_text
+from shoal.data.number_text import counted, number_text, percent_text
 from shoal.reports.analysis import Analysis, tree_of
 from shoal.reports.code_folders import entering_code
 from shoal.reports.importance import Importance
-from shoal.reports.labels import counted, settings_text, short_names, value_text
+from shoal.reports.labels import settings_text, short_names, value_text
 from shoal.reports.records import TrialRecord, read_about
 from shoal.reports.statistics import SeedGroup, verdict
 from shoal.reports.tables import aligned, axis_text, fitted, reached_text, status_counts

@@ -10,11 +10,10 @@ from typing import Any
 from urllib.parse import quote
 
 from shoal.config.problems import printable
-from shoal.data.number_text import duration_text, number_text, percent_text, rate_text
+from shoal.data.number_text import counted, duration_text, number_text, percent_text, rate_text
 from shoal.reports import run_sections as sections
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.figure_data import figure_data, figures_of
-from shoal.reports.labels import counted
 from shoal.reports.page_shell import html_page
 from shoal.reports.reported_runs import ReportedRun, grouped
 from shoal.reports.run_list import RETURN, ListedRun

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.data.number_text import number_text, tick_text
+from shoal.data.number_text import counted, number_text, tick_text
 from shoal.errors import ConfigError
 from shoal.reports.curves import value_at
-from shoal.reports.labels import counted
 from shoal.reports.reported_runs import ReportedRun
 from shoal.reports.statistics import SURE, chance_of_difference, iqm
 

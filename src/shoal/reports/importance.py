@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shoal.reports.labels import counted, same_key, short_names
+from shoal.data.number_text import counted
+from shoal.reports.labels import same_key, short_names
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"

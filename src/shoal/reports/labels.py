@@ -37,14 +37,6 @@ def value_text(value: Any) -> str:
     return printable(value) if isinstance(value, str) else printable(json.dumps(value, default=str))
 
 
-def counted(count: int, noun: str, verbs: tuple[str, str] | None = None) -> str:
-    """`1 trial`, `2 trials`; with the verbs of one and of many `1 trial has`, `2 trials have`."""
-    words = [str(count), noun if count == 1 else f"{noun}s"]
-    if verbs is not None:
-        words.append(verbs[0] if count == 1 else verbs[1])
-    return " ".join(words)
-
-
 def same_key(value: Any) -> str:
     """Equal for equal values, lists and mappings included; 1 and 1.0 are equal."""
     if isinstance(value, float) and value.is_integer():

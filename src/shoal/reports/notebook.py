@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.data.number_text import number_text
+from shoal.data.number_text import counted, number_text
 from shoal.data.results import numbers
 from shoal.reports.bands import thinned
 from shoal.reports.curves import Curve
 from shoal.reports.drawing import Frame, escaped, line, scale_of, tag
-from shoal.reports.labels import counted
 from shoal.reports.plot_data import WORDS
 from shoal.reports.records import results_of
 from shoal.runs.folders import DEFAULT_RESULTS, find_run

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from shoal.data.number_text import counted
 from shoal.errors import ConfigError
 from shoal.reports.bands import Band, Statistic, band_of, smoothed
 from shoal.reports.curves import Curve
-from shoal.reports.labels import counted
 from shoal.reports.reported_runs import ReportedRun, RunGroup, check_metric, grouped
 
 AXES = ("timesteps_total", "time_total_s", "training_iteration", "episodes_total")

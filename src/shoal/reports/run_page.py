@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.data.number_text import duration_text, number_text, rate_text
+from shoal.data.number_text import counted, duration_text, number_text, rate_text
 from shoal.reports import run_sections as sections
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.figure_data import FigureSpec, figure_data, figures_of
-from shoal.reports.labels import counted
 from shoal.reports.page_shell import cell, figure_box, figure_controls, filtered_table, html_page
 from shoal.reports.reported_runs import ReportedRun, RunGroup, grouped
 from shoal.reports.run_list import ended_state, listed

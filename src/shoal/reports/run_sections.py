@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from shoal.data.number_text import number_text, percent_text, rate_text
+from shoal.data.number_text import counted, number_text, percent_text, rate_text
 from shoal.data.results import numbers
 from shoal.errors import ShoalError
 from shoal.reports.code_folders import entering_code
 from shoal.reports.drawing import chart, escaped, label, tag
-from shoal.reports.labels import counted, same_key, value_text
+from shoal.reports.labels import same_key, value_text
 from shoal.reports.page_shell import cell, filtered_table
 from shoal.reports.records import results_of
 from shoal.reports.reported_runs import NOT_SET, SEED, ReportedRun, RunGroup

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.config.result_names import COUNTERS
-from shoal.data.number_text import duration_text, number_text, percent_text, rate_text, tick_text
+from shoal.data.number_text import counted, duration_text, number_text, percent_text, rate_text, tick_text
 from shoal.errors import ConfigError
 from shoal.reports.comparison import compared
-from shoal.reports.labels import counted
 from shoal.reports.reported_runs import ReportedRun, RunGroup
 from shoal.runs.outcomes import read_outcome
 

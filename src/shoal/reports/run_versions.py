@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from shoal.data.number_text import counted
 from shoal.errors import CheckpointError
-from shoal.reports.labels import counted
 from shoal.reports.reported_runs import ReportedRun
 from shoal.runs.bounded_files import small_json
 from shoal.runs.chain import machines_of

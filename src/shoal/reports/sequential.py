@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shoal.data.number_text import counted
 from shoal.reports.curves import value_at
-from shoal.reports.labels import counted
 from shoal.reports.reported_runs import ReportedRun
 
 if TYPE_CHECKING:

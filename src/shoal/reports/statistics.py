@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.data.metrics import mean_interval
-from shoal.reports.labels import counted
+from shoal.data.number_text import counted
 
 if TYPE_CHECKING:
     from shoal.config.sweep import Mode

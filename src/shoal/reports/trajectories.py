@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from shoal.data.number_text import counted
 from shoal.errors import ConfigError
 from shoal.reports.bands import Band, thinned
 from shoal.reports.curves import Curve, Floats
-from shoal.reports.labels import counted
 from shoal.reports.plot_data import Panel, PlotData, PlotLine
 
 MOST_NUMBERS = 64  # of one array; an image is no curve

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from shoal.data.number_text import counted
 from shoal.reports.bands import thinned
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.figure_data import FigureSpec, OwnLine, own_figure
-from shoal.reports.labels import counted
 from shoal.reports.page_shell import figure_box
 from shoal.reports.trajectories import MOST_NAMED, MOST_PANELS, Trajectories
 

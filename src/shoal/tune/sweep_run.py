@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from shoal.config.layout import Bundle
 from shoal.config.search_spaces import combinations, extremes
 from shoal.config.sweep import Sweep
+from shoal.data.number_text import counted
 from shoal.data.results import plain_json
 from shoal.envs.importing import INSTALLED, UserCode
 from shoal.errors import ConfigError, Interrupted, NotTrusted, ShoalError
-from shoal.reports.labels import counted
 from shoal.reports.records import (
     OUTCOME_FILE,
     Event,

@@ -17,10 +17,9 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from shoal.config.sweep import Sweep
-from shoal.data.number_text import number_text
+from shoal.data.number_text import counted, number_text
 from shoal.data.results import numbers
 from shoal.errors import ConfigError, ShoalError
-from shoal.reports.labels import counted
 from shoal.reports.records import ENDED, Event, TrialRecord, read_done, read_failure, write_done, write_trials
 from shoal.runs.interrupts import Interrupts
 from shoal.tune.scheduler_state import pickled, unpickled
