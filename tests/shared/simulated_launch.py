@@ -596,7 +596,8 @@ class World:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         notice = published(self.job)
-        if notice is None:
+        head = None if notice is None else self.first.listeners.get(notice.port)
+        if notice is None or head is None or head.process.kind == "intruder":  # itself, where the head was: for ever
             writer.close()
             return
         with contextlib.suppress(OSError):
