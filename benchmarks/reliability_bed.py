@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -148,12 +149,17 @@ BAR_S = 10.0
 LAUNCHERS = {
     "mpirun.openmpi": ["mpirun.openmpi", "-n", "2"],
     "mpiexec.hydra": ["mpiexec.hydra", "-n", "2"],
+    "srun and its helper": ["srun", "-N2", "-n2"],
     "srun": ["srun", "-N2", "-n2"],
 }
 
 
 def killed_launchers(count: int, folder: Path) -> Found:
-    """kill -9 of what has started a launch: seconds until nothing of ours is left on any node."""
+    """kill -9 of what has started a launch: seconds until nothing of ours is left on any node.
+
+    When srun alone is gone, its helper has Slurm kill all of the step at once, so that nobody is left who could remove
+    a file: there the processes count, and what files are left after the next launch.
+    """
     assert os.geteuid() == 0, "the nodes are namespaces, which only root can make"
     found = []
     with Bed(folder / "bed") as bed:
@@ -163,18 +169,23 @@ def killed_launchers(count: int, folder: Path) -> Found:
             here = bed.folder / f"{number}"
             here.mkdir()
             work = f"touch {here / 'on'}; while :; do sleep 0.1; done"
-            node = bed.login if by == "srun" else bed.nodes["n1"]
+            node = bed.login if "srun" in words else bed.nodes["n1"]
             running = node.popen([*words, *launch(command=["sh", "-c", work])])
             wait_until((here / "on").exists, READY_S, "the command runs")
-            for process in [running.process, *running.process.children()]:
+            helpers = [] if by == "srun" else running.process.children()
+            for process in [*helpers, running.process]:
                 with contextlib.suppress(psutil.Error):
                     if process.name() in ("srun", "mpirun", "orterun", *LAUNCHERS):
                         process.kill()
-            left, seconds = _left_after(lambda: _ours(bed))
+            left, seconds = _left_after(partial(_running if by == "srun" else _ours, bed))
             bed.login.run(["scancel", "--user=root"])  # Slurm may keep the nodes of an srun that was killed
+            wait_until_idle(bed, list(bed.nodes))
+            if by == "srun" and not left:
+                bed.login.popen([*words, *launch(command=["true"])]).wait(READY_S)
+                wait_until_idle(bed, list(bed.nodes))
+                left = _ours(bed)
             found.append({"by": by, "seconds": seconds, "left": left})
             console.print(f"  {number + 1} of {count}, {by}: nothing left after {seconds:.1f} s", style="dim")
-            wait_until_idle(bed, list(bed.nodes))
             bed.sweep()
     return _left_found(found, list(LAUNCHERS))
 
@@ -215,6 +226,12 @@ def _ours(bed: Bed) -> dict[str, list[str]]:
         name: [thing for thing in things if not thing.startswith("/tmp/ompi.")] for name, things in bed.left().items()
     }
     return {name: things for name, things in found.items() if things}
+
+
+def _running(bed: Bed) -> dict[str, list[str]]:
+    """The processes on the nodes, without files."""
+    found = {name: [str(process.pid) for process in node.processes()] for name, node in bed.nodes.items()}
+    return {name: pids for name, pids in found.items() if pids}
 
 
 def _left_after(left: Callable[[], dict[str, list[str]]]) -> tuple[dict[str, list[str]], float]:

@@ -59,7 +59,8 @@ def test_a_launcher_that_is_killed_leaves_nothing(slurm: Bed, need: Callable[...
     words = [by, "-N2", "-n2"] if by == "srun" else [by, "-n", "2"]
     running = (slurm.login if by == "srun" else n1).popen([*words, *launch(command=["sh", "-c", saving])])
     wait_until((here / "on").exists, READY_S, "the command runs")
-    for process in [running.process, *running.process.children()]:
+    # srun's helper first: where srun alone is gone, it has Slurm kill the whole step.
+    for process in [*running.process.children(), running.process]:
         if _name(process) in ("srun", "mpirun", "mpirun.openmpi", "mpiexec.hydra", "orterun"):
             process.kill()
     try:
@@ -67,6 +68,20 @@ def test_a_launcher_that_is_killed_leaves_nothing(slurm: Bed, need: Callable[...
     finally:
         slurm.login.run(["scancel", "--user=root"])  # Slurm may keep the nodes of an srun that was killed
     assert saved.exists() or by == "mpiexec.hydra", "it could save; hydra kills its ranks itself"
+
+
+@pytest.mark.slow
+def test_what_slurm_kills_with_srun_is_removed_by_the_next_launch(slurm: Bed, here: Path) -> None:
+    words = ["srun", "-N2", "-n2"]
+    running = slurm.login.popen([*words, *launch(command=["sh", "-c", f"touch {here / 'on'}; sleep 1000"])])
+    wait_until((here / "on").exists, READY_S, "the command runs")
+    running.send_signal(signal.SIGKILL)
+    nodes = slurm.nodes.values()
+    wait_until(lambda: not any(node.processes() for node in nodes), READY_S, "Slurm has killed all of the step")
+    slurm.login.run(["scancel", "--user=root"])
+    wait_until_idle(slurm, list(slurm.nodes))
+    assert slurm.login.popen([*words, *launch(command=["true"])]).wait(READY_S) == 0
+    wait_until_clean(slurm)
 
 
 @pytest.mark.slow
