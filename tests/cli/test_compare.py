@@ -77,6 +77,27 @@ def test_further_seeds_are_trained_until_it_is_decided(tmp_path: Path) -> None:
     assert len(list((tmp_path / "none").iterdir())) == len(list((tmp_path / "some").iterdir())) == 7
 
 
+def test_what_was_interrupted_counts_as_far_as_it_has_gone_on(tmp_path: Path) -> None:
+    small = {"num_envs_per_worker": 2, "train_batch_size": 32, "sgd_minibatch_size": 32, "num_sgd_iter": 1}
+    for name, lr in (("none", 1e-9), ("some", 1e-3)):
+        for seed in (0, 1):
+            tree = {"env": "CartPole-v1", "name": name, "results_dir": str(tmp_path), "stop": {"training_iteration": 3}}
+            config = {**small, "lr": lr, "seed": seed}
+            results = shoal.run({**tree, "report": False, "checkpoint_freq": 1, "config": config})
+            for _ in results:
+                if seed == 1:
+                    break
+            results.close()
+        (left,) = (path for path in (tmp_path / name).glob("*/outcome.json") if "left" in path.read_text())
+        left.unlink()  # as after a kill
+    assert "at timesteps_total 32," in typed("none", "some", "--results-dir", tmp_path).output
+    words = ["none", "some", "--results-dir", tmp_path, "--metric", "learner/cur_lr", "--until-sure"]
+    done = typed(*words, "--max-seeds", 2)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1].startswith("Not decided: some won 2 of 2 pairs of seeds")
+    assert "learner/cur_lr at timesteps_total 96, interquartile mean over runs:" in done.output
+
+
 def test_a_budget_that_is_spent_ends_it_undecided(tmp_path: Path) -> None:
     for name, lr in (("none", 1e-9), ("some", 1e-3)):
         tree = {"env": "CartPole-v1", "name": name, "results_dir": str(tmp_path), "stop": {"timesteps_total": 4096}}

@@ -126,13 +126,16 @@ def _sides(asked: Asked) -> list[list[ReportedRun]]:
 
 
 def _with_siblings(sides: Sequence[Sequence[ReportedRun]]) -> list[list[ReportedRun]]:
-    """The runs of both, and those beside them that differ in nothing but the seed: further seeds are among them."""
+    """The runs of both as they are now, and those beside them that differ in nothing but the seed.
+
+    Further seeds are among those, and what was interrupted has gone on.
+    """
     from shoal.reports.reported_runs import read_run
     from shoal.runs.folders import runs_of
 
     found = []
     for runs in sides:
-        known = {run.path: run for run in runs}
+        known = {run.path: read_run(run.path) for run in runs}
         for folder in sorted(runs_of(runs[0].path.parent)):
             if folder.resolve() not in known:
                 beside = read_run(folder)
