@@ -75,6 +75,7 @@ def test_the_live_view_fits(width: int, results: list[dict[str, Any]]) -> None:
         ([1.0, 2.0], 0, ""),
         ([1.0, 2.0], -3, ""),
         ([5.0, 5.0, 5.0], 3, "▁▁▁"),
+        ([1e308, -1e308], 2, ""),
     ],
 )
 def test_sparkline(values: list[float], cells: int, shown: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -229,3 +230,47 @@ def test_trajectories_that_are_refused(
     done = typed(*words)
     assert done.exit_code == 2
     assert sentence in done.output.splitlines()[-1]
+
+
+def test_runs_without_data_are_not_counted_but_told(root: Path) -> None:
+    (empty,) = (root / "slow").glob("*_00001_*")
+    (empty / "result.json").write_text("")
+    done = typed("slow", "--results-dir", root)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1].startswith("episode_reward_mean over timesteps_total; 2 runs in 1 group; lines")
+    assert done.stderr == f"Warning: 1 of 3 runs has no episode_reward_mean and is left out: {empty.name}.\n"
+    (other,) = (root / "slow").glob("*_00002_*")
+    (other / "result.json").write_text("")
+    assert typed("slow", "--results-dir", root).stdout.splitlines()[-1].endswith("; 1 run in 1 group")
+
+
+@pytest.mark.parametrize("size", ["1e308", "NaN", "Infinity", "1" * 400])
+def test_returns_that_no_figure_holds(tmp_path: Path, size: str, recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("matplotlib")
+    folder = fake_run(tmp_path)
+    text = (folder / "result.json").read_text()
+    for place, sign in ((3, ""), (4, "-")):
+        number = f"{sign}{size}".replace("-NaN", "NaN")
+        text = text.replace(f'"episode_reward_mean": {place}.0', f'"episode_reward_mean": {number}')
+        text = text.replace(f'"episode_reward_min": {place - 5}.0', f'"episode_reward_min": {number}')
+    (folder / "result.json").write_text(text)
+    for words in ((), ("-o", tmp_path / "x.svg"), ("-o", tmp_path / "x.png")):
+        done = typed(folder, *words)
+        assert done.exit_code == 0, done.output
+        sentence = "2 results are left out, whose episode_reward_mean is not finite or beyond 1e+38"
+        assert done.stderr == f"Warning: {sentence}: {folder.name}.\n"
+    done = CliRunner().invoke(main, ["report", str(folder)], prog_name="shoal")
+    assert done.exit_code == 0, done.output
+    assert "2 results are left out" in done.stderr
+    assert "2 results are left out" in (folder / "report.html").read_text()
+    assert [str(warning.message) for warning in recwarn if warning.category is RuntimeWarning] == []
+
+
+def test_names_of_anybodys_cannot_command_the_terminal(tmp_path: Path) -> None:
+    file = fake_run(tmp_path) / "experiment.json"
+    tree = json.loads(file.read_text())
+    tree["run"], tree["config"]["env"] = "PPO\x1b]0;mine\x07", "Cart\nPole"
+    file.write_text(json.dumps(tree))
+    done = typed(file.parent)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0] == r"Cart\nPole, PPO\x1b]0;mine\x07"

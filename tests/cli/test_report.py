@@ -178,3 +178,17 @@ def test_what_is_refused(tmp_path: Path, words: list[str], sentence: str) -> Non
     assert done.exit_code == 2
     (line,) = done.output.splitlines()
     assert sentence in line
+
+
+def test_runs_without_results_are_not_counted_but_told(tmp_path: Path) -> None:
+    folders = [fake_run(tmp_path, "x", seed, stop={"episode_reward_mean": 5}) for seed in range(3)]
+    (folders[2] / "result.json").write_text("")
+    done = typed("x", "--results-dir", tmp_path, "-o", tmp_path / "r.html")
+    assert done.exit_code == 0, done.output
+    warning = f"1 of 3 runs has no results and is left out: {folders[2].name}."
+    assert done.stdout == f"{tmp_path / 'r.html'}: 2 runs; open it in a browser\n"
+    assert done.stderr == f"Warning: {warning}\n"
+    text = (tmp_path / "r.html").read_text()
+    assert "2 of 2 runs solved it" in text
+    assert warning in text
+    assert f"{folders[2].name}</a>" in text

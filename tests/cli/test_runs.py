@@ -48,6 +48,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def test_a_row_is_one_line_whatever_a_folder_is_called(tmp_path: Path) -> None:
+    fake_run(tmp_path, "a").parent.rename(tmp_path / "a\n  finished  forged\x1b[31m")
+    (fake_run(tmp_path, "b") / "experiment.json").write_text("{")
+    (tmp_path / "b").rename(tmp_path / "b\nc")
+    done = typed(tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output
+    assert sum(r"a\n  finished  forged\x1b[31m/" in line for line in done.output.splitlines()) == 1
+    assert done.output.splitlines()[-1].startswith(r"  b\nc/")
+    assert len(done.output.splitlines()) == 5
+
+
 @pytest.mark.parametrize("name", ["a $x_1$", "$HOME", "${x}"])
 def test_a_dollar_in_a_name_is_a_letter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -81,3 +81,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "did you mean first?" in done.output
     assert typed("first", "--interval", "0").exit_code == 2
+
+
+def test_lines_and_words_that_are_not_shoals_own(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path, outcome=Outcome("failed", "EnvError: \x1b[31mred"))
+    with open(folder / "result.json", "a") as file:
+        file.write("[" * 100_000 + "\n")
+    done = typed(folder, "--once")
+    assert done.exit_code == 1
+    assert r"Failed: EnvError: \x1b[31mred" in done.output.splitlines()
+    assert "iter   10" in done.output

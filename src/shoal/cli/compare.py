@@ -95,22 +95,25 @@ def compare(
     labels = _labels(asked, sides)
     paired = None
     if until_sure:
-        paired = _until_sure(asked, labels, max_seeds, budget_s, as_json, trust)
+        paired = _until_sure(asked, sides, labels, max_seeds, budget_s, as_json, trust)
         sides = _with_siblings(sides)
     from shoal.reports.comparison import compared
+    from shoal.reports.reported_runs import left_out
 
     made = compared((labels[0], sides[0]), (labels[1], sides[1]), metric, axis, mode, at)
+    for sentence in (*left_out(sides[0], metric, axis, made.at), *left_out(sides[1], metric, axis, made.at)):
+        click.echo(f"Warning: {sentence}.", err=True)
     differences = _differences(sides)
     if as_json:
         import json
 
         click.echo(json.dumps(_as_json(made, labels, differences, paired)))
         return
-    _tell(made, labels, sides, differences, paired)
+    _tell(made, labels, differences, paired)
 
 
 def _sides(asked: Asked) -> list[list[ReportedRun]]:
-    """The runs of both, which have the metric and of each are of one configuration."""
+    """The runs of both, which have the metric and are of one environment, and of each of one configuration."""
     from shoal.reports.reported_runs import check_metric, grouped, read_runs
 
     sides = [read_runs([text], asked.results_dir) for text in asked.texts]
@@ -120,19 +123,27 @@ def _sides(asked: Asked) -> list[list[ReportedRun]]:
             kinds = "; ".join(group.label for group in groups[:4])
             raise ConfigError(f"{text}: has runs of {len(groups)} configurations ({kinds}); give a run or runs of one")
         check_metric(runs, asked.metric)
+    first, second = sides[0][0].env, sides[1][0].env
+    if first != second:
+        texts = " and ".join(asked.texts)
+        named = f"{texts} are of two environments ({first} and {second})"
+        raise ConfigError(f"{named}, whose results do not compare; give runs of one")
     if {run.path for run in sides[0]} & {run.path for run in sides[1]}:
         raise ConfigError(f"{asked.texts[0]} and {asked.texts[1]} have a run in common; give two different ones")
     return sides
 
 
 def _with_siblings(sides: Sequence[Sequence[ReportedRun]]) -> list[list[ReportedRun]]:
-    """The runs of both, and those beside them that differ in nothing but the seed: further seeds are among them."""
+    """The runs of both as they are now, and those beside them that differ in nothing but the seed.
+
+    Further seeds are among those, and what was interrupted has gone on.
+    """
     from shoal.reports.reported_runs import read_run
     from shoal.runs.folders import runs_of
 
     found = []
     for runs in sides:
-        known = {run.path: run for run in runs}
+        known = {run.path: read_run(run.path) for run in runs}
         for folder in sorted(runs_of(runs[0].path.parent)):
             if folder.resolve() not in known:
                 beside = read_run(folder)
@@ -176,7 +187,6 @@ def _differences(sides: Sequence[Sequence[ReportedRun]]) -> list[tuple[str, Any,
 def _tell(
     made: Comparison,
     labels: tuple[str, str],
-    sides: Sequence[Sequence[ReportedRun]],
     differences: Sequence[tuple[str, Any, Any]],
     paired: PairedTest | None,
 ) -> None:
@@ -193,13 +203,14 @@ def _tell(
     click.echo(f"{made.metric} at {made.axis} {number_text(made.at)}, interquartile mean over runs:")
     wide = max(map(len, labels))
     by_label = {made.first.label: made.first, made.second.label: made.second}
-    for label, runs in zip(labels, sides):
+    for label in labels:
+        runs = by_label[label].runs
         numbers = [str(run.seed) for run in sorted(runs, key=lambda run: (run.seed is None, run.seed))]
         seeds = ", ".join(numbers[:12]) + (", ..." if len(numbers) > 12 else "")
         click.echo(f"  {label:<{wide}}  {by_label[label].text()}, seed{'s' * (len(runs) != 1)} {seeds}")
     interval = made.probability_interval
     sure = "" if interval is None else f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})"
-    if max(len(runs) for runs in sides) > 1:  # of one run each there is nothing to count
+    if max(len(made.first.scores), len(made.second.scores)) > 1:  # of one run each there is nothing to count
         click.echo(f"  a run of {made.first.label} is better with probability {made.probability:.2f}{sure}")
     if made.chance is not None:
         click.echo(f"  permutation test of the means: p = {made.chance:.3g}")
@@ -246,7 +257,13 @@ def _seconds(text: str) -> float:
 
 
 def _until_sure(
-    asked: Asked, labels: tuple[str, str], max_seeds: int, budget_s: float | None, is_silent: bool, trust: bool
+    asked: Asked,
+    given: Sequence[Sequence[ReportedRun]],
+    labels: tuple[str, str],
+    max_seeds: int,
+    budget_s: float | None,
+    is_silent: bool,
+    trust: bool,
 ) -> PairedTest:
     """Train seeds of both, one pair after the other, until it is decided or the budget is spent.
 
@@ -254,7 +271,7 @@ def _until_sure(
     """
     from shoal.reports.sequential import by_seed, next_seeds, paired_test
 
-    began, given = time.monotonic(), _sides(asked)
+    began = time.monotonic()
     if given[0][0].settings == given[1][0].settings:
         raise ConfigError("--until-sure: the two differ in nothing but the seed, so there is nothing to decide")
     trained: set[int] = set()
@@ -262,7 +279,7 @@ def _until_sure(
         sides = _with_siblings(given)
         finished = [by_seed([run for run in runs if _is_finished(run)]) for runs in sides]
         common = sorted(finished[0].keys() & finished[1].keys())
-        pairs = [(finished[0][seed], finished[1][seed]) for seed in common]
+        pairs = _with_data(asked, [(finished[0][seed], finished[1][seed]) for seed in common])
         test = paired_test(labels, pairs, asked.metric, asked.axis, asked.mode, asked.at)
         if not is_silent:
             click.echo(f"{len(pairs)} pairs: {test.first_wins} to {test.second_wins}, evidence {test.evidence:.3g}")
@@ -281,6 +298,11 @@ def _until_sure(
             lacking = [seed for seed in seeds if seed not in known]
             if lacking:
                 _train(runs[0], lacking, is_silent, trust)
+
+
+def _with_data(asked: Asked, pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> list[tuple[ReportedRun, ReportedRun]]:
+    """The pairs of which both have what is compared."""
+    return [pair for pair in pairs if all(run.curve(asked.metric, asked.axis) is not None for run in pair)]
 
 
 def _tell_spent(test: PairedTest, is_late: bool, is_silent: bool) -> None:

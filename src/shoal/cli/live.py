@@ -20,7 +20,7 @@ import click
 from shoal.cli.progress import FIRST_TOLD_S, ReminderTimes, activity_phrases
 from shoal.data.number_text import column_text, counted, duration_text, number_text, rate_text
 from shoal.data.results import numbers
-from shoal.machine.terminal import can_redraw
+from shoal.machine.terminal import can_redraw, printable
 from shoal.runs.activity import Activity, progress
 from shoal.runs.logs import RateLimit
 from shoal.runs.stopping import TREND_LENGTH, StopProgress, nearest_stop
@@ -194,7 +194,7 @@ def plain_line(history: History) -> str:
     if (epochs := last.get("learner/num_epochs")) is not None:  # nothing is played
         reached = f"loss {last.get('learner/policy_loss', 0.0):9.4g}  epochs {epochs:5.1f}"
     line = (
-        f"iter {last.get('training_iteration', 0):4d}  steps {last.get('timesteps_total', 0):7d}"
+        f"iter {int(last.get('training_iteration', 0)):4d}  steps {int(last.get('timesteps_total', 0)):7d}"
         f"  {reached}  {rate_text(last.get('timesteps_per_s', 0.0))} steps/s"
     )
     if "task" in last:
@@ -311,7 +311,7 @@ def _shares(last: Mapping[str, float]) -> str:
 def tail(folder: Path, width: int) -> str:
     """A folder with `~` for the home folder, where there is room for both."""
     home = str(Path.home())
-    text = str(folder)
+    text = printable(str(folder))
     return f"~{text[len(home) :]}" if text.startswith(f"{home}{os.sep}") and width >= 80 else text
 
 
@@ -323,6 +323,8 @@ def sparkline(values: Sequence[float], cells: int) -> str:
     edges = [round(i * len(values) / cells) for i in range(cells + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
+    if not math.isfinite(high - low):
+        return ""
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from shoal.machine.terminal import printable
+
 _started_in: list[Path] = []
 
 
@@ -30,7 +32,14 @@ def _working_folder() -> Path:
 
 
 def short_path(path: Path) -> str:
-    """A path from the user's working folder if it is below, with `~` if it is below the home folder, else in full."""
+    """A path from the user's working folder if it is below, with `~` if it is below the home folder, else in full.
+
+    It is on one line, whatever the names of folders have in them.
+    """
+    return printable(_shortened(path))
+
+
+def _shortened(path: Path) -> str:
     for folder, prefix in ((_working_folder(), ""), (Path.home(), f"~{os.sep}")):
         if folder != Path(folder.anchor) and path.is_relative_to(folder):
             return prefix + str(path.relative_to(folder))
@@ -39,6 +48,7 @@ def short_path(path: Path) -> str:
 
 def typed_path(path: Path) -> str:
     """A short path as a shell takes it."""
-    text = short_path(path)
+    text = _shortened(path)
     home = f"~{os.sep}"
-    return home + shlex.quote(text.removeprefix(home)) if text.startswith(home) else shlex.quote(text)
+    quoted = home + shlex.quote(text.removeprefix(home)) if text.startswith(home) else shlex.quote(text)
+    return printable(quoted)

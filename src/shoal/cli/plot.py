@@ -94,6 +94,8 @@ def plot(
 
         runs = read_runs(paths, results_dir)
         data = plot_data(runs, chosen or ["episode_reward_mean"], axis, smooth, statistic, by)
+    for sentence in data.warnings:
+        click.echo(f"Warning: {sentence}.", err=True)
     for file in files:
         path = Path(file).expanduser().absolute()
         write_figure(data, path)

@@ -46,7 +46,8 @@ def report(
     It has the verdict first, then curves, times, incidents, evaluations, trajectories, videos and the configuration,
     and needs no network. The runs may still be training. Only --video runs anything: their environments.
     """
-    from shoal.reports.reported_runs import read_runs
+    from shoal.data.number_text import counted
+    from shoal.reports.reported_runs import left_out, read_runs
     from shoal.reports.run_report import REPORT_FILE, ReportFiles, write_report
 
     file = None if output is None else Path(output).expanduser().absolute()
@@ -61,7 +62,10 @@ def report(
     if video:
         _film([run.path for run in found], trust)
     write_report(found, file, by, more)
-    click.echo(f"{short_path(file)}: {len(found)} run{'s' * (len(found) != 1)}; open it in a browser")
+    for sentence in left_out(found):
+        click.echo(f"Warning: {sentence}.", err=True)
+    count = sum(bool(run.columns) for run in found)
+    click.echo(f"{short_path(file)}: {counted(count, 'run')}; open it in a browser")
 
 
 def _film(folders: Sequence[Path], trust: bool) -> None:

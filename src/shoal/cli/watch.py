@@ -36,7 +36,7 @@ def watch(path: str, interval: float, once: bool, results_dir: str | None) -> No
     """
     from shoal.cli.live import open_view
     from shoal.cli.run_names import found_run
-    from shoal.machine.terminal import can_redraw
+    from shoal.machine.terminal import can_redraw, printable
     from shoal.reports.followed_run import FollowedRun
     from shoal.runs.activity import Activity, progress
     from shoal.runs.folders import env_label, find_run
@@ -48,7 +48,7 @@ def watch(path: str, interval: float, once: bool, results_dir: str | None) -> No
         raise ConfigError(f"{folder}: its experiment cannot be read; give the folder of a run.")
     run = FollowedRun(folder)
     config, stop = tree.get("config") or {}, tree.get("stop") or {}
-    title = f"{tree.get('run', '')} {env_label(config.get('env', ''))}"
+    title = f"{printable(str(tree.get('run', '')))} {env_label(config.get('env', ''))}"
     is_live = can_redraw()
 
     def activity() -> Activity:

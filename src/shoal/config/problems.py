@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from shoal.config.vocabulary import key_hint, nearest
+from shoal.machine.terminal import printable as printable
 
 _LIMITS = {
     "greater_than_equal": ("must be at least", "ge"),
@@ -39,11 +40,6 @@ def sentences(error: ValidationError, prefix: Sequence[str], known: Iterable[str
             path = ".".join([*prefix, *_names(detail["loc"])])
             found.append(_sentence(path, detail["type"], detail["input"], ctx, str(detail["msg"]), places))
     return found
-
-
-def printable(text: str) -> str:
-    """The text on one line, without control characters that a terminal would obey."""
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def got(value: Any) -> str:

@@ -27,3 +27,8 @@ def is_terminal() -> bool:
     if sys.stdout is None or not sys.stdout.isatty():
         return False
     return os.environ.get(LIVE_VIEW) == "1" or not is_rank(os.environ)
+
+
+def printable(text: str) -> str:
+    """The text on one line, without control characters that a terminal would obey."""
+    return text if text.isprintable() else repr(text)[1:-1]

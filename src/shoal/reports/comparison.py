@@ -11,9 +11,12 @@ import numpy as np
 
 from shoal.data.number_text import counted, number_text, tick_text
 from shoal.errors import ConfigError
+from shoal.machine.terminal import printable
 from shoal.reports.curves import value_at
 from shoal.reports.reported_runs import ReportedRun
 from shoal.reports.statistics import SURE, chance_of_difference, iqm
+from shoal.runs.folders import RESULTS_FILE
+from shoal.runs.results_check import checked_results
 
 if TYPE_CHECKING:
     from shoal.config.sweep import Mode
@@ -31,6 +34,8 @@ class Scored:
 
     label: str
     scores: tuple[float, ...]
+    runs: tuple[ReportedRun, ...] = ()
+    """Those of the scores."""
 
     @property
     def iqm(self) -> float:
@@ -157,13 +162,23 @@ def compared(
             f"--at: not all runs have reached {axis} {number_text(at)}; the shortest ends at {number_text(end)}"
         )
     place = end if at is None else at
-    sides = [Scored(label, scores_at(runs, metric, axis, place)) for label, runs in (first, second)]
-    for side in sides:
+    sides = [scored_at(label, runs, metric, axis, place) for label, runs in (first, second)]
+    for side, (_, runs) in zip(sides, (first, second)):
         if not side.scores:
-            raise ConfigError(f"no run of {side.label} has {metric} at {axis} {number_text(place)}; give a larger --at")
+            lacks = f"no run of {side.label} has {metric} at {axis} {number_text(place)}"
+            raise ConfigError(f"{lacks}{_why_none(runs, at)}")
     sign = 1 if mode == "max" else -1
     sides.sort(key=lambda side: -sign * side.iqm)
     return Comparison(metric, axis, place, sides[0], sides[1], mode)
+
+
+def _why_none(runs: Sequence[ReportedRun], at: float | None) -> str:
+    """Why the runs of a side have nothing at the place of the comparison, and what to do."""
+    for run in runs:
+        finding = checked_results(run.path)
+        if finding.verdict == "problem":
+            return f": {RESULTS_FILE} of {printable(run.path.name)} is damaged ({finding.text})"
+    return ", where the shortest run ends; train that for longer" if at is None else "; give a larger --at"
 
 
 def common_end(runs: Sequence[ReportedRun], metric: str, axis: str) -> float:
@@ -174,14 +189,15 @@ def common_end(runs: Sequence[ReportedRun], metric: str, axis: str) -> float:
     return min(float(curve.x[-1]) for curve in curves)
 
 
-def scores_at(runs: Sequence[ReportedRun], metric: str, axis: str, at: float) -> tuple[float, ...]:
-    """The newest value of each run there; runs that have none are left out."""
-    found = []
+def scored_at(label: str, runs: Sequence[ReportedRun], metric: str, axis: str, at: float) -> Scored:
+    """The runs with the newest value of each there; those that have none are left out."""
+    scores, members = [], []
     for run in runs:
         curve = run.curve(metric, axis)
         if curve is not None and not np.isnan(value := value_at(curve, np.array([at]))[0]):
-            found.append(float(value))
-    return tuple(found)
+            scores.append(float(value))
+            members.append(run)
+    return Scored(label, tuple(scores), tuple(members))
 
 
 def probability_of_improvement(first: Sequence[float], second: Sequence[float], mode: Mode = "max") -> float:

@@ -58,7 +58,7 @@ def read_curve(path: Path, metric: str, axis: str, most: int = MOST_POINTS) -> C
     for at, line in (known[place] for place in places):
         try:
             result = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # the last line of a process that was killed
         value, where = number_in(result, metric), number_in(result, axis)
         if value is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.machine.terminal import printable
 from shoal.reports.run_list import RunState, listed
 from shoal.runs.bounded_files import open_regular
 from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE
@@ -79,12 +80,13 @@ class FollowedRun:
         lines, is_fresh = self._results.new_lines()
         results = []
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 result = json.loads(line)
                 if isinstance(result, dict):
                     results.append(result)
         told = [_TOLD.match(line.decode(errors="replace")) for line in self._log.new_lines()[0]]
-        return Look(results, is_fresh, [f"{found[1].capitalize()}: {found[2]}" for found in told if found])
+        warnings = [f"{found[1].capitalize()}: {printable(found[2])}" for found in told if found]
+        return Look(results, is_fresh, warnings)
 
     @property
     def began(self) -> float:
@@ -112,5 +114,5 @@ class FollowedRun:
         found = listed(self.folder)
         outcome = read_outcome(self.folder)
         return (None if found is None else found.state), (
-            "" if outcome is None else outcome.sentence.partition("\n")[0]
+            "" if outcome is None else printable(outcome.sentence.partition("\n")[0])
         )

@@ -24,7 +24,7 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
         parts = path.split(".")
         ends = [".".join(parts[-length:]) for length in range(1, len(parts) + 1)]
         alone = (end for end in ends if sum(other == end or other.endswith(f".{end}") for other in whole) == 1)
-        found[path] = next(alone, path)
+        found[path] = printable(next(alone, path))
     return found
 
 

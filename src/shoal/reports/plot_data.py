@@ -10,7 +10,7 @@ from shoal.data.number_text import counted
 from shoal.errors import ConfigError
 from shoal.reports.bands import Band, Statistic, band_of, smoothed
 from shoal.reports.curves import Curve
-from shoal.reports.reported_runs import ReportedRun, RunGroup, check_metric, grouped
+from shoal.reports.reported_runs import ReportedRun, RunGroup, check_metric, grouped, left_out
 
 AXES = ("timesteps_total", "time_total_s", "training_iteration", "episodes_total")
 WORDS = {
@@ -68,12 +68,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class PlotData:
-    """Everything that is drawn, and the sentence that says what it is; `short_caption` is one without bands."""
+    """Everything that is drawn, and the sentence that says what it is; `short_caption` is one without bands.
+
+    `warnings` say what is not drawn.
+    """
 
     title: str
     panels: tuple[Panel, ...]
     caption: str
     short_caption: str
+    warnings: tuple[str, ...] = ()
 
 
 def plot_data(
@@ -87,6 +91,8 @@ def plot_data(
     """What to draw of runs; a metric that none of them has is refused."""
     for metric in metrics:
         check_metric(runs, metric)
+    warnings = dict.fromkeys(sentence for metric in metrics for sentence in left_out(runs, metric, axis))
+    runs = [run for run in runs if any(run.curve(metric, axis) is not None for metric in metrics)] or runs
     groups = grouped(runs, by)
     panels = tuple(Panel(metric, axis, _lines(groups, metric, axis, smooth, statistic)) for metric in metrics)
     empty = next((panel for panel in panels if not panel.lines), None)
@@ -95,7 +101,7 @@ def plot_data(
     envs, algorithms = {run.env for run in runs}, {run.algorithm for run in runs}
     title = ", ".join(words for words in (_only(envs), _only(algorithms)) if words)
     captions = [_caption(groups, runs, panels, smooth, statistic, has_bands) for has_bands in (True, False)]
-    return PlotData(title, panels, *captions)
+    return PlotData(title, panels, captions[0], captions[1], tuple(warnings))
 
 
 def _lines(

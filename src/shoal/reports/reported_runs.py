@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shoal.config.vocabulary import FOREIGN_RESULTS, nearest
+from shoal.data.number_text import counted, number_text
 from shoal.errors import ConfigError
+from shoal.machine.terminal import printable
 from shoal.reports.curves import Curve, Floats
 from shoal.reports.labels import same_key, short_names, value_text
-from shoal.reports.result_columns import read_columns
+from shoal.reports.result_columns import LARGEST, read_columns
 from shoal.reports.run_list import RETURN, Progress
 from shoal.runs.checkpoint_folders import checkpoint_folder
 from shoal.runs.folders import (
@@ -34,6 +37,7 @@ from shoal.runs.resuming import settings, stored_tree
 
 SEED = "config.seed"
 NOT_SET = "not set"
+MOST_NAMED = 4  # runs in a warning
 
 
 @dataclass(frozen=True)
@@ -43,21 +47,23 @@ class ReportedRun:
     path: Path
     tree: Mapping[str, Any]
     columns: Mapping[str, Floats]
+    unusable: Mapping[str, int] = field(default_factory=dict)
+    """How many numbers of a result are not finite or too large, and so not in its column."""
 
     @property
     def name(self) -> str:
         """The experiment's name."""
-        return str(self.tree.get("name", self.path.parent.name))
+        return printable(str(self.tree.get("name", self.path.parent.name)))
 
     @property
     def algorithm(self) -> str:
         """What trained it."""
-        return str(self.tree.get("run", ""))
+        return printable(str(self.tree.get("run", "")))
 
     @cached_property
     def env(self) -> str:
         """The environment, in a word."""
-        return env_text(self.config.get("env", ""))
+        return printable(env_text(self.config.get("env", "")))
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -94,12 +100,12 @@ class ReportedRun:
         """All values of a result, NaN where it lacks."""
         return self.columns.get(name, np.empty(0))
 
-    def curve(self, metric: str, axis: str = "timesteps_total") -> Curve | None:
+    def curve(self, metric: str, axis: str = "timesteps_total", until: float = inf) -> Curve | None:
         """The course of a result over another; None if there is no point of it."""
         y, x = self.column(metric), self.column(axis)
         if not len(y) or not len(x):
             return None
-        known = ~(np.isnan(x) | np.isnan(y))
+        known = ~np.isnan(y) & (x <= until)  # which no NaN is
         return Curve(x[known], y[known]) if known.any() else None
 
 
@@ -120,16 +126,16 @@ def read_run(folder: Path) -> ReportedRun:
     """Read the folder of a run; lines that are half written are passed over."""
     tree = stored_tree(folder)
     if tree is None or not isinstance(tree.get("config"), Mapping):
-        raise ConfigError(f"{folder}: its experiment cannot be read; give the folder of a run.")
-    return ReportedRun(folder, tree, read_columns(folder / RESULTS_FILE))
+        raise ConfigError(f"{printable(str(folder))}: its experiment cannot be read; give the folder of a run.")
+    return ReportedRun(folder, tree, *read_columns(folder / RESULTS_FILE))
 
 
 def no_results(folder: Path, hint: str) -> str:
     """Why there is nothing to see of a run: its results are damaged, or it has none yet, for which there is a hint."""
-    finding = checked_results(folder)
+    finding, place = checked_results(folder), printable(str(folder))
     if finding.verdict == "problem":
-        return f"{folder}: {RESULTS_FILE} cannot be used: {finding.text}; shoal verify {folder} checks the rest."
-    return f"{folder} has no results yet; {hint}."
+        return f"{place}: {RESULTS_FILE} cannot be used: {finding.text}; shoal verify {place} checks the rest."
+    return f"{place} has no results yet; {hint}."
 
 
 def folders_meant(text: str, results_dir: str | None = None) -> list[Path]:
@@ -178,15 +184,52 @@ def with_parents(runs: Sequence[ReportedRun], may_read: Callable[[Path], bool] =
 
 def check_metric(runs: Sequence[ReportedRun], name: str, option: str = "--metric") -> None:
     """Refuse a result that no run has, with the nearest that there is."""
-    names = {known for run in runs for known in run.columns}
-    if name in names:
+    if any(name in run.columns for run in runs):
         return
+    if any(name in run.unusable for run in runs):
+        raise ConfigError(f"{option}: no run has a finite number as its {printable(name)}")
+    names = {printable(known) for run in runs for known in run.columns}
     foreign = FOREIGN_RESULTS.get(name.strip().lower())
     part = name.strip().lower()
     close = next((known for known in (foreign, f"{part}_mean") if known in names), None) or nearest(name, names)
     alike = [close] if close else sorted(known for known in names if part and part in known)
     hint = f"did you mean {' or '.join(alike)}?" if alike else f"there are {', '.join(sorted(names))}"
     raise ConfigError(f"{option}: no run has {name!r}; {hint}")
+
+
+def left_out(
+    runs: Sequence[ReportedRun], metric: str = "", axis: str = "timesteps_total", at: float = inf
+) -> list[str]:
+    """What to warn of: runs that have nothing to show beside others that have, and numbers that cannot be shown.
+
+    What they lack is a metric at a place of an axis, or without a metric any result.
+    """
+    empty = [run for run in runs if (run.curve(metric, axis, at) is None if metric else not run.columns)]
+    what = metric or "results"
+    if at < inf:
+        what += f" by {axis} {number_text(at)}"
+    found = []
+    if 0 < len(empty) < len(runs):
+        has, are = ("has", "is") if len(empty) == 1 else ("have", "are")
+        count = f"{len(empty)} of {counted(len(runs), 'run')}"
+        found.append(f"{count} {has} no {what} and {are} left out: {_named(empty)}")
+    for name in (metric or RETURN, axis):
+        odd = [run for run in runs if name in run.unusable]
+        if odd:
+            count = counted(sum(run.unusable[name] for run in odd), "result", ("is", "are"))
+            found.append(f"{count} left out, whose {name} is not finite or beyond {LARGEST:g}: {_named(odd)}")
+    return found
+
+
+def _named(runs: Sequence[ReportedRun]) -> str:
+    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+    return ", ".join(printable(run.path.name) for run in runs[:MOST_NAMED]) + more
+
+
+def with_results(groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """The groups as far as their runs have results; all of them where none has."""
+    found = [replace(group, runs=tuple(run for run in group.runs if run.columns)) for group in groups]
+    return [group for group in found if group.runs] or list(groups)
 
 
 def grouped(runs: Sequence[ReportedRun], by: Sequence[str] = ()) -> list[RunGroup]:

@@ -17,12 +17,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shoal.data.results import numbers
+from shoal.data.results import flat, is_number
 from shoal.reports.curves import Floats
 from shoal.runs.bounded_files import bounded_lines, reading
 
 MOST_LINES = 50_000  # of a run's results that are read
 BATCH = 500  # lines that are parsed together
+LARGEST = 1e38  # in size; figures have single precision, and sums and squares of more could overflow
 NO_RESULT = (ValueError, RecursionError)
 
 Shape: TypeAlias = "tuple[tuple[str, ...], tuple[type, ...], tuple[Shape, ...]]"
@@ -37,13 +38,14 @@ class Block:
 
     names: tuple[str, ...]
     at: np.ndarray  # [n], the places of the lines
-    values: Floats  # [n, names], NaN where a number is not finite
+    values: Floats  # [n, names], as they were written
 
 
-def read_columns(path: Path, most_lines: int = MOST_LINES) -> dict[str, Floats]:
-    """The finite numbers of a `result.json`, a column for each name with NaN where a line lacks it.
+def read_columns(path: Path, most_lines: int = MOST_LINES) -> tuple[dict[str, Floats], dict[str, int]]:
+    """The numbers of a `result.json`, a column for each name with NaN where a line lacks it.
 
-    Of a very long file, every so many lines are read, and the last. Lines that are no result are passed over.
+    Numbers that are not finite, or larger than `LARGEST`, are lacking too; beside the columns is how many of a name
+    are. Of a very long file, every so many lines are read, and the last. Lines that are no result are passed over.
     """
     blocks: list[Block] = []
     count = 0
@@ -53,11 +55,15 @@ def read_columns(path: Path, most_lines: int = MOST_LINES) -> dict[str, Floats]:
         blocks += _blocks(results, count)
         count += len(results)
     columns: dict[str, Floats] = {}
+    unusable: dict[str, int] = {}
     for block in blocks:
+        is_usable = np.abs(block.values) <= LARGEST
         for place, name in enumerate(block.names):
             column = columns.setdefault(name, np.full(count, np.nan))
-            column[block.at] = block.values[:, place]
-    return {name: column for name, column in columns.items() if not np.isnan(column).all()}
+            column[block.at] = np.where(is_usable[:, place], block.values[:, place], np.nan)
+            if lost := int((~is_usable[:, place]).sum()):
+                unusable[name] = unusable.get(name, 0) + lost
+    return {name: column for name, column in columns.items() if not np.isnan(column).all()}, unusable
 
 
 def parsed_results(lines: Sequence[bytes]) -> list[dict[str, Any]]:
@@ -121,14 +127,13 @@ def _values(members: Sequence[Mapping[str, Any]], inside: tuple[str, ...], own: 
     parts: Sequence[Mapping[str, Any]] = members
     for name in inside:
         parts = [part[name] for part in parts]
-    values = np.array([[part[name] for name in own] for part in parts], np.float64)
-    values[~np.isfinite(values)] = np.nan
-    return values
+    return np.array([[part[name] for name in own] for part in parts], np.float64)
 
 
 def _alone(place: int, result: Mapping[str, Any]) -> Block:
-    """The numbers of one result, but for those that no float can hold."""
-    found = numbers(result)
+    """The numbers of one result, NaN where no float can hold one."""
+    known = {name: value for name, value in flat(result).items() if type(value) in (int, float)}
+    found = {name: value if is_number(value) else np.nan for name, value in known.items()}
     return Block(tuple(found), np.array([place]), np.array([list(found.values())], np.float64))
 
 

@@ -17,6 +17,7 @@ from shoal.data.results import numbers
 from shoal.errors import ConfigError
 from shoal.reports.records import results_of
 from shoal.reports.reported_runs import no_results
+from shoal.reports.result_columns import LARGEST
 from shoal.runs.folders import env_text
 from shoal.runs.incidents import read_incidents
 from shoal.runs.resuming import experiment_of, stored_tree
@@ -29,7 +30,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run as far as it has come; `results` are flat (`learner/kl`) and hold finite numbers alone."""
+    """A run as far as it has come; `results` are flat (`learner/kl`) and hold finite numbers of at most `LARGEST`."""
 
     algorithm: str
     env: str
@@ -90,8 +91,9 @@ class RunFacts:
     @cached_property
     def spread(self) -> float:
         """How far the returns of the last hundred episodes lie apart, as it mostly was."""
-        widths = self.series("episode_reward_max") - self.series("episode_reward_min")
-        return float(np.median(widths)) if len(widths) else 0.0
+        names = ("episode_reward_max", "episode_reward_min")
+        widths = [result[names[0]] - result[names[1]] for result in self.results if result.keys() >= set(names)]
+        return float(np.median(widths)) if widths else 0.0
 
     @cached_property
     def is_learning(self) -> bool:
@@ -120,11 +122,15 @@ def facts_of(folder: Path, weights: Mapping[str, NDArray[Any]] | None = None) ->
         experiment.run,
         env_text(experiment.config.env),
         experiment.config,
-        [numbers(result) for result in found],
+        [_usable(result) for result in found],
         sum(_has_lost_loss(result) for result in found),
         dict(Counter(str(entry["cause"]) for entry in read_incidents(folder)).most_common()),
         weights or {},
     )
+
+
+def _usable(result: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in numbers(result).items() if abs(value) <= LARGEST}
 
 
 def _has_lost_loss(result: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from shoal.data.results import flat, number_in, numbers
 from shoal.errors import CheckpointError, ConfigError
+from shoal.machine.terminal import printable
 from shoal.reports.run_cache import SETTINGS_CACHE_FILE, RunCache
 from shoal.runs.bounded_files import MOST_RESULTS_BYTES, bounded_bytes, bounded_lines, open_regular
 from shoal.runs.checkpoint_folders import CHECKPOINT_NAME, LIMITS, checkpoints_of
@@ -161,7 +162,7 @@ def damaged_text(names: Sequence[str]) -> str:
     lines = [
         f"{len(names)} more run{'s' * (len(names) != 1)} cannot be read, since files are damaged or missing; "
         "shoal verify RUN says which, shoal runs rm RUN deletes one:",
-        *names,
+        *map(printable, names),
     ]
     return "\n  ".join(lines)
 

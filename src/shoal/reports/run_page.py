@@ -12,7 +12,7 @@ from shoal.reports import run_sections as sections
 from shoal.reports.drawing import escaped, tag
 from shoal.reports.figure_data import FigureSpec, figure_data, figures_of
 from shoal.reports.page_shell import cell, figure_box, figure_controls, filtered_table, html_page
-from shoal.reports.reported_runs import ReportedRun, RunGroup, grouped
+from shoal.reports.reported_runs import ReportedRun, RunGroup, grouped, left_out, with_results
 from shoal.reports.run_list import ended_state, listed
 from shoal.reports.run_verdict import RETURN, solved_at, time_shares, verdict_of
 from shoal.reports.trajectories import Trajectories
@@ -46,12 +46,14 @@ class ReportInput:
 
 def run_page(about: ReportInput) -> str:
     """The whole page."""
-    groups = grouped(about.runs, about.by)
-    runs = [run for group in groups for run in group.runs]
+    all_groups = grouped(about.runs, about.by)
+    groups = with_results(all_groups)
+    runs, all_runs = ([run for group in each for run in group.runs] for each in (groups, all_groups))
     specs = figures_of(runs)
     title = title_of(groups, runs)
     by_section = {name: [place for place, spec in enumerate(specs) if spec.section == name] for name in HEADINGS}
     parts = [_verdict(groups, runs)]
+    parts += [tag("p", escaped(f"{sentence}."), class_="soft") for sentence in left_out(about.runs)]
     if specs:
         parts.append(_controls(groups))
         if any(len(group.runs) > 1 for group in groups):
@@ -66,14 +68,14 @@ def run_page(about: ReportInput) -> str:
     data = figure_data(groups, specs)
     for found in about.trajectories:
         parts += trajectory_section(found, data["figures"])
-    parts += videos(runs, about.place)
+    parts += videos(all_runs, about.place)
     parts += _section("curriculum", by_section, specs, sections.curriculum(runs))
     parts += _section("time", by_section, specs, sections.times(groups))
-    parts += sections.incidents(runs)
-    parts += sections.findings(runs) if about.has_findings else []
-    parts += [tag("h2", "Runs", id="runs"), table_of_runs(groups, about.place)]
-    parts += sections.configuration(groups, about.by)
-    parts += sections.reproduction(runs)
+    parts += sections.incidents(all_runs)
+    parts += sections.findings(all_runs) if about.has_findings else []
+    parts += [tag("h2", "Runs", id="runs"), table_of_runs(all_groups, about.place)]
+    parts += sections.configuration(all_groups, about.by)
+    parts += sections.reproduction(all_runs)
     note = "The figures are drawn by a script in this page; progress.csv in a run's folder has all numbers."
     body = [
         tag("h1", escaped(title)),

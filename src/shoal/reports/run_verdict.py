@@ -168,10 +168,10 @@ def _several(groups: Sequence[RunGroup]) -> str:
         return f"{counted(len(groups), 'group')} of runs, of which fewer than two have a return."
     axis = "timesteps_total"
     try:
-        from shoal.reports.comparison import Scored, common_end, scores_at
+        from shoal.reports.comparison import common_end, scored_at
 
         end = common_end([run for group in scored for run in group.runs], RETURN, axis)
-        sides = [(Scored(group.label, scores_at(group.runs, RETURN, axis, end)), group) for group in scored]
+        sides = [(scored_at(group.label, group.runs, RETURN, axis, end), group) for group in scored]
         ranked = sorted((side for side in sides if side[0].scores), key=lambda side: -side[0].iqm)
         (_, first), (_, second) = ranked[:2]
         others = f" Of {len(groups)} groups these are the best two." if len(groups) > 2 else ""

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from shoal.machine.terminal import printable
+
 if TYPE_CHECKING:
     from shoal.reports.records import TrialRecord
 
@@ -27,7 +29,11 @@ def fitted(columns: Sequence[Column], more: Iterable[Column], width: int) -> tup
 
 
 def aligned(columns: Sequence[Column], rights: int) -> list[str]:
-    """The lines of a table, the head first; the first `rights` columns are aligned to the right."""
+    """The lines of a table, the head first; the first `rights` columns are aligned to the right.
+
+    Cells are anybody's text, such as the names of folders.
+    """
+    columns = [list(map(printable, column)) for column in columns]
     widths = [max(map(len, column)) for column in columns]
     lines = []
     for row in zip(*columns, strict=True):

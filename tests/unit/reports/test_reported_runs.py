@@ -91,7 +91,8 @@ def test_columns_are_those_of_each_line_whatever_its_shape(tmp_path: Path, monke
         '{"h": 9}',
     ]
     (tmp_path / "result.json").write_text("\n".join(lines) + "\n")
-    found = result_columns.read_columns(tmp_path / "result.json")
+    found, unusable = result_columns.read_columns(tmp_path / "result.json")
+    assert unusable == {"a": 1, "b/c": 1, "b/d": 1}
     nested = [name for name in found if name.count("/") > 1]
     found = {name: column.tolist() for name, column in found.items() if name not in nested}
     nan = math.nan
@@ -106,7 +107,7 @@ def test_columns_are_those_of_each_line_whatever_its_shape(tmp_path: Path, monke
         np.testing.assert_equal(found[name], column)
     long = [json.dumps({"a": k, "b": {"c": k * 0.5}}) for k in range(2000)]
     (tmp_path / "result.json").write_text("\n".join(long) + "\n")
-    thin = result_columns.read_columns(tmp_path / "result.json", most_lines=100)
+    thin, _ = result_columns.read_columns(tmp_path / "result.json", most_lines=100)
     assert (thin["a"][0], thin["a"][-1]) == (0, 1999)
     assert len(thin["a"]) <= 102
     assert (thin["b/c"] == thin["a"] * 0.5).all()
