@@ -20,21 +20,24 @@ def checked_trials(folder: Path) -> Finding:
     except CheckpointError as error:
         return Finding(TRIALS_FILE, "problem", str(error))
     places = {f"trials/{place.name}": place for place in (folder / "trials").glob("*") if place.name.isdecimal()}
-    gone = [record.folder for record in records if _has_begun(record) and record.folder not in places]
-    has_runs = any(map(is_run, places.values()))
-    empty = [record.folder for record in records if has_runs and _is_emptied(record, places)]
+    lost = _lost(records, places)
     listed = {record.folder for record in records}
     unlisted = sorted(name for name, place in places.items() if name not in listed and _is_trial(place))
-    told = [
-        *([f"{_named(gone)}: listed, and gone"] if gone else []),
-        *([f"{_named(empty)}: finished, and no run any more"] if empty else []),
-        *([f"{_named(unlisted)}: there, and not listed"] if unlisted else []),
-    ]
+    told = [*lost, f"{_named(unlisted)}: there, and not listed"] if unlisted else lost
     if not told:
         return Finding(TRIALS_FILE, "ok", f"{counted(len(records), 'trial')}, each in its place")
     # A driver that is killed, or still at work, has not written its last trials.
-    is_harmless = not gone and not empty and not (folder / OUTCOME_FILE).exists()
+    is_harmless = not lost and not (folder / OUTCOME_FILE).exists()
     return Finding(TRIALS_FILE, "note" if is_harmless else "problem", "; ".join(told))
+
+
+def _lost(records: list[TrialRecord], places: dict[str, Path]) -> list[str]:
+    """What there was of trials that are listed, and is no more."""
+    gone = [record.folder for record in records if _has_begun(record) and record.folder not in places]
+    has_runs = any(map(is_run, places.values()))
+    empty = [record.folder for record in records if has_runs and _is_emptied(record, places)]
+    named = ((gone, "listed, and gone"), (empty, "finished, and no run any more"))
+    return [f"{_named(names)}: {words}" for names, words in named if names]
 
 
 def _has_begun(record: TrialRecord) -> bool:
