@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from desks import Desk
 
 from shoal.cli.main import main
-from shoal.reports.records import results_of
+from shoal.reports.records import TrialRecord, results_of, trial_folder, write_trials
 
 ENV = """
 import gymnasium, numpy as np
@@ -61,6 +61,12 @@ def test_a_run_is_reproduced_from_its_folder_alone(coded: tuple[Desk, Path]) -> 
     assert done.stdout.splitlines() == ["iteration 1: identical", "iteration 2: identical", "identical to iteration 2"]
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(path.name for path in run.rglob("*")) == before
+
+
+def test_a_strangers_copy_of_code_is_named_as_what_would_run(coded: tuple[Desk, Path], tmp_path: Path) -> None:
+    refused = coded[0].shoal("reproduce", str(coded[1]), XDG_STATE_HOME=str(tmp_path))
+    assert refused.returncode == 2
+    assert f"env 'my_env.py:Mine' (looked for in {coded[1] / 'code'})" in refused.stderr
 
 
 @pytest.mark.slow
@@ -228,15 +234,32 @@ def test_checkpoints_and_verify(trained: Any, tmp_path: Path) -> None:
 
 def test_all_trials_of_a_sweep_are_verified(trained: Any, tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
+    records = [TrialRecord(index, index, {}, 0, "finished", folder=trial_folder(index)) for index in (0, 1)]
+    write_trials(tmp_path, records)
     for number in ("00000", "00001"):
         shutil.copytree(trained[2], tmp_path / "trials" / number)
     whole = CliRunner().invoke(main, ["verify", str(tmp_path)])
-    assert (whole.exit_code, whole.output.splitlines()[-1]) == (0, "6 findings, 0 problems")
+    assert (whole.exit_code, whole.output.splitlines()[-1]) == (0, "7 findings, 0 problems")
+    write_trials(tmp_path, [])
+    unlisted = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert (unlisted.exit_code, unlisted.output.count("there, and not listed")) == (0, 1), "of a driver that was killed"
+    (tmp_path / "outcome.json").write_text("{}")
+    unlisted = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert unlisted.exit_code == 1
+    assert "trials/00000, trials/00001: there, and not listed" in unlisted.output
+    write_trials(tmp_path, records)
     (tmp_path / "trials" / "00001" / "checkpoint_000003" / "manifest.json").unlink()
     harmed = CliRunner().invoke(main, ["verify", str(tmp_path), "--json"])
     found = [json.loads(line) for line in harmed.output.splitlines()]
     assert harmed.exit_code == 1
     assert [Path(one["run"]).name for one in found if one["verdict"] == "problem"] == ["00001"]
+    shutil.rmtree(tmp_path / "trials" / "00001")
+    gone = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert gone.exit_code == 1
+    assert "trials/00001: listed, and gone" in gone.output
+    assert gone.output.endswith("4 findings, 1 problem\n")
     shutil.rmtree(tmp_path / "trials")
+    assert CliRunner().invoke(main, ["verify", str(tmp_path)]).exit_code == 1
+    write_trials(tmp_path, [])
     empty = CliRunner().invoke(main, ["verify", str(tmp_path)])
     assert (empty.exit_code, empty.output.count("\n")) == (2, 1)

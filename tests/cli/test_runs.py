@@ -337,6 +337,16 @@ def test_a_run_whose_results_are_damaged_is_listed_as_such(tmp_path: Path, conte
         assert "result.json cannot be used" in done.output
 
 
+def test_a_run_with_fewer_results_than_its_chain_has_links_is_listed_as_damaged(tmp_path: Path) -> None:
+    tree = {"env": "CartPole-v1", "name": "cut", "results_dir": str(tmp_path), "stop": {"training_iteration": 3}}
+    assert len(list(shoal.run({**tree, "config": SMALL}))) == 3
+    assert not json.loads(typed(tmp_path, "--json").output)["damaged"]
+    (file,) = tmp_path.glob("cut/*/result.json")
+    file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
+    for _ in range(2):  # also as it is kept
+        assert json.loads(typed(tmp_path, "--json").output)["damaged"]
+
+
 def test_an_experiment_is_listed_by_its_name_and_a_run_deleted_as_the_list_calls_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -42,7 +42,8 @@ def reproduce(
 ) -> None:
     """Train RUN again from its configuration and seed, and compare every iteration with its chain of receipts.
 
-    The run's folder is enough, and is not changed. The exit code is 0 if all is identical, and 1 if it is not.
+    The run's folder is enough, and is not changed. The exit code is 0 if all is identical, and 1 if it is not, or if
+    the chain ends before the run does.
     """
     import json
     from dataclasses import asdict
@@ -63,7 +64,7 @@ def reproduce(
             for line in _sentences(found):
                 click.echo(line)
     _end_as(found.outcome)
-    if found.differs_at is not None:
+    if found.differs_at is not None or found.unlinked is not None:
         click.get_current_context().exit(1)
 
 
@@ -163,6 +164,8 @@ def _sentences(found: Reproduction) -> list[str]:
         lines = [f"identical to iteration {found.identical_to}{since}"]
         if machine:
             lines += ["although the machine, versions, code or layout differ:", *machine]
+        if found.unlinked is not None:
+            lines.append(f"the run goes to iteration {found.unlinked}, of which its chain has no link to compare with")
         return lines
     parts = " and ".join(found.parts)
     lines = [f"it first differs at iteration {found.differs_at}, in {parts}"]

@@ -15,7 +15,8 @@ MEANINGS: Mapping[int, str] = MappingProxyType(
         0: "done",
         ShoalError.exit_code: "the run failed, and the message says why; `shoal check`, `doctor`, `diagnose`, "
         "`verify`, `checkpoints` and `plugins --check`: there is a problem; `watch`: the run has failed or was killed; "
-        "`replay`: it did not fail again at the same step; `reproduce`: it differs; `bisect`: nothing broke; "
+        "`replay`: it did not fail again at the same step; `reproduce`: it differs, or its chain ends too early; "
+        "`bisect`: nothing broke; "
         "`migrate --strict`: a setting has no counterpart",
         ConfigError.exit_code: "something in the configuration or the command is wrong; nothing was started",
         HEAD_FAILED: "`shoal launch`: the head's Ray could not start, or was lost",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from shoal.cli.completion import runs
 from shoal.cli.options import Command, where_option
 from shoal.cli.paths import short_path
+
+if TYPE_CHECKING:
+    from shoal.data.findings import Finding
 
 HEADS = ("iteration", "steps", "size", "sha256", "")
 
@@ -66,20 +70,20 @@ def checkpoints(path: str, as_json: bool, results_dir: str | None) -> None:
 def verify(path: str, as_json: bool, results_dir: str | None) -> None:
     """Check the experiment, results, checkpoints and chain of receipts of a run, or of all runs of a sweep.
 
-    Every hash is computed again. The exit code is 1 if anything is not what the training wrote.
+    Every hash is computed again, and each iteration must have its result. The exit code is 1 if anything is not what
+    the training wrote.
     """
     import json
     from dataclasses import asdict
 
     from shoal.cli.findings import tell
     from shoal.data.number_text import counted
-    from shoal.runs.verifying import verify_run
 
     total = problems = 0
-    for folder in _folders(path, results_dir):
+    for folder, find in _checks(path, results_dir):
         if not as_json:
             click.echo(short_path(folder))
-        for finding in verify_run(folder):
+        for finding in find(folder):
             total += 1
             problems += finding.verdict == "problem"
             if as_json:
@@ -92,15 +96,18 @@ def verify(path: str, as_json: bool, results_dir: str | None) -> None:
         click.get_current_context().exit(1)
 
 
-def _folders(text: str, results_dir: str | None) -> list[Path]:
-    """The run that a person means, or all runs of a sweep."""
+def _checks(text: str, results_dir: str | None) -> list[tuple[Path, Callable[[Path], list[Finding]]]]:
+    """The run that a person means, or a sweep and all its runs, each with what looks for findings in it."""
     from shoal.errors import ConfigError
+    from shoal.reports.sweep_check import checked_trials
     from shoal.runs.folders import DEFAULT_RESULTS, SWEEP_FILE, find_named, find_run, is_run
+    from shoal.runs.verifying import verify_run
 
     place = find_named(text, results_dir or DEFAULT_RESULTS)
     if not (place / SWEEP_FILE).is_file():
-        return [find_run(place)]
-    found: list[Any] = sorted(child for child in (place / "trials").glob("*") if is_run(child))
-    if not found:
+        return [(find_run(place), verify_run)]
+    of_trials = checked_trials(place)
+    found = sorted(child for child in (place / "trials").glob("*") if is_run(child))
+    if not found and of_trials.verdict != "problem":
         raise ConfigError(f"{place} is a sweep whose trials are no runs; there is nothing to verify.")
-    return found
+    return [(place, lambda _: [of_trials]), *((run, verify_run) for run in found)]

@@ -24,10 +24,10 @@ from shoal.machine.terminal import printable
 from shoal.reports.run_cache import SETTINGS_CACHE_FILE, RunCache
 from shoal.runs.bounded_files import MOST_RESULTS_BYTES, bounded_bytes, bounded_lines, open_regular
 from shoal.runs.checkpoint_folders import CHECKPOINT_NAME, LIMITS, checkpoints_of
-from shoal.runs.folders import EXPERIMENT_FILE, RESULTS_FILE, SWEEP_FILE, env_text, is_run
+from shoal.runs.folders import CHAIN_FILE, EXPERIMENT_FILE, RESULTS_FILE, SWEEP_FILE, env_text, is_run
 from shoal.runs.lease import LeaseWatch
 from shoal.runs.outcomes import OUTCOME_FILE, read_outcome
-from shoal.runs.results_check import checked_results
+from shoal.runs.results_check import Receipts, checked_results, last_linked
 from shoal.runs.stopping import stop_reason
 
 RETURN = "episode_reward_mean"
@@ -187,10 +187,23 @@ def described(
     about: _About = cache.value(path, "about", stamp, lambda: _read_about(path), vars, lambda kept: _About(**kept))
     state = "running" if is_written else _state(path, progress, about.stop, cache)
     is_resumable = state not in ("running", "finished") and bool(checkpoints_of(path))
-    lacks_results = not progress.last and not is_written and checked_results(path).verdict == "problem"
+    lacks_results = not is_written and _lacks_results(path, progress, cache)
     return ListedRun(
         path, about.name, state, is_resumable, about.algorithm, about.env, progress, changed, size, lacks_results
     )
+
+
+def _lacks_results(path: Path, progress: Progress, cache: RunCache) -> bool:
+    """Whether a run has fewer results than it has made iterations, as the end of its chain tells, without a reason."""
+    if not progress.last:
+        return checked_results(path).verdict == "problem"
+    linked = 0
+    with suppress(OSError):
+        stamp = _stamp(path / CHAIN_FILE)
+        linked = cache.value(path, "linked", stamp, lambda: last_linked(path), int, int)
+    if linked <= progress.last.get("training_iteration", linked):
+        return False
+    return checked_results(path, Receipts({linked: 0})).verdict == "problem"
 
 
 def known_progress(path: Path, cache: RunCache) -> Progress:

@@ -35,10 +35,10 @@ from shoal.errors import CheckpointError
 from shoal.runs.appended_file import AppendedFile
 from shoal.runs.atomic_files import replace_file
 from shoal.runs.bounded_files import bounded_bytes
+from shoal.runs.folders import CHAIN_FILE as CHAIN_FILE
 
 logger = logging.getLogger("shoal.runs")
 
-CHAIN_FILE = "chain.jsonl"
 LIMIT = 1 << 30
 MOST_PROBLEMS = 3  # that are worth a sentence
 FORMAT = 1

@@ -30,6 +30,11 @@ def checkpoints_of(folder: Path) -> list[Path]:
     return [folder / name for _, name in sorted(numbered, reverse=True)]
 
 
+def iteration_of(checkpoint: Path) -> int:
+    """The iteration in the name of a checkpoint."""
+    return int(checkpoint.name.rpartition("_")[2])
+
+
 def aside_of(target: Path) -> Path:
     """Where the checkpoint that another replaces is kept until that is in its place."""
     return target.with_name(f".old-{target.name}")

@@ -32,7 +32,7 @@ from shoal.errors import CheckpointError, RowsLost, ShoalError
 from shoal.runs.array_files import Arrays, arrays_bytes, arrays_in
 from shoal.runs.atomic_files import remove_folder, remove_tree, sync_folder, write_file
 from shoal.runs.bounded_files import bounded_bytes, bounded_json, check_count, proof_of
-from shoal.runs.checkpoint_folders import LIMITS, MANIFEST, aside_of, checkpoint_folder, checkpoints_of
+from shoal.runs.checkpoint_folders import LIMITS, MANIFEST, aside_of, checkpoint_folder, checkpoints_of, iteration_of
 from shoal.runs.row_segments import (
     ROWS_FOLDER,
     SavedRows,
@@ -160,18 +160,35 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     raise CheckpointError(f"there is no checkpoint at {given}; give the folder of a run or a checkpoint_NNNNNN in one.")
 
 
+def read_in_place(path: Path) -> Checkpoint:
+    """Read a checkpoint of a run; one whose name is of another iteration is in the place of that."""
+    found = _read_folder(path)
+    _check_name(path, found.summary)
+    return found
+
+
+def _check_name(path: Path, summary: Mapping[str, Any]) -> None:
+    iteration = int(summary["training_iteration"])
+    if iteration_of(path) != iteration:
+        raise CheckpointError(
+            f"checkpoint {path} is refused: it is of iteration {iteration}, and has another name; its own is "
+            f"checkpoint_{iteration:06d}."
+        )
+
+
 def newest_good(run_folder: Path) -> Checkpoint | None:
     """The newest checkpoint of a run that proves whole; those refused are logged with the reason."""
     candidates = checkpoints_of(run_folder)
     refused: set[Path] = set()
     while candidates:
-        for path in candidates:
+        for place, path in enumerate(candidates, start=1):
             try:
-                return _read_folder(path)
+                return read_in_place(path)
             except CheckpointError as error:
                 if path.exists():
                     refused.add(path)
-                    logger.warning("%s Trying the one before it.", error)
+                    more = " Trying the one before it." if place < len(candidates) else ""
+                    logger.warning("%s%s", error, more)
         # A live run may have written a newer one and removed those we had listed.
         candidates = [path for path in checkpoints_of(run_folder) if path not in refused and path not in candidates]
     return None
@@ -181,7 +198,9 @@ def newest_summary(run_folder: Path) -> dict[str, Any] | None:
     """The summary of the newest checkpoint whose manifest is whole; the other files are not looked at."""
     for path in checkpoints_of(run_folder):
         with suppress(CheckpointError):
-            return dict(_checked_manifest(_place(path) / MANIFEST)["summary"])
+            summary = dict(_checked_manifest(_place(path) / MANIFEST)["summary"])
+            _check_name(path, summary)
+            return summary
     return None
 
 

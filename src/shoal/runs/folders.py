@@ -27,6 +27,9 @@ EXPERIMENT_FILE = "experiment.json"
 RESULTS_FILE = "result.json"
 """What a run or a trial reported: one JSON object per line."""
 
+CHAIN_FILE = "chain.jsonl"
+"""The receipts of a run: one line per iteration."""
+
 SWEEP_FILE = "sweep.json"
 """What makes a folder that of a sweep."""
 STARTED_FILE = ".started"

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from shoal.config.changing import changed
 from shoal.data.number_text import counted
 from shoal.errors import CheckpointError, ConfigError
-from shoal.runs.atomic_files import remove_folder, replace_file
+from shoal.runs.atomic_files import remove_folder
 from shoal.runs.chain import CHAIN_FILE
-from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoint_folders import checkpoints_of, iteration_of
 from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.folders import make_run_folder, results_folder
-from shoal.runs.lineage import FORK_FILE, Lineage
+from shoal.runs.lineage import Lineage, write_lineage
 from shoal.runs.resuming import experiment_of, with_changes
-from shoal.runs.retraining import PastRun, copy_chain, iteration_of, past_run, scratch_run
+from shoal.runs.retraining import PastRun, copy_chain, past_run, scratch_run
 from shoal.runs.run import Run
 from shoal.runs.stopping import stop_reason
 from shoal.runs.user_files import CODE_FOLDER
@@ -58,7 +56,7 @@ def fork(
     try:
         shutil.copytree(start, place / start.name)
         copy_chain(folder, place)
-        replace_file(place / FORK_FILE, json.dumps(asdict(lineage), indent=1).encode())
+        write_lineage(place, lineage)
     except OSError as error:
         remove_folder(place)
         raise CheckpointError(f"{place} cannot be written: {error.strerror or error}.") from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shoal.errors import CheckpointError
+from shoal.runs.atomic_files import replace_file
 from shoal.runs.bounded_files import bounded_bytes, bounded_json
 from shoal.runs.folders import is_run
 
@@ -22,6 +24,11 @@ class Lineage:
     iteration: int
     link: str | None
     changes: tuple[str, ...]
+
+
+def write_lineage(folder: Path, lineage: Lineage) -> None:
+    """Write down where a run came from."""
+    replace_file(folder / FORK_FILE, json.dumps(asdict(lineage), indent=1).encode())
 
 
 def read_lineage(folder: Path) -> Lineage | None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.chain import machine_differences, read_chain
-from shoal.runs.checkpoint_folders import checkpoints_of
+from shoal.runs.checkpoint_folders import checkpoints_of, iteration_of
 from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.outcomes import Outcome
-from shoal.runs.retraining import PastRun, iteration_of, past_run, scratch_run, with_workers
+from shoal.runs.resuming import finished_iterations
+from shoal.runs.retraining import PastRun, past_run, scratch_run, with_workers
 from shoal.runs.state_differences import differences
 
 
@@ -22,6 +23,8 @@ class Reproduction:
 
     `identical_to` is the last iteration up to which every link is the same, `differs_at` the first that is not, and
     `parts` in what; `details` are sentences about a checkpoint at `compared_at`, `machine` what is different here.
+    `unlinked` is the iteration that the run has come to by its results and checkpoints, if its chain ends before and so
+    before what was asked for.
     """
 
     began_after: int
@@ -32,6 +35,7 @@ class Reproduction:
     details: tuple[str, ...]
     machine: tuple[str, ...]
     outcome: Outcome | None
+    unlinked: int | None
 
 
 def reproduce(
@@ -43,6 +47,8 @@ def reproduce(
     tell: Callable[[int, bool], None] = lambda iteration, is_same: None,
 ) -> Reproduction:
     """Train a run again into `scratch`, and compare the two link by link; `tell` hears of each iteration."""
+    # First, for a run that goes on meanwhile: its links are written before all else.
+    come_to = max(finished_iterations(folder), *map(iteration_of, checkpoints_of(folder)), 0)
     past = with_workers(past_run(folder, trust), workers)
     chain = past.chain
     if chain is None:
@@ -52,6 +58,7 @@ def reproduce(
     if not chain.links:
         raise ConfigError(f"{folder} has no finished iteration to compare with.")
     start = past.start_before(past.begins_after) if past.begins_after else None
+    asked = min(past.begins_after + iterations, come_to)
     last = min(past.begins_after + iterations, max(chain.links))
     if last <= past.begins_after:
         raise ConfigError(f"{folder} has no finished iteration after {past.begins_after} to compare with.")
@@ -83,6 +90,7 @@ def reproduce(
         tuple(details or ()),
         tuple(machine_differences(chain.head, head)),
         run.outcome,
+        come_to if asked > last else None,
     )
 
 

@@ -185,12 +185,12 @@ def tree_of(experiment: Experiment, user_code: UserCode) -> dict[str, Any]:
 
 def stored_tree(folder: Path) -> dict[str, Any] | None:
     """The experiment that a run, or its newest checkpoint, wrote down; None if it cannot be read."""
-    try:
+    with suppress(CheckpointError):
         tree = bounded_json(bounded_bytes(folder / EXPERIMENT_FILE, LIMITS[EXPERIMENT_FILE]), EXPERIMENT_FILE)
-    except CheckpointError:
-        checkpoint = newest_good(folder)
-        return checkpoint.experiment_tree if checkpoint is not None else None
-    return tree if isinstance(tree, dict) else None
+        if isinstance(tree, dict):
+            return tree
+    checkpoint = newest_good(folder)
+    return checkpoint.experiment_tree if checkpoint is not None else None
 
 
 def _search_path(tree: Mapping[str, Any]) -> tuple[str, ...]:

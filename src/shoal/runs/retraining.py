@@ -13,13 +13,13 @@ from shoal.config.experiment import Experiment, with_settings
 from shoal.envs.importing import UserCode
 from shoal.errors import CheckpointError, ConfigError
 from shoal.runs.chain import CHAIN_FILE, ChainRecord, read_chain
-from shoal.runs.checkpoint_folders import checkpoints_of
-from shoal.runs.checkpoints import read_checkpoint
-from shoal.runs.lineage import read_lineage
+from shoal.runs.checkpoint_folders import checkpoints_of, iteration_of
+from shoal.runs.checkpoints import read_in_place
+from shoal.runs.lineage import Lineage, read_lineage, write_lineage
 from shoal.runs.resuming import experiment_of, stored_tree
 from shoal.runs.run import Run
 from shoal.runs.trust import code_to_run
-from shoal.runs.user_files import kept_code
+from shoal.runs.user_files import CODE_FOLDER, kept_code
 
 QUIET: dict[str, Any] = {
     "checkpoint_freq": 0,
@@ -54,7 +54,7 @@ class PastRun:
         for path in checkpoints_of(self.folder):
             if iteration_of(path) <= iteration:
                 try:
-                    read_checkpoint(path)
+                    read_in_place(path)
                 except CheckpointError:
                     continue
                 return path
@@ -64,11 +64,6 @@ class PastRun:
                 f"iteration {iteration} to train again from."
             )
         return None
-
-
-def iteration_of(checkpoint: Path) -> int:
-    """The iteration in the name of a checkpoint."""
-    return int(checkpoint.name.rpartition("_")[2])
 
 
 def past_run(folder: Path, trust: bool = False) -> PastRun:
@@ -83,7 +78,9 @@ def past_run(folder: Path, trust: bool = False) -> PastRun:
     if experiment.config.trainer:
         raise ConfigError(f"{folder}: a run of {experiment.run} cannot be trained again to the last bit.")
     copy = kept_code(folder, trust) if user_code.is_trusted else None
-    user_code = copy or code_to_run(tree, experiment, user_code, folder)
+    own = {"search_path": [str(folder / CODE_FOLDER)]}  # of which a refusal tells
+    told = {**tree, **own} if (folder / CODE_FOLDER).is_dir() else tree
+    user_code = copy or code_to_run(told, experiment, user_code, folder)
     chain, lineage = read_chain(folder), read_lineage(folder)
     begins_after = max(chain.begins_after if chain is not None else 0, lineage.iteration if lineage is not None else 0)
     return PastRun(folder, tree, experiment, user_code, chain, begins_after)
@@ -112,6 +109,7 @@ def scratch_run(past: PastRun, scratch: Path, start: Path | None, until: int) ->
     if start is not None:
         shutil.copytree(start, scratch / start.name)
         copy_chain(past.folder, scratch)
+        write_lineage(scratch, Lineage(str(past.folder), iteration_of(start), None, ()))  # where its results begin
     # An iteration of many short fragments ends at this limit, so the limit is a part of the training.
     limit = {key: value for key, value in past.experiment.stop.items() if key == "timesteps_total"}
     experiment = changed(past.experiment, **QUIET, stop={"training_iteration": until, **limit})

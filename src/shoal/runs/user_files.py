@@ -68,14 +68,24 @@ def kept_code(folder: Path, trust: bool) -> UserCode | None:
     place = folder / CODE_FOLDER
     if not (place / LIST_FILE).is_file():
         return None
-    listed = bounded_json(bounded_bytes(place / LIST_FILE, FILE_LIMIT), LIST_FILE)
-    if not isinstance(listed, dict) or not isinstance(listed.get("files"), dict):
-        raise CheckpointError(f"{place / LIST_FILE} is not what shoal writes; remove {place}")
+    listed = _listed(place)
     if not trust and not is_own(listed):
         raise NotTrusted(f"{place} is not your own copy of code; read it, and add --trust if it may run here")
     for name, proof in listed["files"].items():
         _check_file(place, name, proof)
     return UserCode.at(place)
+
+
+def kept_hashes(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file of the copy of its code that a run has, as it is listed."""
+    return dict(_listed(folder / CODE_FOLDER)["files"])
+
+
+def _listed(place: Path) -> dict[str, Any]:
+    listed = bounded_json(bounded_bytes(place / LIST_FILE, FILE_LIMIT), LIST_FILE)
+    if not isinstance(listed, dict) or not isinstance(listed.get("files"), dict):
+        raise CheckpointError(f"{place / LIST_FILE} is not what shoal writes; remove {place}")
+    return listed
 
 
 def _check_file(place: Path, name: Any, proof: Any) -> None:

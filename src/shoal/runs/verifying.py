@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from shoal.data.findings import Finding
 from shoal.errors import CheckpointError
 from shoal.runs.bounded_files import bounded_bytes, bounded_json
 from shoal.runs.chain import PARTS, ChainRecord, has_chain, hashes_of, read_chain
-from shoal.runs.checkpoint_folders import LIMITS, checkpoints_of
-from shoal.runs.checkpoints import best_checkpoint, checkpoint_hash, checkpoint_size, read_checkpoint
+from shoal.runs.checkpoint_folders import LIMITS, checkpoints_of, iteration_of
+from shoal.runs.checkpoints import Checkpoint, best_checkpoint, checkpoint_hash, checkpoint_size, read_in_place
 from shoal.runs.folders import EXPERIMENT_FILE, env_text
-from shoal.runs.results_check import checked_results
+from shoal.runs.lease import LeaseWatch
+from shoal.runs.results_check import Receipts, checked_results
 from shoal.runs.resuming import stored_tree
-from shoal.runs.user_files import CODE_FOLDER, kept_code
+from shoal.runs.user_files import CODE_FOLDER, kept_code, kept_hashes
+
+NOTHING_LEFT = "no checkpoint of the run is good, so nothing is left to go on from"
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,10 @@ def listed_checkpoints(folder: Path, score: str | None = None) -> list[ListedChe
     for path in reversed(checkpoints_of(folder)):
         problem, timesteps = None, None
         try:
-            timesteps = read_checkpoint(path).summary.get("timesteps_total")
+            timesteps = read_in_place(path).summary.get("timesteps_total")
         except CheckpointError as error:
             problem = str(error)
-        number = int(path.name.rpartition("_")[2])
-        size, proof = checkpoint_size(path), checkpoint_hash(path)
+        number, size, proof = iteration_of(path), checkpoint_size(path), checkpoint_hash(path)
         found.append(ListedCheckpoint(path, number, timesteps, size, proof, path == newest, path == best, problem))
     return found
 
@@ -72,6 +75,7 @@ def score_of(folder: Path) -> str:
 def verify_run(folder: Path) -> list[Finding]:
     """What is right and wrong with a run's experiment, results, checkpoints and chain."""
     findings: list[Finding] = []
+    is_written = LeaseWatch().is_written(folder)  # first: it may end while its files are read
     chain: ChainRecord | None = None
     try:
         chain = read_chain(folder)
@@ -79,15 +83,44 @@ def verify_run(folder: Path) -> list[Finding]:
         findings.append(Finding("chain", "problem", f"{error}", "the run can go on; its chain begins anew"))
     else:
         findings.append(_of_chain(chain))
-    findings += _of_other_files(folder)
-    findings.append(checked_results(folder, max(chain.links, default=0) if chain is not None else 0))
+    findings += _of_other_files(folder, chain)
+    of_checkpoints, summaries = _of_checkpoints(folder, chain)
+    findings.append(checked_results(folder, _receipts(chain, summaries, is_written)))
+    return [*findings, *of_checkpoints]
+
+
+def _receipts(chain: ChainRecord | None, summaries: Mapping[int, Mapping[str, float]], is_written: bool) -> Receipts:
+    """What the results must agree with: of a chain that is damaged nothing is known."""
+    if chain is None or chain.problems:
+        return Receipts(summaries=summaries, is_written=is_written)
+    timesteps = {iteration: link.timesteps_total for iteration, link in chain.links.items()}
+    return Receipts(timesteps, not chain.begins_after, summaries, is_written)
+
+
+def _of_checkpoints(folder: Path, chain: ChainRecord | None) -> tuple[list[Finding], dict[int, Mapping[str, float]]]:
+    """What is right and wrong with each checkpoint, and the numbers of those that are good, by their iteration."""
     paths = checkpoints_of(folder)[::-1]
     if not paths:
-        findings.append(Finding("checkpoints", "note", "there are none"))
-    return [*findings, *(_of_checkpoint(path, chain) for path in paths)]
+        return [Finding("checkpoints", "note", "there are none")], {}
+    findings: list[Finding] = []
+    refused: dict[str, str] = {}
+    summaries: dict[int, Mapping[str, float]] = {}
+    for path in paths:
+        try:
+            checkpoint = read_in_place(path)
+        except CheckpointError as error:
+            refused[path.name] = str(error)
+            findings.append(Finding(path.name, "problem", str(error)))
+            continue
+        findings.append(_of_checkpoint(checkpoint, chain))
+        if findings[-1].verdict != "problem":
+            summaries[iteration_of(path)] = checkpoint.summary
+    left = [path.name for path in paths if path.name not in refused]
+    remedy = f"the run goes on from {left[-1]}, without it" if left else NOTHING_LEFT
+    return [replace(one, remedy=remedy) if one.check in refused else one for one in findings], summaries
 
 
-def _of_other_files(folder: Path) -> list[Finding]:
+def _of_other_files(folder: Path, chain: ChainRecord | None) -> list[Finding]:
     """What is wrong with the experiment and with the copy of the user's code, which a run can go on without."""
     found = []
     try:
@@ -97,9 +130,22 @@ def _of_other_files(folder: Path) -> list[Finding]:
         found.append(Finding(EXPERIMENT_FILE, "problem", str(error), "the newest checkpoint has a copy of it"))
     try:
         kept_code(folder, trust=True)  # hashes alone: nothing of it is imported
+        _check_code(folder, chain)
     except CheckpointError as error:
         found.append(Finding(CODE_FOLDER, "problem", str(error)))
     return found
+
+
+def _check_code(folder: Path, chain: ChainRecord | None) -> None:
+    """Refuse a copy of the user's code that is not what any of the run's processes had by its chain."""
+    if chain is None or chain.problems or not (folder / CODE_FOLDER).is_dir():
+        return
+    known = [about["code"] for about in (chain.head, *(machine for _, machine in chain.machines)) if "code" in about]
+    kept = kept_hashes(folder)
+    if known and kept not in known:
+        last = known[-1]
+        name = next(name for name in sorted({*kept, *last}) if kept.get(name) != last.get(name))
+        raise CheckpointError(f"{folder / CODE_FOLDER / name} is not that of the chain (SHA-256 differs)")
 
 
 def _check_experiment(tree: Any) -> None:
@@ -128,14 +174,8 @@ def _of_chain(chain: ChainRecord | None) -> Finding:
     return Finding("chain", "ok", text)
 
 
-def _of_checkpoint(path: Path, chain: ChainRecord | None) -> Finding:
-    try:
-        checkpoint = read_checkpoint(path)
-        iteration = int(checkpoint.summary["training_iteration"])
-        if int(path.name.rpartition("_")[2]) != iteration:
-            return Finding(path.name, "problem", f"it is of iteration {iteration}, and has another name")
-    except CheckpointError as error:
-        return Finding(path.name, "problem", str(error), "remove it; the run goes on from the one before it")
+def _of_checkpoint(checkpoint: Checkpoint, chain: ChainRecord | None) -> Finding:
+    path, iteration = checkpoint.path, iteration_of(checkpoint.path)
     whole = "every file is what was saved"
     if chain is None or not has_chain(checkpoint.state) or iteration <= chain.begins_after:
         return Finding(path.name, "ok", f"{whole}; the chain says nothing of it")

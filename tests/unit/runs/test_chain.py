@@ -14,15 +14,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from shoal.cli.main import main
 from shoal.config.experiment import experiment_from
 from shoal.data.state import State
 from shoal.envs.importing import UserCode
 from shoal.runs.chain import CHAIN_FILE, Chain, machine_differences, read_chain
-from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
+from shoal.runs.checkpoints import newest_good, newest_summary, read_checkpoint, write_checkpoint
+from shoal.runs.lease import Lease
+from shoal.runs.outcomes import Outcome, OutcomeKind, write_outcome
 from shoal.runs.reproducing import reproduce
+from shoal.runs.resuming import stored_tree
 from shoal.runs.run import Run
-from shoal.runs.user_files import keep_code, user_files
+from shoal.runs.user_files import file_hashes, keep_code, user_files
 from shoal.runs.verifying import listed_checkpoints, verify_run
 
 HEAD = {"seed": 3, "blas": "openblas", "versions": {"numpy": "2.0"}}
@@ -256,6 +261,56 @@ def results_of_other_types(run: Path) -> None:
     (run / "result.json").write_text("".join([whole[0], odd, *whole[2:]]))
 
 
+def lines_of(run: Path) -> list[str]:
+    return (run / "result.json").read_text().splitlines(keepends=True)
+
+
+def put_lines(run: Path, *lines: str) -> None:
+    (run / "result.json").write_text("".join(lines))
+
+
+def lost_row(run: Path) -> None:
+    first, second, _, last = lines_of(run)
+    put_lines(run, first, second, last)
+
+
+def no_first_row(run: Path) -> None:
+    put_lines(run, *lines_of(run)[1:])
+
+
+def doubled_row(run: Path) -> None:
+    first, second, *others = lines_of(run)
+    put_lines(run, first, second, second, *others)
+
+
+def swapped_rows(run: Path) -> None:
+    first, second, *others = lines_of(run)
+    put_lines(run, second, first, *others)
+
+
+def few_rows(run: Path) -> None:
+    put_lines(run, *lines_of(run)[:2])
+
+
+def last_row_lost(run: Path) -> None:
+    put_lines(run, *lines_of(run)[:-1])
+
+
+def other_return(run: Path) -> None:
+    *others, last = lines_of(run)
+    put_lines(run, *others, json.dumps({**json.loads(last), "episode_reward_mean": 500.0}) + "\n")
+
+
+def other_steps(run: Path) -> None:
+    shutil.rmtree(run / "checkpoint_000002")
+    first, second, *others = lines_of(run)
+    put_lines(run, first, json.dumps({**json.loads(second), "timesteps_total": 300}) + "\n", *others)
+
+
+def far_row(run: Path) -> None:
+    put_lines(run, *lines_of(run), json.dumps({"training_iteration": 10**15, "timesteps_total": 5}) + "\n")
+
+
 def linked_results(run: Path) -> None:
     (run / "result.json").rename(run / "elsewhere.json")
     (run / "result.json").symlink_to("elsewhere.json")
@@ -274,6 +329,21 @@ def folder_of_results(run: Path) -> None:
 def other_code(run: Path) -> None:
     keep_code(run, {"my_env.py": Path(__file__)})
     (run / "code" / "my_env.py").write_text("other = 1")
+
+
+def relisted_code(run: Path) -> None:
+    """A copy of other code, with a list of its own that fits it."""
+    lines = (run / CHAIN_FILE).read_bytes().splitlines(keepends=True)
+    head = {key: value for key, value in json.loads(lines[0]).items() if key not in ("chain", "sha256")}
+    (run / CHAIN_FILE).unlink()
+    (run / "mine.py").write_text("POWER = 1\n")
+    Chain(run, 0, {**head, "code": file_hashes({"mine.py": run / "mine.py"})}).close()
+    with open(run / CHAIN_FILE, "ab") as file:
+        file.writelines(lines[1:])
+    keep_code(run, {"mine.py": run / "mine.py"})
+    assert problems(run) == []
+    (run / "mine.py").write_text("POWER = 2\n")
+    keep_code(run, {"mine.py": run / "mine.py"})
 
 
 def test_only_files_that_there_are_belong_to_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,13 +369,23 @@ def test_only_files_that_there_are_belong_to_a_run(tmp_path: Path, monkeypatch: 
         (empty_results, "result.json: it has no result, though the run has made iterations"),
         (random_results, "lines are no results"),
         (results_of_other_types, "result.json: 1 of its 4 lines are no results"),
+        (lost_row, "result.json: 3 results; there is none of iteration 3"),
+        (no_first_row, "result.json: 3 results; there is none of iteration 1"),
+        (doubled_row, "result.json: iteration 2 is in it a second time"),
+        (swapped_rows, "result.json: iteration 1 is in it after iteration 2"),
+        (few_rows, "result.json: 2 results; there is none of iteration 3 to 4"),
+        (last_row_lost, "result.json: 3 results; there is none of iteration 4"),
+        (other_return, "result.json: episode_reward_mean of iteration 4 is 500, and "),
+        (other_steps, "result.json: timesteps_total of iteration 2 is 300, and 256 in the chain"),
+        (far_row, "result.json: it goes to iteration 1000000000000000, and the chain to 4"),
+        (relisted_code, "code/mine.py is not that of the chain"),
         (linked_results, "result.json: it is a link"),
         (piped_results, "result.json: it is not a regular file"),
         (folder_of_results, "result.json: it is not a regular file"),
         (other_code, "my_env.py is not what was kept (SHA-256 differs)"),
         (forged, "checkpoint_000003: its files are whole, but its weights are not those of the chain"),
         (flipped, "arrays.safetensors is not what was saved (SHA-256 differs)"),
-        (swapped, "checkpoint_000003: it is of iteration 2, and has another name"),
+        (swapped, "checkpoint_000003 is refused: it is of iteration 2, and has another name"),
         (other_link, "the link of iteration 2 does not follow from the one before it"),
         (lost_link, "iteration 3 follows iteration 1"),
         (other_head, "the head is not what was written"),
@@ -327,6 +407,99 @@ def test_results_that_are_not_there_yet_or_cut_off_are_no_problem(run: Path) -> 
     (run / "fork.json").write_text(json.dumps(fork))
     (run / "outcome.json").unlink()
     assert problems(run) == [], "a fork begins with what its parent has saved"
+
+
+def ended(run: Path, kind: OutcomeKind | None, sentence: str = "") -> None:
+    (run / "outcome.json").unlink()
+    if kind is not None:
+        write_outcome(run, Outcome(kind, sentence))
+
+
+def test_a_row_that_a_kill_or_a_full_disk_has_cost_is_no_problem(run: Path) -> None:
+    shutil.rmtree(run / "checkpoint_000004")
+    last_row_lost(run)
+    ended(run, None)
+    told = {one.check: one for one in verify_run(run)}["result.json"]
+    assert (told.verdict, told.text) == ("note", "3 results; there is none of iteration 4, in which the run was ended")
+    few_rows(run)
+    assert problems(run) == ["result.json: 2 results; there is none of iteration 3 to 4"], "a kill costs one at most"
+    with open(run / "log.txt", "a") as log:
+        log.write("result.json cannot be written (No space left on device); training continues.\n")
+    assert problems(run) == []
+    (run / "log.txt").unlink()
+    write_outcome(
+        run, Outcome("failed", "checkpoint_000004 could not be written: No space left on device", iteration=4)
+    )
+    assert problems(run) == []
+
+
+def test_a_run_that_somebody_trains_may_have_a_row_that_its_chain_had_not(run: Path) -> None:
+    cut_off(run)
+    shutil.rmtree(run / "checkpoint_000004")
+    assert problems(run) == ["result.json: it goes to iteration 4, and the chain to 3"]
+    with Lease(run):
+        assert problems(run) == []
+
+
+def test_a_run_without_a_chain_has_its_rows_compared_with_each_other(run: Path) -> None:
+    (run / CHAIN_FILE).unlink()
+    assert problems(run) == []
+    lost_row(run)
+    assert problems(run) == ["result.json: 3 results; there is none of iteration 3"]
+
+
+def test_checkpoints_that_are_exchanged_are_not_good_and_are_not_gone_on_from(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run / "checkpoint_000004").rename(run / "aside")
+    (run / "checkpoint_000002").rename(run / "checkpoint_000004")
+    (run / "aside").rename(run / "checkpoint_000002")
+    assert [one.problem is None for one in listed_checkpoints(run)] == [True, False, True, False]
+    found = newest_good(run)
+    assert found is not None
+    assert found.path.name == "checkpoint_000003"
+    told = "is refused: it is of iteration 2, and has another name; its own is checkpoint_000002."
+    assert f"checkpoint_000004 {told} Trying the one before it." in caplog.text
+    assert (newest_summary(run) or {})["training_iteration"] == 3
+
+
+def test_advice_about_a_damaged_checkpoint_names_what_there_is_to_go_on_from(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def advice() -> set[str]:
+        found = verify_run(run)
+        return {one.remedy for one in found if one.check.startswith("checkpoint_") and one.verdict == "problem"}
+
+    flipped(run)
+    assert advice() == {"the run goes on from checkpoint_000004, without it"}
+    for path in run.glob("checkpoint_*"):
+        (path / "state.json").write_text("{}")
+    assert advice() == {"no checkpoint of the run is good, so nothing is left to go on from"}
+    assert newest_good(run) is None
+    assert caplog.text.count("Trying the one before it") == 3
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", None])
+def test_a_damaged_experiment_is_that_of_the_newest_checkpoint(run: Path, content: bytes | None) -> None:
+    whole = stored_tree(run)
+    (run / "experiment.json").unlink()
+    if content is None:
+        (run / "experiment.json").mkdir()
+    else:
+        (run / "experiment.json").write_bytes(content)
+    assert stored_tree(run) == whole
+    assert whole is not None
+
+
+def test_a_chain_that_ends_before_its_run_is_told_by_who_compares(run: Path, tmp_path: Path) -> None:
+    lines = (run / CHAIN_FILE).read_bytes().splitlines(keepends=True)
+    (run / CHAIN_FILE).write_bytes(b"".join(lines[:-2]))
+    found = reproduce(run, tmp_path / "scratch", 20)
+    assert (found.identical_to, found.differs_at, found.unlinked) == (2, None, 4)
+    done = CliRunner().invoke(main, ["reproduce", str(run)])
+    assert done.exit_code == 1
+    assert done.output.endswith("the run goes to iteration 4, of which its chain has no link to compare with\n")
+    assert CliRunner().invoke(main, ["reproduce", str(run), "--iterations", "2"]).exit_code == 0
 
 
 def test_a_damaged_checkpoint_is_listed_as_such(run: Path) -> None:
