@@ -162,7 +162,8 @@ def test_sigterm_ends_what_is_being_filmed_and_leaves_nothing(
     try:
         deadline = monotonic() + DEADLINE_S
         while not is_filming(process, tmp_path):
-            assert process.poll() is None and monotonic() < deadline
+            assert process.poll() is None
+            assert monotonic() < deadline
             sleep(0.01)
         process.terminate()
         assert process.wait(DEADLINE_S) == -signal.SIGTERM
