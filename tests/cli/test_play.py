@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -16,6 +20,7 @@ from shoal.cli.main import main
 from shoal.envs.video import Video, has_screen, screen_answers
 
 ENVS = Path(__file__).parents[1] / "shared" / "evaluation_env.py"
+DEADLINE_S = 60.0
 SMALL = {"num_envs_per_worker": 2, "train_batch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
 
 
@@ -128,6 +133,44 @@ def test_ctrl_c_leaves_nothing_behind(runs: dict[str, Path], tmp_path: Path, mon
     assert done.exit_code == 130
     assert "Traceback" not in done.output
     assert not list(tmp_path.iterdir())
+
+
+def is_filming(process: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Whether a process has opened a film in a folder, of which the kernel tells also where it has no name.
+
+    Before it films, it has tried by a probe whether the folder can be written.
+    """
+    opened = []
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            opened.append(str(link.readlink()))
+    return any(name.startswith(f"{folder}/") and "probe" not in name for name in opened)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["play", "--as", "video", "--episodes", "100000", "-o", "long.mp4"],
+        ["evaluate", "--episodes", "100000", "--gif", "long.gif"],
+    ],
+)
+def test_sigterm_ends_what_is_being_filmed_and_leaves_nothing(
+    runs: dict[str, Path], tmp_path: Path, words: list[str]
+) -> None:
+    command = [sys.executable, "-m", "shoal", words[0], str(runs["pole"]), *words[1:]]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        deadline = monotonic() + DEADLINE_S
+        while not is_filming(process, tmp_path):
+            assert process.poll() is None
+            assert monotonic() < deadline
+            sleep(0.01)
+        process.terminate()
+        assert process.wait(DEADLINE_S) == -signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_view_that_fails_is_one_sentence(runs: dict[str, Path], tmp_path: Path) -> None:

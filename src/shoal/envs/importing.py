@@ -25,6 +25,9 @@ from typing import Any
 from shoal.envs.env_errors import error_text, logger, notice_once, pass_on_interrupts
 from shoal.errors import AttributeMissing, ConfigError, EnvStartError, ModuleMissing, NotTrusted
 
+SDL_WITHOUT_SIGNALS = "SDL_NO_SIGNAL_HANDLERS", "1"
+"""Pygame draws with SDL, which would take SIGTERM and make an event of it that nobody in an environment looks at."""
+
 _imported_here: set[str] = set()
 
 
@@ -56,6 +59,7 @@ class UserCode:
     @contextmanager
     def importable(self) -> Iterator[None]:
         """Let imports find its modules: before installed packages, after the standard library."""
+        os.environ.setdefault(*SDL_WITHOUT_SIGNALS)
         at = _after_standard_library()
         added = [folder for folder in self.folders if folder not in sys.path[:at]]
         sys.path[at:at] = added

@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import gymnasium
 import numpy as np
@@ -159,7 +159,10 @@ def paletted(frame: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.ui
 
 
 class Video:
-    """A video that is written frame by frame, under another name until it is whole."""
+    """A video that is written frame by frame, and has a name when it is whole.
+
+    Where the file system cannot do without a name, it has another until then, which stays if the process is killed.
+    """
 
     def __init__(self, path: Path, fps: float, shape: tuple[int, ...]) -> None:
         import av
@@ -171,7 +174,9 @@ class Video:
         self._every = ceil(fps / MOST_GIF_FPS) if codec == "gif" else 1
         self._seen = 0
         self._to_frame: Callable[..., Any] = av.VideoFrame.from_ndarray
-        self._file = av.open(str(self._temporary), "w")
+        self._nameless = _nameless(path.parent)
+        kind = path.suffix.lower().removeprefix(".")
+        self._file = av.open(self._nameless or str(self._temporary), "w", format=kind)
         stream: Any = self._file.add_stream(codec, rate=max(round(fps / self._every), 1))
         if codec == "gif":
             stream.options = {"gifflags": "-transdiff-offsetting"}  # they compare places, and palettes differ
@@ -193,10 +198,26 @@ class Video:
         """Put the whole video in its place."""
         self._file.mux(self._stream.encode(None))
         self._file.close()
+        if self._nameless is not None:
+            self._nameless.flush()
+            descriptor = self._nameless.fileno()
+            # The kernel follows that link only where a folder is given, though the path needs none.
+            os.link(f"/proc/self/fd/{descriptor}", self._temporary, src_dir_fd=descriptor)
+            self._nameless.close()
         os.replace(self._temporary, self.path)
 
     def close(self) -> None:
         """Leave nothing behind of a video that was not finished."""
         with suppress(Exception):
             self._file.close()
+        if self._nameless is not None:
+            with suppress(OSError):
+                self._nameless.close()
         self._temporary.unlink(missing_ok=True)
+
+
+def _nameless(folder: Path) -> IO[bytes] | None:
+    """A file in a folder that has no name, and goes with the process; None where there is no such thing."""
+    with suppress(OSError, AttributeError):
+        return open(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), "w+b")
+    return None

@@ -4,7 +4,7 @@
 leaves behind (Linux's subreaper), so that nothing has to be found by name. It ends them all when the command ends, when
 `end` comes through the pipe `control`, or when its parent is gone; then nobody else cleans up, and it also saves the
 logs in `folder` to `rescue` and removes `folder`. Its code is the command's. A command with a `folder` is a Ray: it is
-deaf to the signals that schedulers send to a whole job, and is ended by force.
+deaf to the signals that schedulers send to a whole job, and is ended by force. Without a command it keeps the folder.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
     end_with_parent(signal.SIGCHLD)  # to look around: a fork of the parent's may hold the pipe open after its death
     given = subprocess.DEVNULL if control == STANDARD_INPUT else None
     try:
-        child = subprocess.Popen(command, stdin=given, preexec_fn=functools.partial(_at_birth, heard, is_ray))
+        at_birth = functools.partial(_at_birth, heard, is_ray)
+        child = subprocess.Popen(command, stdin=given, preexec_fn=at_birth) if command else None
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
@@ -78,11 +79,11 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
     waiting.register(control, selectors.EVENT_READ)
     waiting.register(woken, selectors.EVENT_READ)
     told, is_left = b"", False  # what its parent says; whether it has let go of the pipe, or has ended
-    while child.poll() is None and not is_left and b"end\n" not in told:
+    while (child is None or child.poll() is None) and not is_left and b"end\n" not in told:
         for key, _ in waiting.select():
             if key.fd == woken:
                 os.read(woken, 4096)
-                _bury_orphans(child.pid)
+                _bury_orphans(child.pid if child else 0)
                 is_left |= os.getppid() != parent
             else:
                 word = os.read(control, 4096)
@@ -90,15 +91,22 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
                 is_left |= not word
         while not is_left and b"end\n" not in told and b"\n" in told:  # the number of a signal to pass on
             line, told = told.split(b"\n", 1)
-            with contextlib.suppress(OSError):
-                child.send_signal(int(line))
+            if child is not None:
+                with contextlib.suppress(OSError):
+                    child.send_signal(int(line))
+    if child is not None:
+        _end(child, is_ray, grace_s)
+    if is_left or os.getppid() != parent:  # it may have ended together with the command, or since
+        _clean_up(folder, rescue)
+    return 0 if child is None else _code(child.returncode)
+
+
+def _end(child: subprocess.Popen[bytes], is_ray: bool, grace_s: float) -> None:
+    """End the command with all that it leaves."""
     if is_ray:
         child.kill()  # its daemons end with it
     end_descendants(grace_s, child.pid)
     child.wait()
-    if is_left or os.getppid() != parent:  # it may have ended together with the command, or since
-        _clean_up(folder, rescue)
-    return _code(child.returncode)
 
 
 def _at_birth(heard: set[signal.Signals], is_ray: bool) -> None:

@@ -22,17 +22,24 @@ GRACE_S = 3.0
 LAST_GRACE_S = 2.0
 POLL_S = 0.02
 
+_spared: set[int] = set()
+
 
 def mark_what_is_started() -> None:
     """Give what is started from now on, and whatever that starts, the mark of this process."""
     os.environ[VARIABLE] = f"{os.getpid()}-{os.urandom(8).hex()}"
 
 
+def spare(pid: int) -> None:
+    """Leave one alone that ends with this process by itself, and cleans up after it."""
+    _spared.add(pid)
+
+
 def left_processes() -> list[int]:
     """The pids that are below this process, or have its mark; without those that Python itself needs until its end."""
     found = {*below([os.getpid()], children_of_all()), *_with_mark(f"{VARIABLE}={os.environ[VARIABLE]}".encode())}
     tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
-    return sorted(found - {os.getpid(), getattr(tracker, "_pid", None)})
+    return sorted(found - _spared - {os.getpid(), getattr(tracker, "_pid", None)})
 
 
 def end_left_processes(grace_s: float = GRACE_S, ending_s: float = ENDING_S) -> list[str]:

@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,15 +17,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, wraps
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ClusterError, NodeNotUp, ShoalError
 from shoal.machine.broadcasts import deaf_from_birth, with_hearing_workers
 from shoal.machine.keeper import STANDARD_INPUT, keeper_words
+from shoal.machine.left_processes import spare
 from shoal.machine.private_folder import PrivateFolder
 from shoal.machine.ray_variables import AUTH_MODE, LOOPBACK, TOKEN_PATH, token_variables
-from shoal.machine.signal_keeper import kept_from_libraries
 from shoal.parallel.ray_logs import errors_in
+from shoal.parallel.ray_signals import signals_kept
 
 if TYPE_CHECKING:
     from psutil import Process
@@ -54,28 +54,6 @@ log = logging.getLogger("shoal")
 progress = logging.getLogger("shoal.progress")
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _keeping_signals(start: Callable[P, T]) -> Callable[P, T]:
-    """Leave SIGTERM to who has it: Ray takes it, in C while it starts, and then in Python."""
-
-    @wraps(start)
-    def kept(*args: P.args, **kwargs: P.kwargs) -> T:
-        taken = signal.getsignal(signal.SIGTERM)
-        # Where nobody has SIGTERM, Ray's own handler ends its processes with the program.
-        if not callable(taken) or threading.current_thread() is not threading.main_thread():
-            return start(*args, **kwargs)
-        try:
-            with kept_from_libraries(signal.SIGTERM):
-                return start(*args, **kwargs)
-        finally:
-            signal.signal(signal.SIGTERM, taken)
-
-    return kept
-
-
 class PrivateRay:
     """A Ray that answers only to who can read the token in its folder; it is up after `start`."""
 
@@ -91,8 +69,8 @@ class PrivateRay:
         self._stopped: dict[Process, int] = {}  # how often in a row each was found stopped
         self._started: dict[str, subprocess.Popen[bytes]] = {}  # by names; of the raylet this is the keeper
         self.folder = PrivateFolder(os.environ, may_be_shared=True)
+        self._guard = _guard(self.folder)
 
-    @_keeping_signals
     def start(self, num_cpus: int) -> Any:
         """Bring it up; `ray`, or the exception that Ray raises."""
         # Ray reads these when it is imported.
@@ -102,7 +80,7 @@ class PrivateRay:
         with _variables(SETTINGS):
             import ray
 
-            with _eased(ray, self):
+            with signals_kept(ray), _eased(ray, self):
                 ray.init(
                     address="local",
                     num_cpus=num_cpus,
@@ -116,6 +94,8 @@ class PrivateRay:
         self._family = self._below({child for child in self._new_children() if self._is_named_by(child)})
         self._daemons = {process: name for process in self._family if (name := _name(process)) in DAEMONS}
         self._is_up = True
+        self._guard.kill()  # from now on the keeper of the raylet does the same
+        self._guard.wait()
         threading.Thread(target=self._watch, name="shoal-ray", daemon=True).start()
         return ray
 
@@ -153,6 +133,7 @@ class PrivateRay:
     def remove(self) -> None:
         """Remove its folder, and the token's name from our environment."""
         self.folder.remove()
+        self._guard.communicate()  # where it lives, it also removes what a daemon has written at its end
         if os.environ.get(TOKEN_PATH) == str(self.folder.path / "token"):
             del os.environ[TOKEN_PATH], os.environ[AUTH_MODE]
             _keep_to_loopback(False)
@@ -199,6 +180,7 @@ class PrivateRay:
             info = start_process(**told)
             self._started[told["process_type"]] = info.process
             if is_kept:
+                spare(info.process.pid)
                 info.process.kill = lambda: _tell_to_end(info.process)
             return info
 
@@ -218,7 +200,8 @@ class PrivateRay:
     def _new_children(self) -> list[Process]:
         import psutil
 
-        return [child for child in psutil.Process().children() if child not in self._before]
+        children = psutil.Process().children()
+        return [child for child in children if child not in self._before and child.pid != self._guard.pid]
 
     def _is_named_by(self, process: Process) -> bool:
         return any(str(self.folder.path) in word for word in _words(process))
@@ -272,6 +255,20 @@ def start_private_ray(num_cpus: int) -> tuple[Any, PrivateRay]:
         attempt += 1
 
 
+def _guard(folder: PrivateFolder) -> subprocess.Popen[bytes]:
+    """A keeper that keeps nothing yet: whatever ends us before there is a raylet, the folder and its token go."""
+    words = keeper_words(STANDARD_INPUT, 0.0, str(folder.path))
+    nowhere = subprocess.DEVNULL
+    try:
+        begin = deaf_from_birth(subprocess.Popen[bytes])
+        guard: subprocess.Popen[bytes] = begin(words, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere)
+        spare(guard.pid)
+        return guard
+    except BaseException:
+        folder.remove()
+        raise
+
+
 def _tell_to_end(keeper: subprocess.Popen[bytes]) -> None:
     assert keeper.stdin is not None
     with contextlib.suppress(OSError):
@@ -307,10 +304,9 @@ def _eased(ray: Any, private: PrivateRay) -> Iterator[None]:
 
     It gives its node 30 s to come up, of which the raylet spends up to 30 s waiting for the ports of two agents in
     Python. An agent whose port is given is not waited for. Its daemons are deaf to the terminal and schedulers, since a
-    run needs them until all is saved, and what they start ends with us. SIGTERM stays with who has it.
+    run needs them until all is saved, and what they start ends with us.
     """
-    services, parameter, utils = ray._private.services, ray._private.parameter, ray._private.utils
-    take_sigterm = utils.set_sigterm_handler
+    services, parameter = ray._private.services, ray._private.parameter
     ask, make, spawn = services.get_node, parameter.RayParams, services.start_ray_process
     given_start = services.start_raylet
     start = with_hearing_workers(given_start)
@@ -332,12 +328,9 @@ def _eased(ray: Any, private: PrivateRay) -> Iterator[None]:
 
     services.get_node, parameter.RayParams, services.start_raylet = get_node, make_parameters, start_raylet
     services.start_ray_process = deaf_from_birth(private.kept(spawn))
-    if callable(signal.getsignal(signal.SIGTERM)):
-        utils.set_sigterm_handler = lambda _: None
     try:
         yield
     finally:
-        utils.set_sigterm_handler = take_sigterm
         services.get_node, parameter.RayParams, services.start_raylet = ask, make, given_start
         services.start_ray_process = spawn
 

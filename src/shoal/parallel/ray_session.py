@@ -22,6 +22,7 @@ from shoal.parallel.capacity import check_cluster, check_machine, check_nodes, c
 from shoal.parallel.private_ray import PrivateRay, reread_token, start_private_ray
 from shoal.parallel.ray_address import inspect_cluster, named_address
 from shoal.parallel.ray_logs import crash_summary, output_lines
+from shoal.parallel.ray_signals import signals_kept
 
 FREEING_TIMEOUT_S = 10.0
 LOOKING_S = 1.0  # between two looks at which nodes leave
@@ -119,7 +120,8 @@ def _join(address: str) -> Session:
         reread_token()
     import ray
 
-    ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
+    with signals_kept(ray):
+        ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
     return Session(ray)
 
 

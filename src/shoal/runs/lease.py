@@ -92,6 +92,10 @@ class Lease:
                 raise _gone(self._path.parent, moved_to, self._is_at(self._path.parent))
             raise ShoalError(f"{self._path.parent} was taken over by {owner}, which trains it now.")
 
+    def follow(self, folder: Path) -> None:
+        """Go with the folder, which was moved."""
+        self._path = folder / LEASE
+
     def release(self) -> None:
         """Give the folder back; harmless if it is no longer ours."""
         self._done.set()

@@ -41,6 +41,11 @@ class Reporters:
                     logger.warning("%s cannot be written (%s); training continues.", reporter.path, error.strerror)
                 self._complained = True
 
+    def follow(self, folder: Path) -> None:
+        """Go with the folder, which was moved."""
+        for reporter in self._reporters:
+            reporter.path = folder / reporter.path.name
+
     def close(self) -> None:
         """Close the files; what could not be written before is tried once more, and told if it is lost."""
         for reporter in self._reporters:

@@ -30,6 +30,7 @@ from shoal.errors import (
     CheckpointError,
     ConfigError,
     EnvStartError,
+    FolderGone,
     Interrupted,
     ShoalError,
 )
@@ -431,8 +432,7 @@ class Run:
                 result = self._iterate(trainer, interrupts)
                 if result is not None:
                     self._kept.link()
-                    self._kept.confirm()
-                    reporters.report(result)
+                    self._report_row(result, reporters)
                     loggers.log(result)
                     self._warn_of_missing(result)
                     self._note_result(result)
@@ -463,6 +463,17 @@ class Run:
             self.outcome = self.outcome or Outcome("stopped", "the program left the loop")
             logger.info("The run ends: %s.", self.outcome.sentence)
             self._kept.save()
+
+    def _report_row(self, result: Result, reporters: Reporters) -> None:
+        """Write an iteration down where the run is ours; a folder that was moved gets it before the run ends."""
+        try:
+            self._kept.confirm()
+        except FolderGone as error:
+            if error.moved_to is not None:
+                reporters.follow(error.moved_to)
+                reporters.report(result)
+            raise
+        reporters.report(result)
 
     def _save_if_due(self) -> None:
         """Save on schedule, and note how long that takes."""

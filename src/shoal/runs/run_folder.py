@@ -74,6 +74,7 @@ class RunFolder:
         self.chain: Chain | None = None
         self._experiment, self._user_code = experiment, user_code
         self._lease: Lease | None = None
+        self._leases = ExitStack()  # what gives it back, and another that has taken its place
         self._last: tuple[Summary, State] | None = None
         self.last_save_s = 0.0
         self._rows: dict[str, SavedRows] = {}  # of the newest checkpoint, which the next may share
@@ -97,7 +98,7 @@ class RunFolder:
                 tidy(self.path)
                 self._write_down()
                 keep_room(self.path)
-            self._lease = lease
+            self._lease, self._leases = lease, stack
             try:
                 yield
             finally:
@@ -308,11 +309,14 @@ class RunFolder:
     def _rescued(self, error: FolderGone) -> FolderGone:
         """Save the last iteration where the folder is now, or in a new folder at its old place; the error tells it.
 
-        What is there by now is somebody else's, and stays as it is.
+        From then on that place is ours. What is there by now is somebody else's, and stays as it is.
         """
+        assert self._lease is not None
         self._writer.wait(SLOW_S)  # in vain, if it waits for who asks here
         is_whole = error.moved_to is not None
-        self.path = error.moved_to or self.path
+        if error.moved_to is not None:
+            self.path = error.moved_to
+            self._lease.follow(self.path)
         self.newest = next(iter(checkpoints_of(self.path)), None) if is_whole else None
         if self._last is None:
             return error
@@ -320,6 +324,7 @@ class RunFolder:
         try:
             if not is_whole:
                 self.path.mkdir(parents=True, exist_ok=error.is_there)
+                self._lease = self._leases.enter_context(Lease(self.path))
             if not is_whole or _iteration(summary) > self.saved_iteration:
                 self.newest = write_checkpoint(self.path, state, self._tree(), summary)
                 self.saved_iteration = _iteration(summary)

@@ -99,6 +99,8 @@ def test_a_moved_folder_is_written_where_it_is(kept: RunFolder, told: Callable[[
         with pytest.raises(FolderGone, match=f"Its last iteration is saved in {place.parent}/moved/checkpoint_000002"):
             kept.save()
         assert kept.path == place.parent / "moved"
+        kept.leave_word(Outcome("failed", "it was moved"))
+        assert read_outcome(kept.path) == Outcome("failed", "it was moved", iteration=2)
         assert (kept.newest, kept.saved_iteration) == (kept.path / "checkpoint_000002", 2)
         before = len(disk.writers)
         (kept.path / LEASE).unlink()
@@ -133,6 +135,9 @@ def test_a_folder_that_is_gone_is_made_anew_for_what_memory_has(kept: RunFolder,
         with pytest.raises(FolderGone, match=f"Its last iteration is saved in {kept.path}/checkpoint_000001"):
             kept.confirm()
         assert (kept.newest, kept.saved_iteration) == (kept.path / "checkpoint_000001", 1)
+        kept.leave_word(Outcome("failed", "it was gone"))
+        assert read_outcome(kept.path) == Outcome("failed", "it was gone", iteration=1)
+    assert LEASE not in os.listdir(kept.path)
     assert read_checkpoint(kept.path).state.values == {"iteration": 1}
     assert {"config.yaml", "experiment.json"} <= {*os.listdir(kept.path)}
 
@@ -177,6 +182,8 @@ def test_what_somebody_else_has_put_in_its_place_stays(kept: RunFolder) -> None:
         (kept.path / LEASE).unlink()
         with pytest.raises(FolderGone, match=r"Its last iteration could not be saved: File exists\."):
             kept.confirm()
+        kept.leave_word(Outcome("failed", "it was gone"))
+        assert read_outcome(kept.path) is None
         assert numbers(kept.path) == []
 
 

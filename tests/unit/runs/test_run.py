@@ -379,6 +379,11 @@ def test_a_run_that_was_taken_over_writes_no_more(tmp_path: Path, monkeypatch: p
     assert rows(opened.folder) == [1, 2, 3, 4]
 
 
+def state_of(folder: Path) -> str | None:
+    found = listed(folder)
+    return None if found is None else found.state
+
+
 def test_a_run_whose_folder_is_moved_is_saved_where_it_is_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -397,8 +402,11 @@ def test_a_run_whose_folder_is_moved_is_saved_where_it_is_now(
     assert not old.exists()
     assert holder(new) is None
     assert "moved" not in "".join(record.getMessage() for record in caplog.records if record.levelno > logging.INFO)
+    assert rows(new) == [1, 2, 3, 4, 5]
+    assert state_of(new) == "failed"
     monkeypatch.setattr(Counter, "at", {})
     assert iterations(Run.resume(new).results()) == [6, 7]
+    assert rows(new) == [1, 2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.repeats(1)
@@ -427,6 +435,8 @@ def test_a_run_whose_folder_is_deleted_leaves_its_last_iteration(
         assert not list(folder.iterdir())
         return
     assert str(raised.value).endswith(f"saved in {folder}/checkpoint_000005.")
+    assert holder(folder) is None
+    assert state_of(folder) == "failed"
     monkeypatch.setattr(Counter, "at", {})
     assert iterations(Run.resume(folder).results()) == [6, 7]
 
