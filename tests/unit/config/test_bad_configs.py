@@ -315,7 +315,10 @@ DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
         {"replay_buffer_config": {"prioritized_replay": True, "prioritized_replay_eps": 1e308}},
         "prioritized_replay_eps: must be at most 1e+10 (got 1e+308)",
     ),
-    ({"exploration_config": {"type": "SoftQ", "temperature": 1e308}}, "temperature: must be at most 1e+10 (got 1e+308)"),
+    (
+        {"exploration_config": {"type": "SoftQ", "temperature": 1e308}},
+        "temperature: must be at most 1e+10 (got 1e+308)",
+    ),
     ({"lambda_": 0.9}, "config.lambda_: is a key of PPO, APPO and TRPO, not of DQN"),
     ({"replay_buffer_config": {"size": 3}}, "config.replay_buffer_config.size: unknown key"),
     ({"capacity": 3}, "config.capacity: unknown key; did you mean config.replay_buffer_config.capacity?"),
