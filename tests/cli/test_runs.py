@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -130,6 +131,10 @@ def test_runs_are_deleted_and_moved_by_their_folders_after_a_question(results: P
     assert (moved.exit_code, second.exists()) == (0, False)
     assert not (results / "second").exists()
     assert (tmp_path / "archive" / second.name / "experiment.json").exists()
+    assert "it is finished; to train it further: shoal resume" in moved.output
+    further = shlex.split(moved.output.strip().rpartition("shoal ")[2])
+    assert CliRunner().invoke(main, further).exit_code == 0
+    assert json.loads(typed(tmp_path / "archive", "--json").output)["timesteps_total"] == 2 * 3 * 64
     again = typed("mv", one("third"), one("third") / "inside", "--yes")
     assert again.exit_code == 2
     assert "inside of the run itself" in again.output
