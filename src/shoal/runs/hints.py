@@ -158,7 +158,8 @@ def minibatches(config: AlgorithmConfig, num_updates: float | None) -> int:
 
 def _of_learners(counts: Mapping[str, Any], name: str) -> float:
     """A count of the learner, over all policies."""
-    return sum(value for key, value in counts.items() if key.startswith("learner/") and key.endswith(f"/{name}"))
+    found = [value for key, value in counts.items() if key.startswith("learner/") and key.endswith(f"/{name}")]
+    return float(sum(found))
 
 
 def _in_a_row(count: int, is_so: bool) -> int:
