@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from fake_runs import fake_run
 
 import shoal
 from shoal.cli.main import main
+from shoal.reports.records import results_of
 from shoal.runs import atomic_files
 from shoal.runs.lease import LEASE, Lease, holder
 
@@ -142,6 +144,10 @@ def test_runs_are_deleted_and_moved_by_their_folders_after_a_question(results: P
     assert (moved.exit_code, second.exists()) == (0, False)
     assert not (results / "second").exists()
     assert (tmp_path / "archive" / second.name / "experiment.json").exists()
+    assert "it is finished; to train it further: shoal resume" in moved.output
+    further = shlex.split(moved.output.strip().rpartition("shoal ")[2])
+    assert CliRunner().invoke(main, further).exit_code == 0
+    assert results_of(tmp_path / "archive" / second.name)[-1]["timesteps_total"] == 2 * 3 * 64
     again = typed("mv", one("third"), one("third") / "inside", "--yes")
     assert again.exit_code == 2
     assert "inside of the run itself" in again.output

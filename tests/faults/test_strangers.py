@@ -8,6 +8,7 @@ import pickle
 import shutil
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -213,6 +214,66 @@ def test_no_command_runs_what_a_strangers_run_names(name: str, tmp_path: Path, o
         assert shoal.Policy.load(run).compute_single_action([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     result = typed("train", "CartPole-v1", "--restore", run, "--results-dir", tmp_path / "results", "--dry-run")
     assert not canary.exists(), result.output
+
+
+@pytest.mark.parametrize("kind", ["file", "two files", "folder", "folder of the file"])
+def test_a_link_does_not_make_a_strangers_run_ones_own(kind: str, tmp_path: Path, origin: Checkpoint) -> None:
+    run, canary = forged("a module", tmp_path, origin)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    file, folder = mine / "link.yaml", mine / "link"
+    folder.symlink_to(os.path.relpath(run, mine))
+    if kind == "folder of the file":
+        file = folder / "config.yaml"
+    elif kind == "two files":
+        (mine / "first.yaml").symlink_to(os.path.relpath(run / "config.yaml", mine))
+        file.symlink_to("first.yaml")
+    else:
+        file.symlink_to(run / "config.yaml")
+    calls: dict[str, Callable[[], Result]] = {
+        "train -f": lambda: typed("train", "-f", file, "--dry-run"),
+        "check -f": lambda: typed("check", "-f", file),
+        "profile -f": lambda: typed("profile", "-f", file, "--seconds", "0.5"),
+        "tune -f": lambda: typed("tune", "-f", file, "--dry-run"),
+    }
+    if kind == "folder":
+        calls = {command: partial(call, folder) for command, call in COMMANDS.items() if command != "bisect"}
+    for command, call in calls.items():
+        result = call()
+        assert not canary.exists(), command
+        assert result.exit_code == 2, (command, result.output)
+        assert "--trust" in result.output, (command, result.output)
+
+
+def test_a_strangers_checkpoint_in_ones_own_run_names_no_code(tmp_path: Path, origin: Checkpoint) -> None:
+    run, canary = forged("a module", tmp_path, origin)
+    own = run_of(origin.experiment_tree, tmp_path / "own", origin)
+    (theirs,) = run.glob("checkpoint_*")
+    linked = own / "checkpoint_000009"
+    linked.symlink_to(theirs)
+    for words in (("evaluate", linked, "--episodes", "1"), ("evaluate", own, "--episodes", "1")):
+        typed(*words)
+        assert not canary.exists(), words
+    typed("resume", own, "--stop", "training_iteration=10")
+    assert not canary.exists()
+
+
+def test_a_link_to_ones_own_run_needs_no_word(tmp_path: Path, origin: Checkpoint) -> None:
+    run = run_of(origin.experiment_tree, tmp_path / "run", origin)
+    (tmp_path / "link.yaml").symlink_to(run / "config.yaml")
+    assert typed("train", "-f", tmp_path / "link.yaml", "--dry-run").exit_code == 0
+
+
+def test_a_link_to_the_file_of_a_strangers_sweep_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sweep.json").write_text(json.dumps({"shoal": "0"}))
+    tree = {"s": {"env": "os:system", "config": {"lr": {"grid_search": [1e-3]}}}}
+    (theirs / "sweep.yaml").write_text(json.dumps(tree))
+    (tmp_path / "link.yaml").symlink_to("theirs/sweep.yaml")
+    result = typed("tune", "-f", tmp_path / "link.yaml", "--dry-run")
+    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
+    assert f"link.yaml is a link to {theirs}/sweep.yaml, which belongs to {theirs}, which is not yours" in result.output
 
 
 @pytest.mark.parametrize("name", ["a function of Python's own", "hooks", "a model"])

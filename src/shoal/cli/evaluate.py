@@ -16,7 +16,7 @@ import click
 
 from shoal.cli.completion import algorithms, environments, runs
 from shoal.cli.options import Command, trust_option, where_option
-from shoal.cli.paths import short_path
+from shoal.cli.paths import short_path, typed_path
 from shoal.data.number_text import number_text
 from shoal.errors import ConfigError, EnvError, ShoalError
 
@@ -230,7 +230,9 @@ def _check_files(output: Path | None, trajectories: Path | None, video: Path | N
         from shoal.envs.video import check_video
 
         if video is not None:
-            check_video(video)
+            if video.suffix.lower() == ".gif":
+                raise ConfigError(f"{video}: --video makes an .mp4; type --gif {typed_path(video)}")
+            check_video(video, [".mp4"])
         if gif is not None:
             check_video(gif, [".gif"])
     if output is not None:

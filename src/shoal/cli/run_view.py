@@ -6,7 +6,7 @@ import importlib.util
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -176,13 +176,19 @@ def _further(run: Run) -> str:
     from shoal.runs.checkpoints import newest_summary
     from shoal.runs.resuming import typed_value
 
-    steps = (newest_summary(run.folder) or {}).get("timesteps_total", 50_000)
-    words = f"shoal resume {typed_path(run.folder)} --stop timesteps_total={2 * int(steps)}"
+    words = further_command(run.folder, newest_summary(run.folder) or {})
     missed = run.overrides if run.done is not None else {}
     for key, value in missed.items():
         if key != "stop" and not key.startswith("stop."):
             words += f" --set {shlex.quote(f'{key}={typed_value(value)}')}"
     return words
+
+
+def further_command(folder: Path, counts: Mapping[str, float]) -> str:
+    """The command that trains a finished run for as long again; without environment steps, by its iterations."""
+    steps, iterations = int(counts.get("timesteps_total", 50_000)), int(counts.get("training_iteration", 1))
+    stop = f"timesteps_total={2 * steps}" if steps else f"training_iteration={2 * iterations}"
+    return f"shoal resume {typed_path(folder)} --stop {stop}"
 
 
 @contextmanager

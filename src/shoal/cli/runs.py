@@ -142,7 +142,17 @@ def move(path: str, folder: str, yes: bool) -> None:
     with suppress(OSError):  # to move a run is no change of it
         os.utime(target, (run.changed, run.changed))
     _leave_no_empty_experiment(source, run)
-    click.echo(f"Moved to {short_path(target)}; continue it with: shoal resume {short_path(target)}")
+    click.echo(f"Moved to {short_path(target)}; {_next(run, target)}")
+
+
+def _next(run: ListedRun, target: Path) -> str:
+    """What can be done with a run that has been moved."""
+    from shoal.cli.run_view import further_command
+
+    if run.state == "finished":
+        return f"it is finished; to train it further: {further_command(target, run.progress.last)}"
+    words = "continue it with" if run.is_resumable else "it has no checkpoint; train it again from its start with"
+    return f"{words}: shoal resume {typed_path(target)}"
 
 
 def _idle_run(text: str) -> tuple[Path, ListedRun | None]:

@@ -387,8 +387,8 @@ def check_file(file: Path, trust: bool) -> None:
     from shoal.runs.folders import EXPERIMENT_FILE, SWEEP_FILE
     from shoal.runs.trust import check_own_file
 
-    check_own_file(file, EXPERIMENT_FILE, None, trust)
-    check_own_file(file, SWEEP_FILE, file.absolute().parent, trust)
+    check_own_file(file, EXPERIMENT_FILE, False, trust)
+    check_own_file(file, SWEEP_FILE, True, trust)
 
 
 def experiments_to_try(

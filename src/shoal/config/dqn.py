@@ -10,9 +10,9 @@ from shoal.config.fields import (
     Fraction,
     FragmentLength,
     LearningRate,
-    Positive,
     Repeats,
     Size,
+    Spread,
     refused_exploration,
 )
 from shoal.config.model import Activation, ModelConfig
@@ -58,7 +58,7 @@ class EpsilonGreedyConfig(ExplorationConfig):
     """Environment steps over which the share falls, linearly."""
     epsilon_schedule: Schedule = None
     """Share of random actions over timesteps, as lr_schedule; it replaces the three keys above."""
-    temperature: Positive = 1.0
+    temperature: Spread = 1.0
     """Temperature of SoftQ: near 0 it takes the best action, far above the action values it takes any."""
 
 

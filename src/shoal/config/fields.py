@@ -20,6 +20,8 @@ STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, protected_nam
 
 MAX_SIZE = 2**31 - 1
 MOST_LR = 1000.0  # beyond any step that has ever been of use, and far below what single precision holds
+MOST_COEFF = 1e6  # of a part of a loss: it drowns all others long before, and single precision holds what it makes
+MOST_EXPONENT = 10.0
 MOST_CLIP = 1e10  # beyond any limit that could bind, and its square still has a place in single precision
 MOST_REPEATS = 10_000  # of one batch, and of steps that one return looks ahead
 MOST_PROCESSES = 1_000_000
@@ -120,7 +122,7 @@ def kl_limit(value: Any) -> float | Literal["auto"]:
         return "auto"
     if isinstance(value, bool | str) or not isinstance(value, Real) or number(value) <= 0:
         raise ValueError("must be a number above 0, or auto")
-    return number(value)
+    return _at_most(MOST_CLIP, number(value))
 
 
 def damping(value: Any) -> float | Literal["auto"]:
@@ -129,7 +131,13 @@ def damping(value: Any) -> float | Literal["auto"]:
         return "auto"
     if isinstance(value, bool | str) or not isinstance(value, Real) or number(value) < 0:
         raise ValueError("must be a number of at least 0, or auto")
-    return number(value)
+    return _at_most(MOST_CLIP, number(value))
+
+
+def _at_most(most: float, value: float) -> float:
+    if value > most:
+        raise ValueError(f"must be at most {most:g}")
+    return value
 
 
 ConvLayer = tuple[int, int, int] | tuple[int, int, int, str]
@@ -243,7 +251,7 @@ Processes = Annotated[int, Field(ge=0, le=MOST_PROCESSES), BeforeValidator(whole
 Learners = Annotated[int, Field(ge=1, le=MOST_PROCESSES), BeforeValidator(whole)]
 NoneOrOne = Annotated[int, Field(ge=0, le=1), BeforeValidator(whole)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1), BeforeValidator(whole)]
-Number = Annotated[float, BeforeValidator(number)]
+Number = Annotated[float, Field(ge=-MOST_CLIP, le=MOST_CLIP), BeforeValidator(number)]
 NonNegative = Annotated[float, Field(ge=0), BeforeValidator(number)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(number)]
 Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS), BeforeValidator(number)]
@@ -251,6 +259,9 @@ Delay = Annotated[float, Field(ge=0, le=MOST_SECONDS), BeforeValidator(number)]
 Rate = Annotated[float, Field(ge=LEAST_RATE), BeforeValidator(number)]
 LearningRate = Annotated[float, Field(gt=0, le=MOST_LR), BeforeValidator(number)]
 Clip = Annotated[float, Field(gt=0, le=MOST_CLIP), BeforeValidator(number)]
+Coefficient = Annotated[float, Field(ge=0, le=MOST_COEFF), BeforeValidator(number)]
+PositiveCoefficient = Annotated[float, Field(gt=0, le=MOST_COEFF), BeforeValidator(number)]
+Exponent = Annotated[float, Field(ge=0, le=MOST_EXPONENT), BeforeValidator(number)]
 Spread = Annotated[float, Field(gt=0, le=MOST_CLIP), BeforeValidator(number)]
 NoneOrSpread = Annotated[float, Field(ge=0, le=MOST_CLIP), BeforeValidator(number)]
 Cpus = Annotated[float, Field(ge=0, le=MOST_CPUS), BeforeValidator(cpu_share)]

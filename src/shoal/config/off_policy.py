@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, WithJsonSchema
 
 from shoal.config.algorithms import name_of
-from shoal.config.fields import STRICT, Count, Flag, Fraction, NonNegative, Positive, Repeats, Size, number
+from shoal.config.fields import STRICT, Count, Exponent, Flag, Fraction, Positive, Repeats, Size, Spread, number
 from shoal.config.sections import OptimizerConfig
 from shoal.config.settings import AlgorithmConfig
 
@@ -39,7 +39,7 @@ TrainingIntensity = Annotated[
 class QOptimizerConfig(OptimizerConfig):
     """How gradients become steps."""
 
-    eps: Positive = 1e-8
+    eps: Spread = 1e-8
     """Adam's epsilon."""
 
 
@@ -52,11 +52,11 @@ class ReplayConfig(BaseModel):
     """Maximum number of transitions; the oldest are dropped first."""
     prioritized_replay: Flag = False
     """Whether surprising transitions are drawn more often (Schaul et al. 2016; classic RLlib: true)."""
-    prioritized_replay_alpha: NonNegative = 0.6
+    prioritized_replay_alpha: Exponent = 0.6
     """How much priorities count: 0: not at all, 1: in proportion."""
     prioritized_replay_beta: Fraction = 0.4
     """How much the loss is weighted to correct for prioritised draws: 0: not at all, 1: fully."""
-    prioritized_replay_eps: Positive = 1e-6
+    prioritized_replay_eps: Spread = 1e-6
     """Added to each error, so that every transition can be drawn."""
 
 

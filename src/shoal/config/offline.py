@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, PlainValidator, WithJsonSchema, model_validator
 
-from shoal.config.fields import STRICT, NonNegative, Positive, PositiveFraction, Size, text
+from shoal.config.fields import STRICT, Coefficient, PositiveFraction, Size, Spread, text
 from shoal.config.settings import AlgorithmConfig
 from shoal.config.vocabulary import nearest
 
@@ -227,11 +227,11 @@ class MARWILConfig(OfflineConfig):
     }
     mutable = (*OfflineConfig.mutable, "vf_coeff")
 
-    beta: NonNegative = 1.0
+    beta: Coefficient = 1.0
     """How much more an action counts that led to more than its state promised; 0: all alike, which is BC."""
-    vf_coeff: NonNegative = 1.0
+    vf_coeff: Coefficient = 1.0
     """Weight of the value function's loss."""
-    moving_average_sqd_adv_norm_start: Positive = 1.0
+    moving_average_sqd_adv_norm_start: Spread = 1.0
     """First value of the running mean of squared advantages (classic RLlib: 100; here returns are normalised)."""
     moving_average_sqd_adv_norm_update_rate: PositiveFraction = 0.01
     """How far each minibatch moves that mean (classic RLlib: 1e-8)."""

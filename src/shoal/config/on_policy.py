@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import model_validator
 
 from shoal.config.changing import changed
-from shoal.config.fields import Flag, Fraction, Size
+from shoal.config.fields import MOST_CLIP, Flag, Fraction, Size
 from shoal.config.model import ModelConfig
 from shoal.config.schedules import levels
 from shoal.config.sections import NoiseConfig
@@ -111,6 +111,8 @@ class OnPolicyConfig(AlgorithmConfig):
                 found.append(f"{path}.stddev: stddev_schedule replaces it and starts at {start[0]:g}; leave it out")
             if min(start) <= 0:
                 found.append(f"{path}.stddev_schedule: a standard deviation must be above 0 (got {min(start):g})")
+            if max(start) > MOST_CLIP:
+                found.append(f"{path}.stddev_schedule: its values must be at most {MOST_CLIP:g} (got {max(start):g})")
         if self.model.custom_model is not None or not self.model.free_log_std:
             found.append(
                 f"{path}.type: GaussianNoise sets the spread that this model computes itself; "

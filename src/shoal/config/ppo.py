@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.config.fields import Clip, Flag, LearningRate, NonNegative, Positive, Repeats, Size
+from shoal.config.fields import Clip, Coefficient, Flag, LearningRate, Repeats, Size
 from shoal.config.on_policy import OnPolicyConfig
 from shoal.config.schedules import Schedule
 
@@ -38,11 +38,11 @@ class PPOConfig(OnPolicyConfig):
     """Steps per gradient; if left out, at most train_batch_size (classic RLlib: 128).
 
     A model with memory takes whole sequences, as many as come closest to it."""
-    kl_coeff: NonNegative = 0.0
+    kl_coeff: Coefficient = 0.0
     """First coefficient of the adaptive KL penalty; 0: no penalty (classic RLlib: 0.2; clipping alone is enough)."""
-    kl_target: Positive = 0.01
+    kl_target: Clip = 0.01
     """KL divergence per iteration that the adaptive penalty aims at."""
-    target_kl: Positive | None = None
+    target_kl: Clip | None = None
     """Passes over a batch end once the mean KL divergence from the policy that sampled is over 1.5 times this.
 
     null: all num_sgd_iter are made (classic RLlib: no such key; kl_target is the penalty's)."""
@@ -50,9 +50,9 @@ class PPOConfig(OnPolicyConfig):
     """Number of passes over each batch (classic RLlib: 30; fewer passes stay closer to the policy that sampled)."""
     shuffle_sequences: Flag = True
     """Whether the steps of a batch are shuffled between passes."""
-    vf_loss_coeff: NonNegative = 0.5
+    vf_loss_coeff: Coefficient = 0.5
     """Weight of the value function's loss (classic RLlib: 1.0)."""
-    entropy_coeff: NonNegative = 0.0
+    entropy_coeff: Coefficient = 0.0
     """Weight of the entropy bonus."""
     entropy_coeff_schedule: Schedule = None
     """Entropy weight over timesteps, as lr_schedule; it replaces entropy_coeff."""

@@ -9,13 +9,14 @@ from pydantic import BaseModel, BeforeValidator, WithJsonSchema, model_validator
 
 from shoal.config.changing import unchecked
 from shoal.config.fields import (
+    MOST_CLIP,
     STRICT,
     Clip,
     Count,
     Flag,
     FragmentLength,
     LearningRate,
-    Positive,
+    PositiveCoefficient,
     PositiveFraction,
     Repeats,
     Size,
@@ -36,6 +37,8 @@ def _entropy(value: Any) -> float | Literal["auto"]:
         return "auto"
     if isinstance(value, str):
         raise ValueError("must be a number, or auto")
+    if abs(number(value)) > MOST_CLIP:
+        raise ValueError(f"must be a number from {-MOST_CLIP:g} to {MOST_CLIP:g}, or auto")
     return number(value)
 
 
@@ -137,7 +140,7 @@ class SACConfig(OffPolicyConfig):
     is 8 times its default unless it is set."""
     tau: PositiveFraction = 0.005
     """Share of the critics that goes into their target networks with every update."""
-    initial_alpha: Positive = 0.02
+    initial_alpha: PositiveCoefficient = 0.02
     """Temperature at the start: what a unit of entropy is worth, in rewards as they are learned from.
 
     Classic RLlib: 1, in the environment's own rewards; with normalize_rewards these are divided by their scale."""

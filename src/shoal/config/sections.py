@@ -15,10 +15,10 @@ from shoal.config.fields import (
     BelowOne,
     Flag,
     FreeMapping,
-    Positive,
     PositiveFraction,
     Seed,
     Size,
+    Spread,
     Text,
     refused_exploration,
 )
@@ -32,7 +32,7 @@ class OptimizerConfig(BaseModel):
 
     type: Literal["adam"] = "adam"
     """The optimiser."""
-    eps: Positive = 1e-5
+    eps: Spread = 1e-5
     """Adam's epsilon (classic RLlib: 1e-8; 1e-5 is usual for PPO and steadier at the start)."""
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     """Adam's decay rates of the first and second moment."""
@@ -65,7 +65,7 @@ class NoiseConfig(ExplorationConfig):
     GaussianNoise: the same, but the spread of continuous actions is stddev and is not learned. OrnsteinUhlenbeckNoise:
     the same, but the noise on continuous actions is correlated from step to step, which moves a sluggish system
     further (Hollenstein et al. 2024)."""
-    stddev: Positive = 0.3
+    stddev: Spread = 0.3
     """Standard deviation of continuous actions, for GaussianNoise; with normalize_actions the bounds are -1 and 1.
 
     Classic RLlib: 0.1, on top of a deterministic policy."""

@@ -19,7 +19,6 @@ from shoal.config.durations import seconds
 from shoal.config.env_sources import EnvSource
 from shoal.config.episode_variation import ClassSource, FunctionSource
 from shoal.config.fields import (
-    MOST_LR,
     Clip,
     Count,
     Cpus,
@@ -403,8 +402,6 @@ class AlgorithmConfig(Algorithm):
         found += self.model.conflicts()
         if self.lr_schedule is not None:
             found += self._scheduled("lr", self.lr_schedule)
-            if (most := max(levels(self.lr_schedule))) > MOST_LR:
-                found.append(f"config.lr_schedule: its values must be at most {MOST_LR:g} (got {most:g})")
         found += self._unread("squash_actions", self.model.custom_action_dist is not None, "custom_action_dist samples")
         if self.squash_actions and not self.normalize_actions:
             found.append("config.squash_actions: a tanh gives -1..1; set normalize_actions: true, or leave it out")
@@ -629,9 +626,12 @@ class AlgorithmConfig(Algorithm):
         return [f"config.{key}: it has no effect, because {why}; leave it out"]
 
     def _scheduled(self, key: str, schedule: Any) -> list[str]:
-        """A value beside a schedule must be the default or the schedule's start, else one of them is ignored."""
-        value, start = getattr(self, key), levels(schedule)[0]
-        if value in (start, type(self).model_fields[key].default):
+        """A schedule keeps within its key's bound, and a value beside it is the default or the schedule's start."""
+        value, start, field = getattr(self, key), levels(schedule)[0], type(self).model_fields[key]
+        bound = min((getattr(each, "le", math.inf) for each in field.metadata), default=math.inf)
+        if (most := max(levels(schedule))) > bound:
+            return [f"config.{key}_schedule: its values must be at most {bound:g} (got {most:g})"]
+        if value in (start, field.default):
             return []
         return [f"config.{key}: {key}_schedule replaces it and starts at {start:g}; leave {key} out (got {value:g})"]
 

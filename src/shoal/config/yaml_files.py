@@ -221,6 +221,7 @@ class _Builder:
         self.source = source
         self.events: Iterator[Any] = iter(YAML(typ="safe", pure=True).parse(io.StringIO(text)))
         self.anchors: dict[str, tuple[Any, int]] = {}
+        self.unfinished: set[str] = set()  # anchors of what is being read
         self.lines: dict[str, int] = {}
         self.nodes = 0
 
@@ -246,6 +247,8 @@ class _Builder:
         before = self.nodes
         self.count(event, 1)
         if isinstance(event, AliasEvent):
+            if event.anchor not in self.anchors and event.anchor in self.unfinished:
+                raise self.refusal(event, f"the alias *{event.anchor} stands inside of its own anchor and has no end")
             if event.anchor not in self.anchors:
                 raise self.refusal(event, f"the alias *{event.anchor} has no anchor &{event.anchor} before it")
             value, size = self.anchors[event.anchor]
@@ -254,6 +257,8 @@ class _Builder:
         if event.tag is not None:
             tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
             raise self.refusal(event, f"the tag {tag} is not allowed; write plain text, numbers, lists and mappings")
+        if event.anchor is not None:
+            self.unfinished.add(event.anchor)
         if isinstance(event, MappingStartEvent):
             value = self.mapping(path, depth)
         elif isinstance(event, SequenceStartEvent):
@@ -262,6 +267,7 @@ class _Builder:
             value = self.scalar(event)
         if event.anchor is not None:
             self.anchors[event.anchor] = (value, self.nodes - before)
+            self.unfinished.discard(event.anchor)
         return value
 
     def mapping(self, path: tuple[str, ...], depth: int) -> dict[Any, Any]:

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.config.schedules import levels
 from shoal.data.findings import Finding
 from shoal.data.number_text import counted, number_text
 from shoal.reports.run_facts import RunFacts
 from shoal.reports.symptoms_of_episodes import are_rewards_scaled, scaling_remedy
+from shoal.runs.hints import minibatches
 
 PERSISTENT = 10  # iterations after which what is so in most of them is no matter of chance
 REFUSED = 0.01  # of all minibatches
+COEFFICIENTS = ("vf_loss_coeff", "entropy_coeff", "kl_coeff", "vf_coeff", "beta", "initial_alpha")
+FAR_ABOVE = 100.0  # times a coefficient's default, or 100 where it is off by default
 HIGH_KL = 0.1
 LEAP_KL = 1.0
 FAR_OFF = 5.0  # times the KL that the penalty aims at
@@ -39,20 +43,35 @@ def not_finite(facts: RunFacts) -> Iterator[Finding]:
     text = f"the loss was not finite in {facts.lost_losses} of {counted(facts.iterations, 'iteration')}"
     if broken:
         text = f"the weights {broken[0]} are not finite"
-    remedy = f"smaller steps: --set config.lr={facts.smaller_lr(10)}; and look for huge values: `shoal check`"
+    remedy = f"{_calmer(facts)}; and look for huge values: `shoal check`"
     yield Finding("not finite", "problem", text, remedy)
 
 
 def refused(facts: RunFacts) -> Iterator[Finding]:
     """Updates were left out because their gradients were not finite."""
     count = facts.series("learner/refused_minibatches").sum() + facts.series("learner/refused_steps").sum()
-    share = count / (facts.iterations * max(_minibatches(facts), 1))
+    share = count / (facts.iterations * _minibatches(facts))
     if not count or share < REFUSED:
         return
     share = min(share, 1.0)  # SAC steps several networks in one update
     text = f"{count:,.0f} updates, {share:.0%} of all, were left out because their gradient was not finite"
-    remedy = f"smaller steps: --set config.lr={facts.smaller_lr(10)}; and look for huge values: `shoal check`"
+    remedy = f"{_calmer(facts)}; and look for huge values: `shoal check`"
     yield Finding("refused updates", "problem", text, remedy)
+
+
+def _calmer(facts: RunFacts) -> str:
+    """What keeps gradients finite: a coefficient that is no longer far above its default, or else smaller steps."""
+    config, fields = facts.config, type(facts.config).model_fields
+    for key in COEFFICIENTS:
+        if key not in fields:
+            continue
+        default = fields[key].default
+        schedule = getattr(config, f"{key}_schedule", None)
+        value = getattr(config, key) if schedule is None else max(levels(schedule))
+        if value > FAR_ABOVE * (default or 1.0):
+            name, better = (key, f"{default:g}") if schedule is None else (f"{key}_schedule", "null")
+            return f"config.{name} is {number_text(value)}, far above its default: --set config.{name}={better}"
+    return f"smaller steps: --set config.lr={facts.smaller_lr(10)}"
 
 
 def large_weights(facts: RunFacts) -> Iterator[Finding]:
@@ -326,12 +345,8 @@ def not_begun(facts: RunFacts) -> Iterator[Finding]:
 
 def _minibatches(facts: RunFacts) -> int:
     """Updates of one iteration, roughly."""
-    config = facts.config
     updates = facts.series("learner/num_updates")
-    if len(updates):
-        return int(updates.mean())
-    size = getattr(config, "sgd_minibatch_size", config.train_batch_size)
-    return int(getattr(config, "num_sgd_iter", 1) * max(config.train_batch_size // size, 1))
+    return minibatches(facts.config, float(updates.mean()) if len(updates) else None)
 
 
 SYMPTOMS = (

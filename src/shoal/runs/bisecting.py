@@ -15,6 +15,7 @@ from shoal.config.problems import printable
 from shoal.data.batch import Batch, Sample
 from shoal.data.number_text import number_text
 from shoal.data.results import flat, number_in
+from shoal.data.state import State
 from shoal.errors import CheckpointError
 from shoal.runs.atomic_files import remove_tree, replace_file
 from shoal.runs.checkpoints import read_checkpoint, write_checkpoint
@@ -67,6 +68,11 @@ class WatchedIteration:
         """The minibatch with the largest gradient, from 1, and its norm."""
         sizes = [(norm, place) for place, norm in enumerate(self.norms, start=1) if norm is not None]
         return (max(sizes)[1], max(sizes)[0]) if sizes else None
+
+    @property
+    def largest(self) -> float:
+        """The largest norm of a gradient."""
+        return max((norm for norm in self.norms if norm is not None), default=0.0)
 
     def lines(self) -> list[str]:
         """What a person wants to know of it."""
@@ -237,20 +243,25 @@ def bisect(
             tell(watch)
             watches.append(watch)
             if watch is _worst(watches, broke):
-                worst_state = before
+                # At once, for what is remembered (replay) is in a state by reference: a later iteration writes over it.
+                _keep_before(folder / BISECT_FOLDER, watch.iteration, before, past.tree)
     finally:
         trainer.stop()
     worst = _worst(watches, broke)
     if worst is None:
         return Found(broke, None, None)
-    place = folder / BISECT_FOLDER
+    script = folder / BISECT_FOLDER / SCRIPT
+    replace_file(script, _script(folder, broke, worst).encode())
+    return Found(broke, worst, script)
+
+
+def _keep_before(place: Path, iteration: int, state: State, tree: Mapping[str, Any]) -> None:
+    """Leave in a folder, in place of what was there, the state that an iteration began with; the first has none."""
     remove_tree(place)
-    if worst.iteration > 1:
-        counters = {"training_iteration": worst.iteration - 1, "timesteps_total": worst_state.values["timesteps_total"]}
-        write_checkpoint(place, worst_state, past.tree, counters)
+    if iteration > 1:
+        counters = {"training_iteration": iteration - 1, "timesteps_total": state.values["timesteps_total"]}
+        write_checkpoint(place, state, tree, counters)
     place.mkdir(exist_ok=True)
-    replace_file(place / SCRIPT, _script(folder, broke, worst).encode())
-    return Found(broke, worst, place / SCRIPT)
 
 
 def _watched(trainer: Trainer) -> WatchedIteration:
@@ -264,7 +275,7 @@ def _worst(watches: Sequence[WatchedIteration], broke: Breakdown) -> WatchedIter
     """The iteration that is to blame: the first with a refused gradient, or the one that moved the policy the most."""
     if broke.kind == "not finite":
         return next((watch for watch in watches if watch.first_refused is not None), None)
-    return max(watches, key=lambda watch: (watch.kl or 0.0, watch.worst or (0, 0.0)), default=None)
+    return max(watches, key=lambda watch: (watch.kl or 0.0, watch.largest), default=None)
 
 
 def _opened(past: PastRun, start: Path | None) -> Trainer:

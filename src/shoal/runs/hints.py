@@ -7,7 +7,8 @@ from typing import Any
 
 from shoal.config.algorithms import ALGORITHMS, BUILT_IN
 from shoal.config.settings import AlgorithmConfig
-from shoal.data.number_text import number_text
+from shoal.data.number_text import counted, number_text
+from shoal.data.results import flat
 
 ENDLESS_STEPS = 2000  # of each environment, without the end of an episode
 STUCK_STEPS = 50_000  # over all environments, in which every episode has the same return
@@ -16,6 +17,7 @@ LARGE_RETURN = 1000  # that values learn slowly, in their own unit
 PERSISTENT_ITERATIONS = 20  # after which what has been so in every iteration is no matter of chance
 CUT_OFF = 20  # times grad_clip: of such a gradient, next to nothing is left
 LEAST_EXPLAINED = 0.02
+NEARLY_ALL = 0.9  # of an iteration's minibatches
 
 
 class Hints:
@@ -24,7 +26,7 @@ class Hints:
     def __init__(self, algorithm: str, num_envs: int, config: AlgorithmConfig) -> None:
         self._algorithm, self._num_envs = algorithm, num_envs
         self._config = config
-        self._is_endless_told = self._is_stuck_told = self._are_large_told = False
+        self._is_endless_told = self._is_stuck_told = self._are_large_told = self._is_refusal_told = False
         self._cut_iterations = self._unexplained_iterations = 0
         self._return: float | None = None
         self._steps_before = 0
@@ -37,6 +39,7 @@ class Hints:
             self._endless(result),
             self._stuck(result),
             self._large(result),
+            self._refused(result),
             self._cut_off(learner),
             self._unexplained(learner),
         )
@@ -95,6 +98,21 @@ class Hints:
             "values take long to reach their size; divide rewards by their scale: --set config.normalize_rewards=true"
         )
 
+    def _refused(self, result: Mapping[str, Any]) -> str | None:
+        """Nearly every gradient of an iteration was left out: such a run comes to its end and has learned nothing."""
+        counts = flat(result)
+        refused = _of_learners(counts, "refused_minibatches")
+        updates = _of_learners(counts, "num_updates") if self._config.learns_from_replay else None
+        if self._is_refusal_told or not refused or refused < NEARLY_ALL * minibatches(self._config, updates):
+            return None
+        self._is_refusal_told = True
+        return (
+            f"{counted(int(refused), 'gradient')} of iteration {result.get('training_iteration')} were not finite and "
+            "were left out, about as many as it had minibatches, so that little or nothing was learned; type shoal "
+            "diagnose with this run, and look for a coefficient far above its default, for huge rewards or "
+            "observations (shoal check), and for too large a config.lr"
+        )
+
     def _cut_off(self, learner: Mapping[str, Any]) -> str | None:
         """Next to nothing of each gradient passes `grad_clip`: of the policy's, of the values', or of both.
 
@@ -128,6 +146,20 @@ class Hints:
             f"(vf_explained_var is {explained:.2g}): if observations are large or of different sizes, scale them "
             "(--set config.observation_filter=MeanStdFilter); else see that they tell what the rewards depend on"
         )
+
+
+def minibatches(config: AlgorithmConfig, num_updates: float | None) -> int:
+    """Minibatches of one iteration: the updates that were counted, or roughly what the configuration asks for."""
+    if num_updates is not None:
+        return max(int(num_updates), 1)
+    size = getattr(config, "sgd_minibatch_size", config.train_batch_size)
+    return int(getattr(config, "num_sgd_iter", 1) * max(config.train_batch_size // size, 1))
+
+
+def _of_learners(counts: Mapping[str, Any], name: str) -> float:
+    """A count of the learner, over all policies."""
+    found = [value for key, value in counts.items() if key.startswith("learner/") and key.endswith(f"/{name}")]
+    return float(sum(found))
 
 
 def _in_a_row(count: int, is_so: bool) -> int:

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,7 @@ def choose(
     asked = settings({key: value for key, value in tree.items() if key != "restore"})
     finished: ResumeChoice | None = None
     other: ResumeChoice | None = None
+    lost: Path | None = None  # the newest that nothing can be continued from
     for folder in runs_of(parent):
         stored = stored_tree(folder)
         if stored is None:
@@ -110,29 +111,34 @@ def choose(
             continue
         found = _what_it_offers(folder, stop)
         if found is not None and found.folder is not None and found.done is None:
-            return found
+            passed = None if lost is None else _what_it_offers(lost, stop, f"{folder.name} is continued")
+            return found if passed is None else replace(found, note=passed.note)
+        if found is not None and found.folder is None:
+            lost = lost or folder
         finished = finished or found
     return finished or other or ResumeChoice()
 
 
-def _what_it_offers(folder: Path, stop: Mapping[str, float]) -> ResumeChoice | None:
-    """How a run of the same experiment can be gone on with; if it cannot, a word about it."""
+def _what_it_offers(
+    folder: Path, stop: Mapping[str, float], instead: str = "a new run is started"
+) -> ResumeChoice | None:
+    """How a run of the same experiment can be gone on with; else a word about it, and what happens `instead`."""
     summary = newest_summary(folder)
     if summary is None and checkpoints_of(folder):
-        return ResumeChoice(note=f"No checkpoint of {folder} can be read; a new run is started.")
+        return ResumeChoice(note=f"No checkpoint of {folder} can be read; {instead}.")
     if summary is None and finished_iterations(folder):
-        return ResumeChoice(folder) if holder(folder) is not None else _without_checkpoint(folder)
+        return ResumeChoice(folder) if holder(folder) is not None else _without_checkpoint(folder, instead)
     return ResumeChoice(folder, stop_reason(summary or {}, stop))
 
 
-def _without_checkpoint(folder: Path) -> ResumeChoice | None:
+def _without_checkpoint(folder: Path, instead: str) -> ResumeChoice | None:
     """A word about a run that ended before it saved anything to go on from; its results must not be written over."""
     outcome = read_outcome(folder)
     if outcome is not None and outcome.kind == "stopped":
         return None
     ended = disappearance(folder, "it") if outcome is None else f"It ended with: {outcome.sentence}"
     done = counted(finished_iterations(folder), "finished iteration")
-    words = f"{folder} has {done} and no checkpoint to continue from, so a new run is started."
+    words = f"{folder} has {done} and no checkpoint to continue from, so {instead}."
     return ResumeChoice(note=f"{words} {ended}" if ended else words)
 
 

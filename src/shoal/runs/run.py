@@ -189,12 +189,12 @@ class Run:
         same = None if new else partial(choose, parent, as_tree(experiment), experiment.stop, source)
         if same is not None:
             choice = same()
+            notes = (*notes, choice.note) if choice.note else notes
             if choice.folder is not None:
                 check_free(choice.folder, or_new=True)
                 if source is not None:
                     experiment = changed(experiment, restore=(stored_tree(choice.folder) or {})["restore"])
                 return cls(experiment, choice.folder, user_code, choice.done, notes)
-            notes = (*notes, choice.note) if choice.note else notes
         check_size(experiment.config)
         folder = make_run_folder(parent, experiment.run, experiment.config.env)
         if experiment.restore is not None:

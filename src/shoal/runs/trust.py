@@ -8,6 +8,7 @@ imported or started before the user has said so.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -77,19 +78,31 @@ def code_to_run(
     return UserCode.at(".") if env_is_given else user_code
 
 
-def check_own_file(file: Path, folder_file: str, place: Path | None, trust: bool) -> None:
-    """Refuse the configuration file of a run or sweep that is a stranger's; `folder_file` tells what the folder is."""
-    told = file.absolute().parent / folder_file
-    if trust or not told.is_file():
+def check_own_file(file: Path, folder_file: str, is_placed: bool, trust: bool) -> None:
+    """Refuse the configuration file of a run or sweep that is a stranger's; `folder_file` tells what the folder is.
+
+    Where the file is a link, the folder that it leads to counts like the one that it lies in. With `is_placed`, what is
+    the user's own is so only in its place.
+    """
+    if trust:
         return
+    typed, real = file.absolute(), Path(os.path.realpath(file))
+    for folder in dict.fromkeys((typed.parent, real.parent)):
+        told = folder / folder_file
+        if told.is_file() and not _is_own_file(told, folder if is_placed else None):
+            link = "" if folder == typed.parent else f" is a link to {real}, which"
+            raise NotTrusted(
+                f"{file}{link} belongs to {folder}, which is not yours, and could name any code; "
+                "read it, and add --trust"
+            )
+
+
+def _is_own_file(told: Path, place: Path | None) -> bool:
     try:
         tree = bounded_json(bounded_bytes(told, FILE_LIMIT), told.name)
     except CheckpointError:
-        tree = None
-    if not isinstance(tree, Mapping) or not is_own(tree, place):
-        raise NotTrusted(
-            f"{file} belongs to {told.parent}, which is not yours, and could name any code; read it, and add --trust"
-        )
+        return False
+    return isinstance(tree, Mapping) and is_own(tree, place)
 
 
 def code_named(experiment: Experiment) -> list[tuple[str, str]]:

@@ -11,6 +11,27 @@ from shoal.config.experiment import ALGORITHMS, algorithm_config, experiment_fro
 from shoal.config.ppo import PPOConfig
 from shoal.errors import ConfigError
 
+WEIGHTS = (
+    "grad_clip",
+    "clip_param",
+    "entropy_coeff",
+    "vf_loss_coeff",
+    "kl_coeff",
+    "kl_target",
+    "target_kl",
+    "max_kl",
+    "cg_damping",
+    "initial_alpha",
+    "target_entropy",
+    "beta",
+    "vf_coeff",
+    "moving_average_sqd_adv_norm_start",
+    "noise_stdev",
+    "l2_coeff",
+    "extra_std",
+)
+"""Numbers that multiply a loss or a step, or limit one; each must stay within single precision."""
+
 CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"lrr": 1}, "config.lrr: unknown key; did you mean config.lr?"),
     ({"gama": 0.9}, "config.gama: unknown key; did you mean config.gamma?"),
@@ -153,6 +174,24 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"record_env": "true"}, "write true, or ./true for a folder of that name (got 'true')"),
     ({"lr": 1e10}, "config.lr: must be at most 1000 (got 10000000000)"),
     ({"lr_schedule": [[0, 1e-3], [9, 1e10]]}, "config.lr_schedule: its values must be at most 1000 (got 1e+10)"),
+    ({"entropy_coeff": 1e308}, "config.entropy_coeff: must be at most 1e+06 (got 1e+308)"),
+    ({"entropy_coeff_schedule": [[0, 1e308]]}, "config.entropy_coeff_schedule: its values must be at most 1e+06 (got"),
+    ({"clip_param_schedule": [[0, 1e308]]}, "config.clip_param_schedule: its values must be at most 1e+10 (got"),
+    ({"vf_loss_coeff": 1e308}, "config.vf_loss_coeff: must be at most 1e+06 (got 1e+308)"),
+    ({"kl_coeff": 1e308}, "config.kl_coeff: must be at most 1e+06 (got 1e+308)"),
+    ({"kl_coeff": 0.2, "kl_target": 1e308}, "config.kl_target: must be at most 1e+10 (got 1e+308)"),
+    ({"target_kl": 1e308}, "config.target_kl: must be at most 1e+10 (got 1e+308)"),
+    ({"optimizer": {"eps": 1e308}}, "config.optimizer.eps: must be at most 1e+10 (got 1e+308)"),
+    ({"model": {"log_std_init": 1e308}}, "config.model.log_std_init: must be at most 1e+10 (got 1e+308)"),
+    ({"model": {"log_std_init": -1e308}}, "config.model.log_std_init: must be at least -1e+10 (got -1e+308)"),
+    (
+        {"exploration_config": {"type": "GaussianNoise", "stddev": 1e308}},
+        "config.exploration_config.stddev: must be at most 1e+10 (got 1e+308)",
+    ),
+    (
+        {"exploration_config": {"type": "GaussianNoise", "stddev_schedule": [[0, 1e308]]}},
+        "config.exploration_config.stddev_schedule: its values must be at most 1e+10 (got 1e+308)",
+    ),
     ({"grad_clip": 1e308}, "config.grad_clip: must be at most 1e+10 (got 1e+308)"),
     ({"clip_param": 1e308}, "config.clip_param: must be at most 1e+10 (got 1e+308)"),
     ({"vf_clip_param": 1e308}, "config.vf_clip_param: must be at most 1e+10 (got 1e+308)"),
@@ -268,6 +307,18 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 ]
 
 DQN_CONFIGS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"replay_buffer_config": {"prioritized_replay": True, "prioritized_replay_alpha": 1e308}},
+        "prioritized_replay_alpha: must be at most 10 (got 1e+308)",
+    ),
+    (
+        {"replay_buffer_config": {"prioritized_replay": True, "prioritized_replay_eps": 1e308}},
+        "prioritized_replay_eps: must be at most 1e+10 (got 1e+308)",
+    ),
+    (
+        {"exploration_config": {"type": "SoftQ", "temperature": 1e308}},
+        "temperature: must be at most 1e+10 (got 1e+308)",
+    ),
     ({"lambda_": 0.9}, "config.lambda_: is a key of PPO, APPO and TRPO, not of DQN"),
     ({"replay_buffer_config": {"size": 3}}, "config.replay_buffer_config.size: unknown key"),
     ({"capacity": 3}, "config.capacity: unknown key; did you mean config.replay_buffer_config.capacity?"),
@@ -430,7 +481,7 @@ def test_a_folder_may_be_called_no() -> None:
 
 @pytest.mark.parametrize("run", ["PPO", "APPO", "TRPO", "DQN", "SAC", "ES", "ARS", "CEM", "CMAES", "BC", "MARWIL"])
 def test_every_algorithm_bounds_what_it_has(run: str) -> None:
-    most = {"lr": 1e10, "grad_clip": 1e308, "clip_param": 1e308, "num_sgd_iter": 2**31 - 1, "n_step": 2**31 - 1}
+    most = {"lr": 1e10, "num_sgd_iter": 2**31 - 1, "n_step": 2**31 - 1, **dict.fromkeys(WEIGHTS, 1e308)}
     for key, value in most.items():
         if key in ALGORITHMS[run].model_fields:
             with pytest.raises(ConfigError) as caught:

@@ -221,6 +221,32 @@ def test_a_smaller_learning_rate_is_small_enough(tmp_path: Path, lr: float, bett
     assert one.remedy.startswith(f"smaller steps: --set config.lr={better};")
 
 
+@pytest.mark.parametrize(
+    ("config", "remedy"),
+    [
+        (
+            {"entropy_coeff": 1e6},
+            "config.entropy_coeff is 1000000, far above its default: --set config.entropy_coeff=0;",
+        ),
+        (
+            {"vf_loss_coeff": 1e5},
+            "config.vf_loss_coeff is 100000, far above its default: --set config.vf_loss_coeff=0.5;",
+        ),
+        (
+            {"entropy_coeff_schedule": [[0, 1e4], [9, 0]]},
+            "config.entropy_coeff_schedule is 10000, far above its default",
+        ),
+    ],
+)
+def test_an_absurd_coefficient_is_named_before_the_learning_rate(
+    tmp_path: Path, config: dict[str, Any], remedy: str
+) -> None:
+    found = found_in(tmp_path / "run", "PPO", config, {"learner/refused_minibatches": 320})
+    (one,) = [finding for finding in found if finding.check == "refused updates"]
+    assert one.remedy.startswith(remedy)
+    assert "config.lr" not in one.remedy
+
+
 def test_there_are_more_than_twenty_of_them() -> None:
     assert len({name for name, *_ in SICK}) >= 25
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shoal.config.experiment import experiment_from
@@ -16,8 +17,9 @@ from shoal.data.results import plain_json
 from shoal.errors import CheckpointError, ConfigError
 from shoal.reports.records import results_of
 from shoal.reports.run_report import leave_report
-from shoal.runs.bisecting import bisect, breakdown
+from shoal.runs.bisecting import Breakdown, WatchedIteration, _worst, bisect, breakdown
 from shoal.runs.chain import CHAIN_FILE, read_chain
+from shoal.runs.checkpoints import read_checkpoint
 from shoal.runs.forks import fork
 from shoal.runs.lineage import parent_of, read_lineage
 from shoal.runs.reproducing import reproduce
@@ -127,6 +129,11 @@ def test_the_rules() -> None:
     assert lost.sentence == "learner/vf_loss is not a number in iteration 2"
 
 
+def test_without_a_kl_the_largest_gradient_is_to_blame_wherever_in_its_iteration_it_was() -> None:
+    early, late = WatchedIteration(3, norms=[9.0, 1.0, None]), WatchedIteration(4, norms=[1.0, 1.0, 2.0])
+    assert _worst([early, late], Breakdown("collapse", 2, 4, "")) is early
+
+
 def collapsed(run: Path) -> list[dict[str, Any]]:
     """Its results with a collapse; so short a run has none of its own."""
     told = results_of(run)
@@ -165,3 +172,97 @@ def test_what_a_run_is_called_is_no_code_of_the_script_and_links_are_not_followe
     assert not canary.exists()
     assert done.returncode == 0, done.stderr
     assert [child.name for child in elsewhere.iterdir()] == ["mine"]
+
+
+SURGING = """
+import gymnasium
+import numpy as np
+
+class Surging(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward=0.0, obs=0.0):
+        self.reward, self.obs = reward, obs
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.surges = 0, self.np_random.random() < 0.08
+        return self.look(), {}
+
+    def look(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def step(self, action):
+        self.episode += 1
+        surges = self.surges and self.episode == 7
+        obs = self.look()
+        if surges and self.obs:
+            obs[0] = self.obs
+        return obs, self.reward * surges + 0.01 * float(action), False, self.episode == 20, {}
+"""
+
+
+def surged(folder: Path, algorithm: str, capacity: int, seed: int, **surge: float) -> Path:
+    """Eight iterations of an environment with a few steps that are beyond all measure; every checkpoint is kept."""
+    (folder / "surging.py").write_text(SURGING)
+    config = {
+        "env_config": surge,
+        "num_envs_per_worker": 1,
+        "timesteps_per_iteration": 64,
+        "learning_starts": 32,
+        "train_batch_size": 16,
+        "training_intensity": 4.0,
+        "replay_buffer_config": {"capacity": capacity},
+        "normalize_rewards": False,
+        "model": {"fcnet_hiddens": [8], "fcnet_activation": "relu"},
+        "seed": seed,
+    }
+    tree: dict[str, Any] = {"name": algorithm, "run": algorithm, "env": f"{folder}/surging.py:Surging"}
+    tree |= {"results_dir": str(folder / "results"), "report": False, "config": config}
+    tree |= {"checkpoint_freq": 1, "keep_checkpoints_num": 20, "stop": {"training_iteration": 8}}
+    opened = Run.open(experiment_from(tree))
+    list(opened.results())
+    return opened.folder
+
+
+@pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_replay_that_met_what_no_network_can_multiply_is_bisected_to_its_iteration(
+    tmp_path: Path, algorithm: str
+) -> None:
+    folder = surged(tmp_path, algorithm, 1000, seed=4, obs=3e38)
+    told = results_of(folder)
+    refused = [int(result["learner"]["refused_minibatches"]) for result in told]
+    first = next(place for place, count in enumerate(refused, start=1) if count)
+    assert first > 2, "it is trained again from a checkpoint, with a replay"
+    found = bisect(folder, told)
+    assert found is not None
+    assert found.breakdown.iteration == first
+    assert found.watch is not None
+    assert found.watch.iteration == first
+    assert sum(norm is None for norm in found.watch.norms) == refused[first - 1]
+    name = f"checkpoint_{first - 1:06d}"
+    assert same_arrays(folder / "bisect" / name, folder / name)
+
+
+def test_what_is_left_of_an_iteration_long_before_the_end_has_the_replay_of_that_time(tmp_path: Path) -> None:
+    """A replay is saved by reference, and is written over while the stretch behind the iteration is trained again."""
+    folder = surged(tmp_path, "DQN", 64, seed=2, reward=1e4)
+    told = results_of(folder)
+    for result, value in zip(told, [0, 100, 10, 10, 10, 10, 10, 1], strict=True):
+        result["episode_reward_mean"] = float(value)
+    found = bisect(folder, told)
+    assert found is not None
+    assert found.watch is not None
+    gradients = [result["learner"]["grad_gnorm"] for result in told]
+    assert found.watch.iteration == gradients.index(max(gradients)) + 1 == 2
+    assert same_arrays(folder / "bisect" / "checkpoint_000001", folder / "checkpoint_000001")
+
+
+def same_arrays(one: Path, other: Path) -> bool:
+    """Whether two checkpoints hold the same numbers."""
+    here, there = read_checkpoint(one).state.arrays, read_checkpoint(other).state.arrays
+    assert here.keys() == there.keys()
+    assert any("replay" in name for name in here)
+    return all(np.array_equal(here[name], there[name]) for name in here)

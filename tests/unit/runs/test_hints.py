@@ -103,7 +103,47 @@ def test_a_run_says_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     assert "config.horizon" in told.getMessage()
 
 
-def told_by(config: AlgorithmConfig, count: int, mean: float = 10.0, **learner: float) -> list[str]:
+class Blinding(Endless):
+    """Rewards at the end of what is allowed."""
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 1e14 * float(action), self.np_random.random() < 0.1, False, {}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_refuses_all_its_minibatches_says_so_once_and_in_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"train_batch_size": 256, "num_envs_per_worker": 1, "normalize_rewards": False, "vf_loss_coeff": 1e6}
+    tree = {"env": Blinding, "results_dir": str(tmp_path), "stop": {"training_iteration": 3}, "config": config}
+    run = Run.open(experiment_from(tree))
+    (_, *_, last) = run.results()
+    assert last["learner"]["refused_minibatches"] == 40
+    (told,) = (record.getMessage() for record in caplog.records if "not finite" in record.getMessage())
+    assert told.startswith("40 gradients of iteration 1 were not finite and were left out")
+    assert "shoal diagnose" in told
+    assert told in (run.folder / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "learner", "is_told"),
+    [
+        (PPOConfig(), {"refused_minibatches": 320.0}, True),
+        (PPOConfig(), {"refused_minibatches": 300.0}, True),
+        (PPOConfig(), {"refused_minibatches": 100.0}, False),
+        (PPOConfig(), {"left": {"refused_minibatches": 160.0}, "right": {"refused_minibatches": 160.0}}, True),
+        (DQNConfig(), {"refused_minibatches": 250.0, "num_updates": 250.0}, True),
+        (DQNConfig(), {"refused_minibatches": 20.0, "num_updates": 250.0}, False),
+        (DQNConfig(), {"refused_minibatches": 0.0, "num_updates": 0.0}, False),
+    ],
+)
+def test_only_nearly_all_minibatches_are_worth_a_word(
+    config: AlgorithmConfig, learner: dict[str, Any], is_told: bool
+) -> None:
+    assert len(told_by(config, 5, **learner)) == is_told
+
+
+def told_by(config: AlgorithmConfig, count: int, mean: float = 10.0, **learner: Any) -> list[str]:
     """What is said over so many iterations that are all alike, each with episodes that differ."""
     hints = Hints(name_of(type(config)), 8, config)
     results = [

@@ -626,6 +626,28 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_named_and_another_
     assert (finished.folder, finished.done, finished.notes) == (again.folder, "training_iteration 7 >= 7", ())
 
 
+def test_an_older_run_that_goes_on_names_the_newer_one_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counter, "at", {5: send(signal.SIGTERM)})
+    older = Run.open(experiment(tmp_path))
+    iterations(older.results())
+    monkeypatch.setattr(Counter, "at", {})
+    command = [sys.executable, "-c", KILLED.replace("(sys.argv[1]))", "(sys.argv[1])), new=True")]
+    killed = subprocess.Popen([*command, str(tmp_path), str(Path(__file__).parent)])
+    assert killed.wait() == -signal.SIGKILL
+    (newer,) = set((tmp_path / "default").iterdir()) - {older.folder}
+    assert rows(newer) == [1, 2]
+    again = Run.open(experiment(tmp_path))
+    assert again.folder == older.folder
+    told = (
+        f"{newer} has 2 finished iterations and no checkpoint to continue from, so {older.folder.name} is continued. "
+    )
+    (note,) = (note for note in again.notes if note.startswith(told))
+    assert f"(process {killed.pid} on " in note
+    assert "\n" not in note
+
+
 def test_a_run_that_failed_without_a_checkpoint_is_named_with_its_error(tmp_path: Path) -> None:
     first = Run.open(experiment(tmp_path))
     results = first.results()
