@@ -65,6 +65,7 @@ def _looked_at(env: AnyEnv, options: dict[str, Any] | None, before: Callable[[st
             return CheckReport(env, False, tuple(dict.fromkeys(_check_vector(env, before))))
         legacy, warnings = _check_single(env, options, before)
     except BaseException:
+        before("close()")
         close_quietly(env)
         raise
     return CheckReport(adapt_legacy(env) if legacy else env, legacy, tuple(dict.fromkeys(warnings)))
