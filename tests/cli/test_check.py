@@ -106,6 +106,46 @@ def test_an_fmu_is_checked_and_trained_at_the_command_line(tmp_path: Path, monke
     assert len(list(tmp_path.glob("results/*/*/result.json"))) == 1
 
 
+CLOSES = {
+    "hangs": "time.sleep(1000)",
+    "cannot be cut short": """while True:
+            try:
+                time.sleep(1000)
+            except BaseException:
+                pass""",
+}
+
+
+@pytest.mark.parametrize("how", CLOSES)
+def test_a_close_that_hangs_is_named(how: str, tmp_path: Path) -> None:
+    (tmp_path / "closing.py").write_text(
+        f"import sys, time\nsys.path.append({str(Path(SICK).parent)!r})\nfrom sick_envs import Healthy\n\n\n"
+        f"class Closing(Healthy):\n    def close(self):\n        {CLOSES[how]}\n"
+    )
+    result = check(f"{tmp_path / 'closing.py'}:Closing", "--episodes", "1", "--timeout", "2", "--json")
+    assert result.exit_code == 1, result.output
+    [problem] = [row for row in json.loads(result.output) if row["verdict"] == "problem"]
+    assert problem["text"].startswith("close() did not return within 2 s")
+    assert "end in close()" in problem["remedy"]
+
+
+def test_a_program_that_does_not_end_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "deaf.py").write_text(
+        "import json, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        'space = {"type": "Box", "low": [-1, -1], "high": 1}\n'
+        'print(json.dumps({"shoal": 1, "observation": space, "action": space}), flush=True)\n'
+        "for line in sys.stdin:\n    asked = json.loads(line)\n"
+        '    answer = {"obs": [0, 0], "reward": 0.5, "terminated": False, "truncated": True}\n'
+        '    if "reset" in asked or "step" in asked:\n        print(json.dumps(answer), flush=True)\n'
+        "time.sleep(1000)\n"
+    )
+    command = f"{sys.executable} {tmp_path / 'deaf.py'}"
+    result = check(command, "--protocol", "lines", "--episodes", "1", "--timeout", "2", "--json")
+    problems = [row for row in json.loads(result.output) if row["verdict"] == "problem"]
+    assert problems[0]["text"] == "close() did not return within 2 s"
+    assert problems[0]["check"] == "close"
+
+
 def test_a_factory_that_no_other_process_can_have_is_a_problem() -> None:
     lock = threading.Lock()
 

@@ -64,7 +64,16 @@ def test_the_deadline_that_is_told_is_the_one_that_was_typed(
     file.write_text(SLOW.format(quick=quick))
     result = profile(f"{file}:Slow", *SHORT, "--timeout", "1")
     assert result.exit_code == 2
-    assert "the environment did not answer within 1 s; try shoal check" in result.stderr
+    assert "step() of the environment did not answer within 1 s; try shoal check, or give it longer" in result.stderr
+
+
+def test_a_deadline_that_is_configured_is_that_of_the_call(tmp_path: Path) -> None:
+    file = tmp_path / "slow.py"
+    file.write_text(SLOW.format(quick=20))
+    result = profile(f"{file}:Slow", *SHORT, "--set", "env_step_timeout_s=1")
+    assert result.exit_code == 2
+    assert "step() of the environment did not answer within 1 s" in result.stderr
+    assert "(env_step_timeout_s)" in result.stderr
 
 
 @pytest.mark.slow

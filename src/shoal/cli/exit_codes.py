@@ -23,8 +23,8 @@ MEANINGS: Mapping[int, str] = MappingProxyType(
         NodeFailed.exit_code: "`shoal launch`: a host could not start",
         TimedOut.exit_code: "`shoal launch`: a host did not appear, or was not ready in time",
         NODE_LOST: "`shoal launch`: a host was lost during the run, with `--on-node-loss stop`",
-        RESUME_ME: "everything is saved; start the same command again (the walltime ends soon: the run knows, or "
-        "SIGUSR1 told it)",
+        RESUME_ME: "every finished iteration is saved; start the same command again (the walltime ends soon: the run "
+        "knows, or SIGUSR1 told it)",
         exit_code(signal.SIGHUP): "saved after SIGHUP: the terminal was closed",
         exit_code(signal.SIGINT): "saved after Ctrl-C; `shoal serve`: every request that was accepted is answered",
         exit_code(signal.SIGTERM): "saved after SIGTERM; `shoal serve` as above",

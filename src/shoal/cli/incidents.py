@@ -26,21 +26,26 @@ def incidents(path: str, last: int, as_json: bool, results_dir: str | None) -> N
     import json
 
     from shoal.runs.incidents import read_incidents
+    from shoal.runs.lost_processes import disappearance
 
     folder = _folder(path, results_dir)
-    found = read_incidents(folder)
+    found, lost = read_incidents(folder), disappearance(folder)
     if as_json:
         for entry in found:
             click.echo(json.dumps(entry))
         return
     if not found:
         click.echo(f"{short_path(folder)}: no environment has failed.")
+        if lost is not None:
+            click.echo(lost)
         return
     for line in _table(found[-last:]):
         click.echo(line)
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(entry["kind"] for entry in found).most_common())
     shown = "" if len(found) <= last else f" The last {last} are listed."
     click.echo(f"{len(found)} in all: {kinds}.{shown} Run one again: shoal replay {short_path(folder)} N")
+    if lost is not None:
+        click.echo(lost)
 
 
 @click.command(cls=Command)

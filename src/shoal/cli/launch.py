@@ -122,7 +122,7 @@ def launch(
       82  a host could not start
       83  a host did not show up or was not ready in time
       84  a host was lost during the run, with --on-node-loss stop
-      85  from the command: everything is saved, start it again
+      85  from the command: every finished iteration is saved, start it again
     """
     import asyncio
 

@@ -22,6 +22,7 @@ from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.agents import AgentsEnv, Moment
 from shoal.envs.closing import close_quietly
+from shoal.envs.copies import comes_back_once
 from shoal.envs.env_errors import named_text, pass_on_interrupts
 from shoal.envs.observations import ObsSpec
 from shoal.envs.replay_clock import ReplayClock
@@ -207,7 +208,8 @@ class AgentEnvs:
             game.history += numbers
         game.actions, game.numbers = {}, {}
         try:
-            moment = game.env.act(actions)
+            with comes_back_once("step()"):
+                moment = game.env.act(actions)
             self._settle(k, moment)
         except BaseException as error:
             pass_on_interrupts(error)
@@ -279,7 +281,8 @@ class AgentEnvs:
                 group, row = self._row(k, slot)
                 group.phase[row] = AgentPhase.ABSENT
             try:
-                moment = game.env.begin(self._reset_seed(k) if seeded else None)
+                with comes_back_once("reset()"):
+                    moment = game.env.begin(self._reset_seed(k) if seeded else None)
                 for agent in moment.to_act:
                     self._ask(k, self.seats[k].index(agent), moment.observations[agent])
                 if not moment.to_act:

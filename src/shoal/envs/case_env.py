@@ -25,6 +25,7 @@ import numpy as np
 
 from shoal.envs.context import EnvContext
 from shoal.envs.mpi import mpi_start
+from shoal.envs.program_files import located, runnable
 from shoal.errors import ConfigError, EnvError
 from shoal.machine.processes import end_with_parent
 
@@ -67,8 +68,10 @@ class CaseEnv(gymnasium.Env[Any, Any], ABC):
         source = Path(self.template)
         if not source.is_dir():
             raise ConfigError(f"{type(self).__name__}.template: there is no folder {source}")
-        if not self.command or shutil.which(self.command[0], path=self._path()) is None:
+        program = located(self.command[0], self._path()) if self.command else None
+        if program is None:
             raise ConfigError(f"{type(self).__name__}.command: there is no program {' '.join(self.command)!r} here")
+        runnable(program, f"{type(self).__name__}.command")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Copy the template and let `prepare` make an episode of it."""

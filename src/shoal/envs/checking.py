@@ -19,6 +19,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from shoal.envs.agents import AgentsEnv
 from shoal.envs.closing import close_quietly
+from shoal.envs.copies import comes_back_once
 from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import AnyEnv, Env, adapt_legacy, strip
@@ -52,7 +53,11 @@ def check_first_steps(
     `options` are given to its reset, where there are any. `before` is told of every call that comes next, for who
     watches from elsewhere: the call may end the process.
     """
-    env = make()
+    with comes_back_once("a first call"):
+        return _looked_at(make(), options, before)
+
+
+def _looked_at(env: AnyEnv, options: dict[str, Any] | None, before: Callable[[str], None]) -> CheckReport:
     try:
         if isinstance(env, AgentsEnv):
             return CheckReport(env, False, tuple(dict.fromkeys(_check_agents(env, before))))
@@ -60,6 +65,7 @@ def check_first_steps(
             return CheckReport(env, False, tuple(dict.fromkeys(_check_vector(env, before))))
         legacy, warnings = _check_single(env, options, before)
     except BaseException:
+        before("close()")
         close_quietly(env)
         raise
     return CheckReport(adapt_legacy(env) if legacy else env, legacy, tuple(dict.fromkeys(warnings)))

@@ -14,6 +14,7 @@ from typing import Any
 from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
+from shoal.envs.copies import comes_back_once
 from shoal.envs.env_errors import pass_on_interrupts
 from shoal.envs.programs import ProgramEnv, end_programs
 
@@ -40,7 +41,8 @@ def close_quietly(env: Any, timeout_s: float | None = None) -> None:
     if is_cut:
         inner._state = AsyncState.DEFAULT
     try:
-        with warnings.catch_warnings(), _in_time(CLOSE_TIMEOUT_S if timeout_s is None else timeout_s):
+        limit_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
+        with warnings.catch_warnings(), _in_time(limit_s), comes_back_once("close()"):
             warnings.simplefilter("ignore")
             env.close(**({"terminate": True} if is_cut else {}))
     except BaseException as error:

@@ -43,6 +43,7 @@ from shoal.data.state import State
 from shoal.envs.checking import check_first_steps
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
+from shoal.envs.copies import end_copy, here
 from shoal.envs.env_errors import error_text
 from shoal.envs.making import AnyEnv, EnvMaker, strip
 from shoal.envs.observations import ObsSpec
@@ -216,14 +217,16 @@ class OneEnvVector(PythonVector):
     def take_step(self, actions: NDArray[Any], steps: Steps) -> bool:
         """As `step`; whether it was plain. What goes on, as almost every step does, takes a short way."""
         action = self._action_spec.decode(actions)[0]
-        columns = self.columns
+        columns, pid = self.columns, here[0]
         try:
             answer = self._steps[0](action)
             columns[0][0], columns[1][0], columns[2][0], columns[3][0], columns[4][0] = answer
         except BaseException as error:  # a solver that calls sys.exit() ends itself, not its process
+            end_copy(pid, "step()")
             self._fail(0, error, action)
             steps.failed.append(0)
         else:
+            end_copy(pid, "step()")
             if self._goes_on_plainly(steps):
                 return True
         task = self._tasks[0]
@@ -329,6 +332,7 @@ class EnvProcess:
         self._row = self._generation = 0
         self._actor: Actor | None = None
         self._version = 0  # of the weights that the actor has
+        self._pid = os.getpid()
 
     def run(self) -> int:
         """Serve until the worker hangs up; the exit code."""
@@ -493,6 +497,7 @@ class EnvProcess:
 
     def _answer(self, report: Report, is_step: bool = False) -> None:
         """Say that the command is done, and what there is to tell."""
+        end_copy(self._pid, "a call")
         if self._vector is not None:
             self._vector.mirror()
             report.episodes, report.incidents = self._vector.episodes[:], self._vector.incidents[:]

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from shoal.data.batch import Episode, Incident
+from shoal.data.number_text import counted
 from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.env_limits import CLOSE_S, LONGEST_TICK_S, Limits
@@ -59,6 +60,7 @@ class Slot:
     pending: list[str] = field(default_factory=list)  # commands without an answer
     sent_at: float = 0.0
     missed_deadline: str = ""  # the deadline that it has passed, while it is being ended
+    nonsense: str = ""  # what it has answered that does not fit what it was asked, while it is being ended
     start_at: float | None = None  # when it is to be started again
     is_dead: bool = False
     death: Death | None = None
@@ -68,6 +70,11 @@ class Slot:
     task_sent: Any = None
     result: Any = None
     is_lost: bool = False  # its process was replaced while it was at the last command
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is being ended, and nothing that it says counts anymore."""
+        return bool(self.missed_deadline or self.nonsense)
 
 
 class EnvSlots:
@@ -196,11 +203,18 @@ class EnvSlots:
 
     def take_answers(self) -> None:
         """Take in the steps that are done."""
-        answered = np.flatnonzero(self.rows.answered != self._steps_taken).tolist()
+        news = self.rows.answered - self._steps_taken
         memory_barrier()
-        for row in answered:
+        for row in np.flatnonzero(news).tolist():
             slot = self._slots[row]
-            if slot.pending[:1] == ["step"] and not slot.missed_deadline:
+            if slot.is_ending:
+                continue
+            if slot.pending[:1] != ["step"] or news[row] != 1:
+                self._distrust(row, slot, f"it answered {counted(int(news[row]), 'step')} where {_asked(slot)}")
+            elif not 0 <= self.rows.taken[row] < max(self.rows.stretch[row], 1):
+                steps, asked = int(self.rows.taken[row]) + 1, int(self.rows.stretch[row])
+                self._distrust(row, slot, f"it took {counted(steps, 'step')} where it was asked for {asked}")
+            else:
                 self._steps_taken[row] += 1
                 self._answered(row, slot)
 
@@ -241,7 +255,7 @@ class EnvSlots:
             self._processes.release()
             self._processes = EnvProcesses.use()
         slot.generation += 1
-        slot.missed_deadline, slot.start_at, slot.is_dead, slot.death = "", None, False, None
+        slot.missed_deadline, slot.nonsense, slot.start_at, slot.is_dead, slot.death = "", "", None, False, None
         self.rows.phase[row] = Phase.IDLE
         self._steps_taken[row] = self.rows.answered[row]
         slot.id, slot.connection = self._processes.start(
@@ -285,8 +299,12 @@ class EnvSlots:
         self._partial_token = data[whole:]
         for row, generation, is_step in TOKEN.iter_unpack(data[:whole]):
             slot = self._slots[row]
-            if not is_step and generation == slot.generation and not slot.missed_deadline:
+            if is_step or generation != slot.generation or slot.is_ending:
+                continue
+            if slot.pending and slot.pending[0] != "step":
                 self._answered(row, slot)
+            else:
+                self._distrust(row, slot, f"it answered a command where {_asked(slot)}")
 
     def _answered(self, row: int, slot: Slot) -> None:
         command = slot.pending.pop(0)
@@ -348,10 +366,16 @@ class EnvSlots:
                     self.done.append(row)
                 elif slot.pending:
                     self._replace_lost(row, death)
-            elif slot.pending and not slot.missed_deadline:
+            elif slot.pending and not slot.is_ending:
                 slot.missed_deadline = self._passed_deadline(row, slot, now)
                 if slot.missed_deadline:
                     self._processes.end(slot.id, stack=True)
+
+    def _distrust(self, row: int, slot: Slot, told: str) -> None:
+        """End a process whose answers are not those to its questions: whose numbers they are, nobody can tell."""
+        slot.nonsense = f"ProcessError: {told}; does its code fork, and both go on?"
+        self.rows.taken[row] = 0
+        self._processes.end(slot.id)
 
     def _passed_deadline(self, row: int, slot: Slot, now: float) -> str:
         """The deadline that a row has passed, in words; empty if none."""
@@ -372,7 +396,7 @@ class EnvSlots:
         ended = at_step and bool(rows.ended[row]) and rows.phase[row] != Phase.IDLE
         slot.step_happened = ended
         in_step = at_step and not ended
-        kind, cause = cause_of(death, slot.missed_deadline, self._limits, error)
+        kind, cause = cause_of(death, slot.missed_deadline, self._limits, error or slot.nonsense)
         if self._is_starting:
             tail = (
                 f"; the last that it printed: {last_line(death.output)}" if death is not None and death.output else ""
@@ -444,3 +468,8 @@ class EnvSlots:
             options=drawn.options,
             env_config=drawn.env_config,
         )
+
+
+def _asked(slot: Slot) -> str:
+    """What a process is at, for the end of a sentence on what it has answered."""
+    return f"it was asked for one {slot.pending[0]}" if slot.pending else "nothing was asked of it"

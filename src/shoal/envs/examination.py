@@ -32,9 +32,10 @@ from shoal.data.findings import Finding
 from shoal.data.number_text import call_time_text
 from shoal.envs.agents import AgentsEnv
 from shoal.envs.checking import check_first_steps, obs_warnings
-from shoal.envs.closing import close_quietly
+from shoal.envs.closing import CLOSE_TIMEOUT_S, close_quietly
 from shoal.envs.context import EnvContext
 from shoal.envs.env_errors import error_text, pass_on_interrupts
+from shoal.envs.env_limits import CLOSE_S
 from shoal.envs.making import AnyEnv, EnvMaker, adapt_legacy
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec, Space, leaves_of
@@ -47,6 +48,10 @@ FEW_EPISODES = 5  # before memory is counted: caches fill, pools grow
 LARGE_RETURN = 1e4
 LEAK_MB_PER_1000_STEPS = 1.0
 SLOW_STEP_S = 0.05
+CLOSE_REMEDY = (
+    "end in close() what the simulator runs without waiting for it for long; a program ends when it is told to close, "
+    "when its input ends, or at SIGTERM"
+)
 UNEVEN = 10.0  # how many times the median the slowest twentieth of the steps takes
 
 
@@ -76,7 +81,8 @@ class Examination:
     """The environment that is examined, with what the checks share: its spaces, and the times of its calls.
 
     `episodes` and `budget_s` bound what each check plays; `max_steps` bounds one episode. `alive` is called before
-    every call of the user's code, so that who watches can tell a slow environment from one that hangs.
+    every call of the user's code, so that who watches can tell a slow environment from one that hangs. `timeout_s` is
+    how long one call may take.
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class Examination:
         budget_s: float = 20.0,
         alive: Callable[[str], None] = lambda _: None,
         env_ranks: int = 0,
+        timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
         self.maker, self.env_config, self.env_ranks = maker, env_config, env_ranks
         self.episodes, self.max_steps, self.budget_s = episodes, max_steps, budget_s
@@ -95,11 +102,44 @@ class Examination:
         self.step_s: list[float] = []
         self.reset_s: list[float] = []
         self.played: list[Play] = []  # by the check of random actions, for those after it
-        self.alive = alive
+        self._alive, self._call = alive, ""
+        self.longest_close_s = closing_limit_s(timeout_s)
+        self.close_s = 0.0  # that the slowest close() took; one that has hung is called no more
         self.is_batch = self.has_agents = False
         self.is_repeatable = True
         self.is_randomized = False  # in training, which draws values for each episode; nothing is drawn here
         self.said: set[str] = set()  # warnings that a check has counted already
+
+    def alive(self, call: str) -> None:
+        """Say which call of the user's code comes next."""
+        self._call = call
+        self._alive(call)
+
+    @property
+    def close_hangs(self) -> bool:
+        """Whether a close() had to be cut short."""
+        return self.close_s >= self.longest_close_s
+
+    def close(self, env: Any) -> None:
+        """Close an environment, timed, and cut short where it hangs; what it raises is for another check."""
+        if self.close_hangs:
+            return
+        call = self._call  # which an error that is on its way came from
+        self.alive("close()")
+        began = perf_counter()
+        close_quietly(env, self.longest_close_s)
+        self.close_s = max(self.close_s, perf_counter() - began)
+        self.alive(call)
+
+    def close_findings(self) -> Iterator[Finding]:
+        """That close() hangs, or takes long; each is said once."""
+        if self.close_hangs and "hangs" not in self.said:
+            self.said |= {"hangs", "slow"}
+            yield Finding("close", "problem", f"close() did not return within {self.longest_close_s:g} s", CLOSE_REMEDY)
+        elif self.close_s > CLOSE_S and "slow" not in self.said:
+            self.said.add("slow")
+            text = f"close() takes {self.close_s:.1f} s; in a process of its own it is killed after {CLOSE_S:g} s"
+            yield Finding("close", "warning", text, CLOSE_REMEDY)
 
     def make(self) -> Any:
         """A fresh environment."""
@@ -171,12 +211,17 @@ class Examination:
         return self.actions.decode(taken)[0]
 
 
+def closing_limit_s(timeout_s: float) -> float:
+    """Seconds that a close() may take where other calls may take so many: training waits no longer either."""
+    return min(timeout_s, CLOSE_TIMEOUT_S)
+
+
 def first_steps(exam: Examination) -> Iterator[Finding]:
     """Spaces, one reset and one step, as before every training."""
     report = check_first_steps(exam.make, before=exam.alive)
     exam.legacy = report.legacy
     exam.look(report.env)
-    close_quietly(report.env)
+    exam.close(report.env)
     spaces_text = f"{_kind(exam.observation_space)} in, {_kind(exam.action_space)} out"
     yield Finding("first steps", "ok", f"it can be made, reset and stepped: {spaces_text}")
     if report.legacy:
@@ -202,7 +247,7 @@ def random_play(exam: Examination) -> Iterator[Finding]:
             if perf_counter() - began > exam.budget_s:
                 break
     finally:
-        close_quietly(env)
+        exam.close(env)
     yield from _warnings_of(exam, "random actions", exam.played)
     unfinished = [play for play in exam.played if not play.ended]
     if unfinished:
@@ -232,7 +277,7 @@ def extreme_actions(exam: Examination) -> Iterator[Finding]:
             if perf_counter() - began > exam.budget_s:
                 break
     finally:
-        close_quietly(env)
+        exam.close(env)
     yield from _warnings_of(exam, "extreme actions", plays)
     if not any(play.warnings for play in plays):
         yield Finding("extreme actions", "ok", f"{len(plays)} constant actions, the lowest and the highest among them")
@@ -248,8 +293,8 @@ def seeding(exam: Examination) -> Iterator[Finding]:
         again = exam.play(first, exam.random_actions(SEED), steps, SEED, keep=True)
         starts = [copy.deepcopy(exam.reset(first, seed)) for seed in range(5)]
     finally:
-        close_quietly(first)
-        close_quietly(second)
+        exam.close(first)
+        exam.close(second)
     remedy = "draw all chance from self.np_random, which super().reset(seed=seed) makes"
     for other, where in ((two, "a second environment"), (again, "the same environment, reset again,")):
         difference = one.first_difference(other)
@@ -277,7 +322,7 @@ def two_at_once(exam: Examination) -> Iterator[Finding]:
     try:
         expected = exam.play(alone, exam.random_actions(SEED), steps, SEED, keep=True)
     finally:
-        close_quietly(alone)
+        exam.close(alone)
     left, right = exam.make(), exam.make()
     try:
         neighbour = _Neighbour(exam, right)
@@ -289,8 +334,8 @@ def two_at_once(exam: Examination) -> Iterator[Finding]:
 
         seen = exam.play(left, step_both, steps, SEED, keep=True)
     finally:
-        close_quietly(left)
-        close_quietly(right)
+        exam.close(left)
+        exam.close(right)
     difference = expected.first_difference(seen)
     if difference is None:
         yield Finding("two at once", "ok", "two environments in one process do not disturb each other")
@@ -322,6 +367,8 @@ class _Neighbour:
 
 def close_and_reopen(exam: Examination) -> Iterator[Finding]:
     """Closing works, also twice and before a reset, and a new one can be made afterwards."""
+    if exam.close_hangs:
+        return
     for prepared in ("after reset()", "before any reset()"):
         env = exam.make()
         try:
@@ -342,7 +389,7 @@ def factory(exam: Examination) -> Iterator[Finding]:
     """Whether workers, which are other processes, can make it."""
     try:
         maker = pickle.loads(cloudpickle.dumps(exam.maker))
-        close_quietly(maker.make(exam.context()))
+        exam.close(maker.make(exam.context()))
     except BaseException as error:
         pass_on_interrupts(error)
         remedy = "import inside the constructor what cannot be sent, and give it numbers and texts"
@@ -374,7 +421,7 @@ def leaks(exam: Examination) -> Iterator[Finding]:
         handles_grown = _handles() - handles
         children_grown = len(process.children(recursive=True)) - began_with
     finally:
-        close_quietly(env)
+        exam.close(env)
     found = []
     rate = grown_mb / steps * 1000
     if rate > LEAK_MB_PER_1000_STEPS and grown_mb > 5:
@@ -386,6 +433,9 @@ def leaks(exam: Examination) -> Iterator[Finding]:
     if children_grown > exam.episodes // 2:
         text = f"{children_grown} more child processes run after {exam.episodes} episodes"
         found.append(Finding("leaks", "problem", text, "end them before the next episode"))
+    if exam.close_hangs:
+        yield from found
+        return
     left = [child for child in process.children(recursive=True) if child.pid not in children_before]
     if left:
         text = f"close() leaves {len(left)} child process{'es' * (len(left) != 1)}: {left[0].name()}"

@@ -42,7 +42,7 @@ def agents_play(exam: Examination) -> Iterator[Finding]:
             steps += 1
         took = perf_counter() - began
     finally:
-        envs.close()
+        exam.close(envs)
     lengths = [episode.length for episode in envs.episodes]
     ends = f"{len(lengths)} episodes of {min(lengths)} to {max(lengths)} steps" if lengths else "no episode ended"
     text = f"{len(env.agents)} agents, {taken:,} actions in {steps:,} steps, {ends}, {steps / took:,.0f} steps/s"

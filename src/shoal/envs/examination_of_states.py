@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from shoal.data.findings import Finding
-from shoal.envs.closing import close_quietly
 from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.env_states import offers_state, restore_state, state_of
 from shoal.envs.examination import SEED, Examination, Play
@@ -47,8 +46,8 @@ def own_state(exam: Examination) -> Iterator[Finding]:
         yield Finding("own state", "problem", f"get_state() and set_state() failed: {error_text(error)}", remedy)
         return
     finally:
-        close_quietly(first)
-        close_quietly(second)
+        exam.close(first)
+        exam.close(second)
     if difference is None:
         yield Finding("own state", "ok", f"from its state another one goes on with the same {len(one.rewards)} steps")
         return
@@ -92,7 +91,7 @@ def batch_play(exam: Examination) -> Iterator[Finding]:
             steps += 1
         took = perf_counter() - began
     finally:
-        vector.close()
+        exam.close(vector)
     if not steps:
         return
     lengths = [episode.length for episode in vector.episodes]

@@ -16,8 +16,9 @@ from time import monotonic
 from typing import Any
 
 from shoal.data.findings import Finding
+from shoal.envs.copies import end_copy
 from shoal.envs.env_errors import error_text
-from shoal.envs.examination import CHECKS, Examination
+from shoal.envs.examination import CHECKS, CLOSE_REMEDY, Examination, closing_limit_s
 from shoal.envs.examination_of_agents import agents_play
 from shoal.envs.examination_of_states import batch_play, own_state
 from shoal.envs.importing import INSTALLED, UserCode
@@ -26,6 +27,7 @@ from shoal.errors import ConfigError, EnvError
 
 START_S = 60.0  # for the process itself, whose imports may come from a slow file system
 POLL_S = 0.2
+CUT_S = 5.0  # for a close() that hangs to be cut short
 LAST_LINES = 3
 
 _NOT_MADE = "; the checks after it were not made"
@@ -86,7 +88,11 @@ def _findings(wanted: Wanted, answers: Connection, process: Any, output: Path) -
                 raise ConfigError(value)
             elif kind == "done":
                 return
-        elif monotonic() - heard > wanted.timeout_s:
+        elif call == "close()" and monotonic() - heard > closing_limit_s(wanted.timeout_s) + CUT_S:
+            text = f"close() did not return within {closing_limit_s(wanted.timeout_s):g} s{_NOT_MADE}"
+            yield Finding(check, "problem", text, CLOSE_REMEDY)
+            return
+        elif call != "close()" and monotonic() - heard > wanted.timeout_s:
             remedy = "find out why; set a deadline for it (env_step_timeout_s, env_reset_timeout_s) to train anyway"
             yield Finding(check, "problem", f"{call} did not return within {wanted.timeout_s:g} s{_NOT_MADE}", remedy)
             return
@@ -112,10 +118,11 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
-    last = [""]
+    last, pid = [""], os.getpid()
 
     def alive(call: str) -> None:
         # The name of a call is sent when it changes, a sign of life at most every second.
+        end_copy(pid, last[0])
         now = monotonic()
         if call != last[0] or now - sent[0] > 1:
             last[0], sent[0] = call, now
@@ -128,7 +135,14 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
         answers.send(("refused", error.problems))
         return
     exam = Examination(
-        maker, wanted.env_config, wanted.episodes, wanted.max_steps, wanted.budget_s, alive, wanted.env_ranks
+        maker,
+        wanted.env_config,
+        wanted.episodes,
+        wanted.max_steps,
+        wanted.budget_s,
+        alive,
+        wanted.env_ranks,
+        wanted.timeout_s,
     )
     exam.is_randomized = wanted.is_randomized
     left = list({**CHECKS, "own state": own_state}.items())
@@ -148,6 +162,10 @@ def _child(wanted: Wanted, answers: Connection, output: str) -> None:
             exam.said.add(text)
             if name == "first steps":
                 break
+        finally:
+            end_copy(pid, last[0])
+            for finding in exam.close_findings():
+                answers.send(("finding", finding))
         if exam.is_batch and name == "first steps":
             left = [("random actions", agents_play if exam.has_agents else batch_play)]
     answers.send(("done", None))

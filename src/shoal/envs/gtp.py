@@ -11,11 +11,11 @@ An answer begins with `=`, a refusal with `?`, and either ends with an empty lin
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from time import monotonic
 
 from shoal.envs.line_protocol import shown
+from shoal.envs.program_files import located, runnable
 from shoal.envs.program_process import ProgramProcess
 from shoal.errors import ConfigError, EnvError
 
@@ -77,7 +77,7 @@ class GtpEngine:
 def _found(program: str) -> str:
     """The file of a program: a path, or a name in PATH or where games are."""
     where = os.pathsep.join([os.environ.get("PATH", os.defpath), *_GAMES])
-    path = shutil.which(program, path=where)
-    if path is None:
+    file = located(program, where)
+    if file is None:
         raise ConfigError(f"there is no program {program!r} here, neither in PATH nor in {' or '.join(_GAMES)}")
-    return os.path.abspath(path)
+    return os.path.abspath(runnable(file, "the program"))

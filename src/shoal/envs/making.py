@@ -23,6 +23,7 @@ from shoal.envs.agents import AgentsEnv, as_agents_env
 from shoal.envs.batches import as_vector_env
 from shoal.envs.closing import close_quietly
 from shoal.envs.context import EnvContext
+from shoal.envs.copies import comes_back_once
 from shoal.envs.env_arguments import check_keywords, create, guarded
 from shoal.envs.env_errors import error_text, pass_on_interrupts
 from shoal.envs.env_formats import FormatMaker, format_maker
@@ -75,7 +76,7 @@ class EnvMaker:
 
     def make(self, ctx: EnvContext) -> AnyEnv:
         """Make one environment, adapted to Gymnasium's interface if it is an old one."""
-        with self.user_code.importable():
+        with self.user_code.importable(), comes_back_once("the constructor"):
             env = as_agents_env(as_vector_env(self.create(ctx), self.name), self.name)
         if isinstance(env, VectorEnv):
             return self._unwrapped(env)

@@ -15,6 +15,7 @@ from shoal.data.batch import Episode, Incident, Parts
 from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_quietly
+from shoal.envs.copies import comes_back_once
 from shoal.envs.env_errors import named_text, pass_on_interrupts
 from shoal.envs.observations import ObsSpec
 from shoal.envs.spaces import ActionSpec
@@ -66,7 +67,8 @@ class NativeVector:
                 "batch_mode: complete_episodes cannot stop single environments of a native vector environment"
             )
         try:
-            obs, rewards, terminated, truncated, infos = self.env.step(self._batched(actions))
+            with comes_back_once("step()"):
+                obs, rewards, terminated, truncated, infos = self.env.step(self._batched(actions))
         except BaseException as error:
             pass_on_interrupts(error)
             raise EnvError(f"the vector environment failed in step: {named_text(error)}") from error
@@ -128,7 +130,8 @@ class NativeVector:
 
     def _reset(self, **options: Any) -> Any:
         try:
-            return self.env.reset(**options)[0]
+            with comes_back_once("reset()"):
+                return self.env.reset(**options)[0]
         except BaseException as error:
             pass_on_interrupts(error)
             raise EnvError(f"the vector environment failed in reset: {named_text(error)}") from error

@@ -28,6 +28,7 @@ from shoal.envs.context import EnvContext
 from shoal.envs.line_protocol import MOST_BYTES, read, shown, written
 from shoal.envs.mpi import mpi_start
 from shoal.envs.program_calls import TOKEN, called
+from shoal.envs.program_files import located, runnable
 from shoal.errors import ConfigError, EnvError, EnvStartError
 from shoal.machine.processes import end_with_parent
 
@@ -390,14 +391,11 @@ def _left(deadline: float | None) -> float | None:
 
 def _found(program: str, folder: str) -> str:
     """The program's file; a path is meant from the experiment's folder."""
+    file: Path | None = Path(folder, program)
     if os.sep not in program and not Path(folder, program).is_file():
-        path = shutil.which(program)
-        if path is None:
-            raise ConfigError(f"env.command: there is no program {program!r} here, neither in {folder} nor in PATH")
-        return path
-    file = Path(folder, program)
-    if not file.is_file():
+        file = located(program, os.pathsep.join([os.environ.get("PATH", os.defpath), folder]))
+    if file is None:
+        raise ConfigError(f"env.command: there is no program {program!r} here, neither in {folder} nor in PATH")
+    if not file.exists():
         raise ConfigError(f"env.command: there is no program {program!r} in {folder}")
-    if not os.access(file, os.X_OK):
-        raise ConfigError(f"env.command: {file} may not be executed; type chmod +x {file}, or name its interpreter")
-    return str(file)
+    return runnable(file, "env.command")

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from shutil import rmtree
 
+from shoal.errors import ConfigError
 from shoal.machine.private_folder import PrivateFolder, sweep
 
 MOST_KEPT = 20  # folders of failed environments; the oldest go first
@@ -36,6 +37,9 @@ def folder_prefix(env_index: int) -> str:
 def scratch_root(place: str | None = None) -> str:
     """The folder of this process, made when it is first asked for, below TMPDIR or at another place."""
     place = place or _local_disk()
+    if not os.path.isdir(place):
+        named = "TMPDIR: " if place == os.environ.get("TMPDIR") else ""
+        raise ConfigError(f"{named}there is no folder {place}; make it, or set TMPDIR to one that is there")
     sweep(Path(place))
     folder = PrivateFolder(os.environ, place=place)
     owner = os.getpid()

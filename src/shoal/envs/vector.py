@@ -23,6 +23,7 @@ from shoal.data.number_text import counted
 from shoal.data.state import State
 from shoal.data.streams import reset_seed
 from shoal.envs.closing import close_all_quietly, close_quietly
+from shoal.envs.copies import comes_back_once, end_copy, here
 from shoal.envs.env_errors import error_text, named_text, notice_once, pass_on_interrupts
 from shoal.envs.env_states import offers_state, restore_state, state_of
 from shoal.envs.observations import NUMBERS, ObsSpec
@@ -215,6 +216,7 @@ class PythonVector:
         """See `Vector`."""
         observations, rewards, terminated, truncated, infos = self.columns
         decoded = self._action_spec.decode(actions)
+        pid = here[0]
         for row, step in enumerate(self._steps):
             if active is not None and not active[row]:
                 observations[row], rewards[row], terminated[row], truncated[row] = self._blank, 0.0, False, False
@@ -222,21 +224,30 @@ class PythonVector:
             try:
                 observations[row], rewards[row], terminated[row], truncated[row], infos[row] = step(decoded[row])
             except BaseException as error:  # a solver that calls sys.exit() ends itself, not the run
+                end_copy(pid, "step()")
                 pass_on_interrupts(error)
                 self._fail(row, error, decoded[row])
                 steps.failed.append(row)
+            if here[0] != pid:  # before a copy steps the next environment
+                end_copy(pid, "step()")
+        end_copy(pid, "step()")
         self.settle(steps, active, decoded)
 
     def take(self, decoded: Sequence[Any], failed: list[int]) -> None:
         """Take one step everywhere, and leave what it gave in `columns` for whoever settles several vectors at once."""
         observations, rewards, terminated, truncated, infos = self.columns
+        pid = here[0]
         for row, step in enumerate(self._steps):
             try:
                 observations[row], rewards[row], terminated[row], truncated[row], infos[row] = step(decoded[row])
             except BaseException as error:
+                end_copy(pid, "step()")
                 pass_on_interrupts(error)
                 self._fail(row, error, decoded[row])
                 failed.append(row)
+            if here[0] != pid:
+                end_copy(pid, "step()")
+        end_copy(pid, "step()")
 
     def settle(self, steps: Steps, active: NDArray[np.bool_] | None, decoded: Sequence[Any]) -> None:
         """Write what came of the steps, guard it, and begin new episodes where they ended."""
@@ -299,7 +310,8 @@ class PythonVector:
 
     def call(self, fn: Callable[[Any], T]) -> list[T]:
         """See `Vector`."""
-        return [fn(env) for env in self.envs]
+        with comes_back_once("a function that was called on it"):
+            return [fn(env) for env in self.envs]
 
     def call_each(self, functions: Mapping[int, Callable[[Any], T]]) -> dict[int, T]:
         """The results of each row's own function of its environment."""
@@ -397,7 +409,9 @@ class PythonVector:
                 self._seedings[row] += 1
                 self._since_seed[row] = 0
             try:
-                self._obs_spec.put(self._reset(row, seeded, self.task), obs, row)
+                with comes_back_once("reset()"):
+                    first = self._reset(row, seeded, self.task)
+                self._obs_spec.put(first, obs, row)
                 return seeded
             except CallbackError:
                 raise
@@ -437,7 +451,8 @@ class PythonVector:
         if self.observer is not None or not offers_state(env):
             return None
         try:
-            state = state_of(env)
+            with comes_back_once("get_state()"):
+                state = state_of(env)
         except BaseException as error:
             pass_on_interrupts(error)
             notice_once(f"get_state() of the environment failed, so its actions are replayed: {error_text(error)}")
@@ -456,8 +471,9 @@ class PythonVector:
         if state is None or self.observer is not None or not offers_state(self.envs[row]):
             return self._replay(row, history, obs)
         try:
-            self._reset(row, True, self._tasks_then[row])
-            restore_state(self.envs[row], state)
+            with comes_back_once("set_state()"):
+                self._reset(row, True, self._tasks_then[row])
+                restore_state(self.envs[row], state)
         except BaseException as error:
             pass_on_interrupts(error)
             notice_once(f"set_state() of the environment failed, so its actions are replayed: {error_text(error)}")
@@ -473,7 +489,8 @@ class PythonVector:
     def _replay(self, row: int, history: NDArray[Any] | None, obs: Parts) -> bool:
         if history is not None:
             try:
-                self._follow(row, history, obs)
+                with comes_back_once("a replayed step()"):
+                    self._follow(row, history, obs)
                 return True
             except CallbackError:
                 raise

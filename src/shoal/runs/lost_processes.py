@@ -27,7 +27,10 @@ REMEDY = (
     "use a smaller num_envs_per_worker, train_batch_size or replay buffer, or fewer num_workers, or ask for more "
     "memory (shoal submit --memory-per-node)"
 )
-SILENT = "nothing says that memory ran out: a kill -9, a power failure or a lost node leaves no word either"
+SILENT = (
+    "nothing says that memory ran out: a kill -9, a power failure or a lost node leaves no word either, nor does a "
+    "simulator that ends its process (os._exit, exit() in C), which a run with env_isolation: process survives"
+)
 
 
 def note_memory(folder: Path) -> None:

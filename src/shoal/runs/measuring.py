@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from time import perf_counter, process_time, time
+from threading import Thread
+from time import perf_counter, process_time, sleep, time
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ IDLE = 0.9  # of a core, that a process gets if nobody else computes
 SPIN_S = 0.15
 SPIN_ROUNDS = 3
 SHORT_S = 3.0  # of a budget that does not allow for so many
+LATE_CHECK_S = 0.1
 STARTING_S = 0.2  # for the processes that spin, to be there when all begin
 
 SPIN = """
@@ -86,14 +88,31 @@ class CallTimes:
     """Seconds of some calls, and what this process computed in them; of all, looking would cost as much as a step."""
     said_at: float = 0.0
     calls: int = 0
+    present: tuple[str, float] | None = None  # the call that goes on, and when it began
 
     def watch(self, env: Any) -> Any:
         """The environment, whose calls are timed from now on."""
         bare: Any
         bare, self.limit = strip(env)
         with suppress(AttributeError):  # of one that takes no attributes, only sums are known
-            bare.step, bare.reset = self._timed(bare.step, self.step_s), self._timed(bare.reset, self.reset_s)
+            bare.step = self._timed("step()", bare.step, self.step_s)
+            bare.reset = self._timed("reset()", bare.reset, self.reset_s)
+            bare.close = self._named("close()", bare.close)
         return env
+
+    def make(self, create: Callable[[Any], Any], ctx: Any) -> Any:
+        """An environment that is made now, whose calls are timed from then on."""
+        return self.watch(self._named("the constructor", create)(ctx))
+
+    def _named(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def named(*given: Any, **keywords: Any) -> Any:
+            self.present = name, perf_counter()
+            try:
+                return call(*given, **keywords)
+            finally:
+                self.present = None
+
+        return named
 
     def cpu_share(self, core_share: float) -> float:
         """The share of its calls in which it computes, where a process gets this share of a core."""
@@ -106,7 +125,7 @@ class CallTimes:
         # Beside others, a few calls are cut off for long; most are not.
         return max(share, float(np.median(computed / seconds)))
 
-    def _timed(self, call: Callable[..., Any], times: list[float]) -> Callable[..., Any]:
+    def _timed(self, name: str, call: Callable[..., Any], times: list[float]) -> Callable[..., Any]:
         def timed(*given: Any, **named: Any) -> Any:
             began = perf_counter()
             if began - self.said_at > SIGN_OF_LIFE_S:
@@ -116,7 +135,9 @@ class CallTimes:
             self.calls += 1
             is_counted = self.calls % COUNTED_EVERY == 0 or times[-1:] > [SLOW_CALL_S]
             cpu = process_time() if is_counted else 0.0
+            self.present = name, began
             result = call(*given, **named)
+            self.present = None
             took = perf_counter() - began
             times.append(took)
             if is_counted:
@@ -141,21 +162,79 @@ class EnvTimes:
     env_bytes: int
 
 
-def measure(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudget, alive: Callable[[], None]) -> Costs:
-    """All costs of a configuration with this environment, on this machine."""
+@dataclass(frozen=True)
+class CallLimits:
+    """Seconds that calls of the environment may take: the configured ones, and `timeout_s` where there are none."""
+
+    timeout_s: float
+    step_timeout_s: float | None = None
+    reset_timeout_s: float | None = None
+
+    def passed(self, call: str, took_s: float) -> str:
+        """That a call takes too long, in a sentence; empty if it does not."""
+        key, limit = "", None
+        if call == "step()":
+            key, limit = "env_step_timeout_s", self.step_timeout_s
+        elif call in ("reset()", "the constructor"):
+            key, limit = "env_reset_timeout_s", self.reset_timeout_s
+        if limit is None:
+            key, limit = "--timeout", self.timeout_s
+        if took_s <= limit:
+            return ""
+        return (
+            f"{call} of the environment did not answer within {limit:g} s; try shoal check, or give it longer ({key})"
+        )
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds that any call may take."""
+        steps, resets = self.step_timeout_s or self.timeout_s, self.reset_timeout_s or self.timeout_s
+        return max(steps, resets)
+
+    @classmethod
+    def of(cls, config: AlgorithmConfig, timeout_s: float) -> CallLimits:
+        """Those of a configuration."""
+        return cls(timeout_s, config.env_step_timeout_s, config.env_reset_timeout_s)
+
+
+def watch_calls(times: CallTimes, limits: CallLimits, late: Callable[[str], None]) -> None:
+    """Tell, from another thread, of a call that takes too long."""
+
+    def watch() -> None:
+        while True:
+            sleep(LATE_CHECK_S)
+            present = times.present
+            told = "" if present is None else limits.passed(present[0], perf_counter() - present[1])
+            if told:
+                late(told)
+                return
+
+    Thread(target=watch, name="shoal-late-calls", daemon=True).start()
+
+
+def measure(
+    config: AlgorithmConfig,
+    maker: EnvMaker,
+    budget: ProfileBudget,
+    alive: Callable[[], None],
+    watch: Callable[[CallTimes], None] = lambda _: None,
+) -> Costs:
+    """All costs of a configuration with this environment, on this machine; `watch` is given its calls before."""
     # As a trainer does; threads of a matrix product that wait for the next one would also count as the environment's.
     with ThreadpoolController().limit(limits=1, user_api="blas"):
-        return _measure(config, maker, budget, alive)
+        times = CallTimes(alive)
+        watch(times)
+        return _measure(config, maker, budget, times)
 
 
-def _measure(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudget, alive: Callable[[], None]) -> Costs:
-    base = in_one_process(config)
+def _measure(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudget, times: CallTimes) -> Costs:
+    base, alive = in_one_process(config), times.alive
     shares = {"env": 0.35, "act": 0.1, "learn": 0.3, "isolation": 0.25}
     seconds = {name: share * budget.seconds for name, share in shares.items()}
     crowding = spin(cores(), 1 if budget.seconds < SHORT_S else SPIN_ROUNDS)
     alive()
-    times = CallTimes(alive)
-    found = _environment(base, replace(maker, create=lambda ctx: times.watch(maker.create(ctx))), times, seconds["env"])
+    watched = replace(maker, create=lambda ctx: times.make(maker.create, ctx))
+    found = _environment(base, watched, times, seconds["env"])
     worker = found.worker
     native = worker.vector.num_envs if isinstance(worker.vector, NativeVector) else None
     base = unchecked(base, num_envs_per_worker=native or config.envs_per_worker)
@@ -443,8 +522,12 @@ def main() -> None:
         answers.flush()
 
     try:
-        config, maker, budget = cloudpickle.load(sys.stdin.buffer)
-        answer("costs", measure(config, maker, budget, lambda: answer("alive")).tree())
+        config, maker, budget, limits = cloudpickle.load(sys.stdin.buffer)
+
+        def watch(times: CallTimes) -> None:
+            watch_calls(times, limits, lambda told: answer("failed", told))
+
+        answer("costs", measure(config, maker, budget, lambda: answer("alive"), watch).tree())
     except ConfigError as error:
         answer("refused", error.problems)
     except ShoalError as error:

@@ -23,7 +23,7 @@ from shoal.envs.making import EnvMaker
 from shoal.envs.process_deaths import last_line
 from shoal.errors import ConfigError, EnvStartError
 from shoal.models.catalog import with_registered_model
-from shoal.runs.measuring import ProfileBudget
+from shoal.runs.measuring import CallLimits, ProfileBudget
 
 START = """
 import os, sys
@@ -45,7 +45,8 @@ def measured_costs(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudg
         )
     # Functions of the driver's stay here: they need not be fit for a journey to other processes.
     sent = unchecked(with_registered_model(config), env_task_fn=None)
-    question = cloudpickle.dumps((sent, maker, budget))
+    limits = CallLimits.of(config, timeout_s)
+    question = cloudpickle.dumps((sent, maker, budget, limits))
     ours, theirs = os.pipe()
     with tempfile.TemporaryFile() as output, open(ours, "rb") as answers:
         process = subprocess.Popen(
@@ -61,7 +62,7 @@ def measured_costs(config: AlgorithmConfig, maker: EnvMaker, budget: ProfileBudg
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin as pipe:
                 pipe.write(question)
-            tree = _answer(answers, timeout_s, budget.seconds)
+            tree = _answer(answers, limits.longest_s, budget.seconds)
             if tree is not None:
                 return Costs.from_tree(tree)
             status = process.wait()

@@ -16,6 +16,8 @@ import pytest
 import shoal
 from shoal.envs import scratch
 from shoal.envs.context import EnvContext, NoSuchItem
+from shoal.envs.making import env_maker
+from shoal.errors import ConfigError
 
 
 class Writer(gym.Env[Any, Any]):
@@ -121,3 +123,15 @@ def test_few_are_kept_and_no_empty_ones(disk: Path) -> None:
     assert len(kept) == scratch.MOST_KEPT
     assert "env0" not in kept
     assert scratch.keep_failed(scratch.scratch_folder(99)) == ""
+
+
+def test_a_folder_for_temporary_files_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "away"))
+    scratch.scratch_root.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match=f"TMPDIR: there is no folder {tmp_path}/away; make it, or set TMPDIR"):
+            env_maker(Writer).make(EnvContext())
+    finally:
+        scratch.scratch_root.cache_clear()
