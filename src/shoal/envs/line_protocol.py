@@ -111,11 +111,11 @@ def number(message: Mapping[str, Any], name: str) -> float:
 
 
 def flag(message: Mapping[str, Any], name: str) -> bool:
-    """A flag of an answer; neither a misspelt one nor a number passes for one."""
+    """A flag of an answer: true, false, 1 or 0; a misspelt one must not pass for false."""
     value = message.get(name)
-    if not isinstance(value, bool):
+    if value not in (True, False):
         raise EnvError(f"the program's answer needs true or false as {name}: {shown(json.dumps(message))}")
-    return value
+    return bool(value)
 
 
 def _json_number(match: re.Match[str]) -> str:

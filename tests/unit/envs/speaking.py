@@ -111,7 +111,6 @@ for line in reading:
                 "column": {"obs": [[0], [0]], "reward": 0},
                 "reward": {"obs": [0, 0], "reward": "much"},
                 "flag": {"obs": [0, 0], "reward": 0, "terminated": "no"},
-                "number as a flag": {"obs": [0, 0], "reward": 0, "terminated": 1, "truncated": False},
                 "nothing": {},
                 "misspelt": {"obs": [0, 0], "reward": 0, "terminated": False, "truncatd": True},
                 "nan": '{"obs":[nan,-inf],"reward":1,"terminated":false,"truncated":false}',
@@ -119,7 +118,7 @@ for line in reading:
             send(answers.get(how, {"obs": [0, 0], "reward": 1, "terminated": False, "truncated": False}))
             continue
         for _ in range(1 + (how == "answers twice")):
-            send({"obs": [0.1, step / 100], "reward": message["step"], "terminated": step == 50, "truncated": False})
+            send({"obs": [0.1, step / 100], "reward": message["step"], "terminated": step == 50, "truncated": 0})
     else:
         break
 if how == "stays":

@@ -80,7 +80,6 @@ def test_braces_are_filled_in() -> None:
         ("column", "does not fit Box"),
         ("reward", "needs a number as reward"),
         ("flag", "true or false as terminated"),
-        ("number as a flag", "true or false as terminated"),
         ("misspelt", "true or false as truncated"),
         ("nothing", "has no obs"),
         ("dies", "was ended by SIGFPE; it printed last: solver: floating point exception"),
