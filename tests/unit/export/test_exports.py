@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -495,6 +495,41 @@ def test_a_module_of_pytorch_acts_as_the_policy(kind: str, format_name: str, tmp
         pytest.skip("its model loops over a batch as Python does; that it is refused is another test's")
     made = written(POLICIES[kind](), format_name, tmp_path)
     assert json.loads(made.files[-1].read_text())["any_batch"]
+
+
+def all_bytes(file: Path) -> Iterator[tuple[str, bytes]]:
+    """The bytes of a file, and of each member if it is an archive."""
+    yield file.name, file.read_bytes()
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                yield name, archive.read(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "format_name"), [("lstm", "torchscript"), ("lstm", "torch_export"), ("attention", "onnx")]
+)
+def test_a_file_of_pytorch_names_no_folder_of_the_machine_that_made_it(
+    kind: str, format_name: str, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    if format_name == "onnx":
+        pytest.importorskip("onnxruntime")
+    file = written(POLICIES[kind](), format_name, tmp_path).files[0]
+    folders = {tmp_path, Path.home(), Path(__file__).parent, Path(made.__file__).parent, Path(torch.__file__).parent}
+    for name, content in all_bytes(file):
+        for folder in folders:
+            assert str(folder).encode() not in content, name
+        assert b"exporting.py" not in content, name
+
+
+def test_a_wrong_shape_is_told_without_the_exporters_own_stack(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    policy = torch.jit.load(str(written(POLICIES["sequence"](), "torchscript", tmp_path).files[0]))
+    with pytest.raises(RuntimeError) as refused:
+        policy(torch.zeros(1, 7))
+    assert "site-packages" not in str(refused.value)
+    assert str(Path(made.__file__).parent) not in str(refused.value)
 
 
 @pytest.mark.repeats(1)
