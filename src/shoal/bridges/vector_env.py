@@ -358,8 +358,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-
-
 def _config_tree(env: Any, num_envs: int, num_workers: int, config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of the environments' workers; what is not about environments is refused."""
     problems = []

@@ -295,7 +295,7 @@ def test_an_fmu_refuses_a_reward_that_is_no_number_and_remembers_nothing_of_it(v
     np.testing.assert_allclose(get_real(outputs), first, atol=1e-3)
     for bad in (np.nan, np.inf):
         set_real([reward], [bad])
-        with pytest.raises(fmpy.fmi1.FMICallException, match="3|rror"):
+        with pytest.raises(fmpy.fmi1.FMICallException, match=r"3|rror"):
             fmu.doStep(1.0, 1.0)
     set_real([reward], [0.5])
     fmu.doStep(1.0, 1.0)
@@ -558,6 +558,38 @@ def test_a_hub_folder_has_a_card_weights_and_configuration(kind: str, tmp_path: 
     assert ("filter.mean" in arrays) == (what.policy.filter is not None)
     assert (folder / "policy.py").is_file() == (TOLD[kind, "numpy"] == "yes")
     assert (folder / "replay.mp4").read_bytes() == b"video"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "lines"),
+    [
+        ("filtered", None, ["policy = Policy()", "action = policy.act(obs)", "```"]),
+        (
+            "squashed_gru",
+            "| memory | GRU; sees the last action and reward |",
+            [
+                "policy.reset()  # where an episode begins",
+                "action = policy.act(obs)",
+                "action = policy.act(next_obs, rew",
+            ],
+        ),
+        (
+            "picture_gru",
+            "| memory | GRU |",
+            ["policy.reset()", "action = policy.act(obs)", "action = policy.act(next_obs)"],
+        ),
+        ("attention", "| memory | attention |", []),
+    ],
+)
+def test_a_card_says_how_a_policy_with_memory_is_asked(
+    kind: str, told: str | None, lines: list[str], tmp_path: Path
+) -> None:
+    written(POLICIES[kind](), "hub", tmp_path)
+    card = (tmp_path / "controller/README.md").read_text()
+    assert told in card if told else "memory" not in card
+    use = card[card.index("## Use") :].splitlines()
+    begin = use.index("policy = Policy()") + (kind != "filtered") if lines else 0
+    assert all(line.startswith(start) for line, start in zip(use[begin:], lines, strict=False)), use
 
 
 def test_a_card_has_what_the_evaluation_of_its_checkpoint_gave(tmp_path: Path) -> None:
