@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.bridges.vector_env import attribute_of, make_vec, set_attribute
+from shoal.data.batch import Incident
 from shoal.errors import ConfigError
 
 try:
@@ -69,6 +70,16 @@ class RayVecEnv(VecEnv):
         for info, is_cut in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info["TimeLimit.truncated"] = is_cut
         return obs, rewards.astype(np.float32), done, infos
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """The newest failures, with all that is needed to see them again."""
+        return self.vector.incidents
+
+    @property
+    def num_incidents(self) -> int:
+        """How many failures there were."""
+        return self.vector.num_incidents
 
     def get_images(self) -> list[Any]:
         """See `VecEnv`; there are pictures with `env_config={"render_mode": "rgb_array"}`."""

@@ -144,10 +144,31 @@ def test_each_policy_of_several_is_exported_by_its_name(tmp_path: Path, here: Pa
     assert (here / "speaker.py").read_text() != (here / "listener.py").read_text()
 
 
+@pytest.mark.parametrize("name", ["envs.Pole-numpy", "Pole-v1-numpy", "pole.v1.2"])
+def test_a_dot_in_a_name_is_no_ending(results: Path, here: Path, name: str) -> None:
+    result = shoal("export", "pole", "--format", "numpy", "--results-dir", str(results), "-o", name)
+    assert result.exit_code == 0, result.output
+    assert sorted(file.name for file in here.iterdir()) == [f"{name}.numpy.proof.json", f"{name}.py"]
+
+
+@pytest.mark.skipif(not Path("/bin/false").exists(), reason="there is no /bin/false")
+def test_a_compiler_that_says_nothing_leaves_no_empty_end(
+    results: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "/bin/false")
+    result = shoal("export", "pole", "--format", "c", "-o", "x", "--results-dir", str(results))
+    assert result.exit_code == 1, result.output
+    assert "/bin/false ended with code 1: it said nothing; CC and FC name the compilers" in result.output
+    assert not list(here.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--format", "numpy", "-o", "policy.txt"], "-o policy.txt: --format numpy writes a file that ends with .py"),
+        (["--format", "numpy", "-o", "policy.onnx"], "--format numpy writes a file that ends with .py"),
+        (["--format", "numpy", "-o", "policy.PT"], "--format numpy writes a file that ends with .py"),
+        (["--format", "fortran", "-o", "policy.onnx"], "--format fortran writes a folder of files; write -o policy"),
         (["--format", "c", "-o", "policy.c"], "--format c writes a folder of files; write -o policy"),
         (["--format", "c", "-o", "mine"], "-o mine: this folder has other files in it"),
         (["--format", "c", "-o", "file"], "-o file: --format c writes a folder, and this is a file"),

@@ -56,6 +56,9 @@ def workers(ray_session: None) -> Iterator[Any]:
 def test_workers_give_what_one_process_gives(workers: Any) -> None:
     with closing(shoal.make_vec(Counter, num_envs=4)) as alone:
         np.testing.assert_array_equal(workers.reset(seed=5)[0], alone.reset(seed=5)[0])
+        seeds = [*range(workers.num_envs)]
+        np.testing.assert_array_equal(workers.reset(seed=seeds)[0], alone.reset(seed=seeds)[0])
+        np.testing.assert_array_equal(workers.reset(seed=5)[0], alone.reset(seed=5)[0])
         for step in range(20):
             actions = np.array([0, 1, step % 2, 1])
             ours, theirs = workers.step(actions), alone.step(actions)
@@ -136,6 +139,26 @@ def test_errors_cross_from_workers_in_their_own_words() -> None:
         shoal.make_vec("os:Nowhere", num_envs=2, num_workers=2)
 
 
+class Failing(gym.Env[Any, Any]):
+    """The second environment raises at its third step."""
+
+    observation_space = gym.spaces.Box(-99, 99, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, config: Any) -> None:
+        self.is_sick = config.env_index == 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.taken = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.taken += 1
+        if self.is_sick and self.taken == 3:
+            raise RuntimeError("no convergence")
+        return np.full(1, self.taken, np.float32), 1.0, False, False, {}
+
+
 class TestStableBaselines:
     """`shoal.sb3.RayVecEnv` held against SB3's own DummyVecEnv, and in a training."""
 
@@ -174,6 +197,21 @@ class TestStableBaselines:
             assert len(ours.env_method("close", indices=1)) == 1
             assert VecMonitor(ours).reset().shape == (2, 4)
             assert sb3.__version__
+
+    def test_a_failure_is_told_as_make_vec_tells_it(self) -> None:
+        pytest.importorskip("stable_baselines3")
+        from shoal.sb3 import RayVecEnv
+
+        with closing(RayVecEnv(Failing, num_envs=2)) as env:
+            env.reset()
+            for _ in range(2):
+                env.step(np.zeros(2, np.int64))
+            _, _, done, infos = env.step(np.zeros(2, np.int64))
+            assert done.tolist() == [False, True]
+            assert infos[1]["episode"] == {"r": 2.0, "l": 2}
+            assert infos[1]["failed"]
+            assert "no convergence" in infos[1]["incident"]
+            assert (env.num_incidents, [incident.env_index for incident in env.incidents]) == (1, [1])
 
     @pytest.mark.slow
     def test_trains_on_workers(self) -> None:

@@ -170,6 +170,9 @@ def test_what_does_not_fit_the_memory_is_refused() -> None:
                 trainer.compute_single_action(obs, state, prev_action=action)
         with pytest.raises(ValueError, match=r"prev_reward: must be a number \(got 'much'\)"):
             trainer.compute_single_action(obs, state, prev_reward="much")
+        for bad in (np.nan, -np.inf, 1e39):
+            with pytest.raises(ValueError, match=r"prev_reward: must be a finite number \(got "):
+                trainer.compute_single_action(obs, state, prev_reward=bad)
         with pytest.raises(ValueError, match="prev_action: must be a list of one for each of 2"):
             trainer.compute_actions([obs] * 2, [state] * 2, prev_action=[1])
         before = {"prev_action": np.array([0, 1]), "prev_reward": np.array([0.0, 1.0])}

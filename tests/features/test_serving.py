@@ -145,6 +145,13 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("POST", ACTIONS, {"observations": []}, 422, "must be a list of 1 to 8"),
     ("POST", ACTIONS, {"observations": [[0] * 4] * 9}, 422, "must be a list of 1 to 8"),
     ("POST", ACTIONS, {"observations": {}}, 422, "must be a list of 1 to 8"),
+    (
+        "POST",
+        ACTIONS,
+        b'{"observation": [0, 0, 0, 0], "observation": [9, 9, 9, 9]}',
+        400,
+        "an object in it has the key 'observation' more than once",
+    ),
     ("POST", ACTIONS, [], 422, "the body must be an object"),
     ("POST", ACTIONS, {}, 422, "give either observation"),
     ("POST", ACTIONS, {"observation": [0] * 4, "observations": [[0] * 4]}, 422, "give either observation"),
@@ -377,6 +384,45 @@ def test_sessions_remember_each_its_own_episode(remembering: Path) -> None:
         assert client.ask("POST", f"{base}/actions", {"observation": [0] * 3, "session": names[0]})[0] == 409
         assert client.ask("DELETE", f"{base}/sessions/{names[1]}")[0] == 204
         assert client.ask("DELETE", f"{base}/sessions/{names[1]}")[0] == 404
+
+
+def test_a_policy_that_sees_rewards_wants_them_and_says_so(remembering: Path) -> None:
+    path = "/v1/policies/policy"
+    with serving([source(remembering)], ServingLimits(max_sessions=2)) as service:
+        client = Client(service.port)
+        facts = client.ask("GET", path)[1]
+        assert facts["needs_prev_reward"] is True
+        begun = client.act(**facts["example"])
+        step = {"observation": [0.1] * 3, "session": begun["session"]}
+        for missing in ({}, {"prev_reward": None}):
+            status, answer = client.ask("POST", f"{path}/actions", {**step, **missing})
+            assert (status, answer["error"].partition(":")[0]) == (422, "prev_reward is missing")
+        listed = {"observations": [[0.1] * 3], "sessions": [begun["session"]]}
+        for more in ({}, {"prev_rewards": [None]}):
+            status, answer = client.ask("POST", f"{path}/actions", {**listed, **more})
+            assert (status, answer["error"].partition(":")[0]) == (422, "prev_rewards is missing")
+        policy = shoal.Policy.load(remembering)
+        example = np.array(facts["example"]["observation"], np.float32)
+        first, state, _ = policy.compute_single_action(example, policy.get_initial_state(), explore=False)
+        second, _, _ = policy.compute_single_action(
+            np.full(3, 0.1, np.float32), state, prev_action=first, prev_reward=2.5, explore=False
+        )
+        np.testing.assert_allclose(begun["action"], first, atol=1e-5)
+        answer = client.act(**step, prev_reward=2.5)
+        assert "session" not in answer
+        np.testing.assert_allclose(answer["action"], second, atol=1e-5)
+        document = client.ask("GET", "/openapi.json")[1]
+        schema = document["paths"][f"{path}/actions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert [sorted(form["required"]) for form in schema["oneOf"]] == [
+            ["observation", "session"],
+            ["observation", "prev_reward", "session"],
+            ["observations", "prev_rewards", "sessions"],
+        ]
+        refused = {**facts["example"], "prev_reward": "much"}
+        assert client.ask("POST", f"{path}/actions", refused)[0] == 422
+        client.act(**facts["example"])
+        status, answer = client.ask("POST", f"{path}/actions", facts["example"])
+        assert (status, answer["error"]) == (503, "there are 2 sessions; end one, or come again")
 
 
 def test_one_of_several_processes_refuses_what_concerns_all(plain: Path) -> None:

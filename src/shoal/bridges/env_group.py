@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -32,7 +32,8 @@ T = TypeVar("T")
 SEED_SHIFT = 32  # between the seeds of a group: fewer resets than 2**32 follow each
 LARGEST_SEED = 1 << 30
 
-
+Seeds = Sequence[int | None]
+"""One for each environment, None where it has none."""
 Infos = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """Those of an environment's last step and of the reset after it, where there were any."""
 
@@ -133,13 +134,19 @@ class EnvGroup:
         self._obs = worker.policy.obs_spec.allocate(worker.num_envs)
         return GroupFacts(socket.gethostname(), os.getpid(), worker.observation_space, worker.action_space)
 
-    def reset(self, seed: int | None) -> GroupReset:
-        """Begin new episodes everywhere; from a seed on, resets and what follows are the same each time."""
+    def reset(self, seeds: Seeds) -> GroupReset:
+        """Begin new episodes everywhere; from a seed on, resets and what follows are the same each time.
+
+        There is a seed for each environment; one without goes on with the seeds that it has.
+        """
         vector = self._vector
-        if seed is not None:
+        if any(seed is not None for seed in seeds):
             state = vector.get_state()
-            first = (seed % LARGEST_SEED) << SEED_SHIFT
-            vector.set_state({**state, "seedings": [first] * vector.num_envs})
+            seedings = list(state["seedings"])
+            for row, seed in enumerate(seeds):
+                if seed is not None:
+                    seedings[row] = (seed % LARGEST_SEED) << SEED_SHIFT
+            vector.set_state({**state, "seedings": seedings})
         vector.reset(self._obs)
         vector.episodes.clear()
         return GroupReset(_copied(self._obs), self._taken_incidents(), self._taken_infos())

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bridges.env_group import EnvGroup, GroupFacts, GroupReset, GroupSteps
+from shoal.bridges.env_group import EnvGroup, GroupFacts, GroupReset, GroupSteps, Seeds
 from shoal.bridges.served_group import GroupConnection, ServedGroup, call_command, command, connected_to, new_secret
 from shoal.config.layout import cpus_per_worker
 from shoal.config.settings import AlgorithmConfig
@@ -37,7 +37,7 @@ class EnvGroups(Protocol):
 
     facts: GroupFacts  # of the first group
 
-    def reset(self, seed: int | None) -> list[GroupReset]:
+    def reset(self, seeds: Seeds) -> list[GroupReset]:
         """Begin new episodes everywhere."""
 
     def begin_step(self, actions: list[NDArray[Any]]) -> None:
@@ -69,9 +69,9 @@ class LocalGroup:
         self.facts = self._group.start()
         self._actions: NDArray[Any] | None = None
 
-    def reset(self, seed: int | None) -> list[GroupReset]:
+    def reset(self, seeds: Seeds) -> list[GroupReset]:
         """See `EnvGroups`."""
-        return [self._group.reset(seed)]
+        return [self._group.reset(seeds)]
 
     def begin_step(self, actions: list[NDArray[Any]]) -> None:
         """See `EnvGroups`."""
@@ -129,14 +129,16 @@ class RayGroups:
         assert first is not None
         self.facts = first
 
-    def reset(self, seed: int | None) -> list[GroupReset]:
+    def reset(self, seeds: Seeds) -> list[GroupReset]:
         """See `EnvGroups`."""
-        answers = []
-        for seat, number in [(seat, self._tell(seat, command("reset", seed))) for seat in self._seats]:
+        answers, count = [], self._config.envs_per_worker
+        shares = [seeds[first : first + count] for first in range(0, len(seeds), count)]
+        pairs = zip(self._seats, shares, strict=True)
+        for seat, own, number in [(seat, own, self._tell(seat, command("reset", own))) for seat, own in pairs]:
             try:
                 begun: GroupReset = self._answer(seat, number)
             except WorkerError as lost:
-                begun = self._replaced(seat, lost, seed)
+                begun = self._replaced(seat, lost, own)
             begun.incidents = self._placed(seat, begun.incidents)
             answers.append(begun)
         return answers
@@ -155,7 +157,7 @@ class RayGroups:
                 steps: GroupSteps = self._answer(seat, number)
                 seat.deaths_in_a_row = 0
             except WorkerError as lost:
-                steps = self._lost_steps(self._replaced(seat, lost, None))
+                steps = self._lost_steps(self._replaced(seat, lost, [None] * self._config.envs_per_worker))
             steps.incidents = self._placed(seat, steps.incidents)
             answers.append(steps)
         return answers
@@ -264,7 +266,7 @@ class RayGroups:
         place = f" on {seat.facts.host} (pid {seat.facts.pid})" if seat.facts is not None else ""
         return f"worker {seat.index}{place}"
 
-    def _replaced(self, seat: Seat, cause: WorkerError, seed: int | None) -> GroupReset:
+    def _replaced(self, seat: Seat, cause: WorkerError, seeds: Seeds) -> GroupReset:
         """Put a new group in the place of a lost one; its first observations."""
         config = self._config
         seat.deaths_in_a_row += 1
@@ -284,11 +286,11 @@ class RayGroups:
             if not self._ray.wait([started], timeout=PATIENCE_S)[0]:
                 log.warning("worker %d waits for a host with %g free CPUs", seat.index, cpus_per_worker(config))
             self._let_serve(seat, started)
-            # A seed of its own: the one that the lost group began with would lead to the same end.
-            fresh = self._restarts if seed is None else seed
+            # Seeds of its own: those that the lost group began with would lead to the same end.
+            fresh = [self._restarts if seed is None else seed for seed in seeds]
             begun: GroupReset = self._answer(seat, self._tell(seat, command("reset", fresh)))
         except WorkerError as lost:
-            return self._replaced(seat, lost, seed)
+            return self._replaced(seat, lost, seeds)
         begun.incidents += self._loss_incidents(seat, cause)
         return begun
 

@@ -33,6 +33,8 @@ ACTIVATIONS = {
 NATURE = ((32, 8, 4, "valid"), (64, 4, 2, "valid"), (64, 3, 1, "valid"))
 """The convolutions of the Nature paper, as Stable-Baselines3 has them for images of any size."""
 MOST_DATA = 1 << 26
+PICKLE = b"\x80"
+"""What the files of VecNormalize.save begin with, as all pickles of the last twenty years."""
 Tensors = Mapping[str, NDArray[Any]]
 
 
@@ -106,7 +108,7 @@ def read_vec_normalize(path: Path) -> tuple[ObsScale | None, float | None]:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    found = read_pickle(data, str(path))
+    found = read_pickle(data, str(path)) if data.startswith(PICKLE) else None
     if not isinstance(found, Inert) or found.name != "VecNormalize":
         raise ConfigError(f"{path}: is no file of VecNormalize.save")
     deviation = None

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from shoal.bridges.env_group import FormOnly, GroupSteps, Infos, KeptInfos
@@ -35,7 +35,7 @@ from shoal.envs.importing import UserCode
 from shoal.envs.legacy import takes_options
 from shoal.envs.making import maker_of
 from shoal.envs.observations import ObsLeaf, ObsSpec
-from shoal.envs.spaces import nest
+from shoal.envs.spaces import ActionLeaf, nest, path_name
 from shoal.envs.vector import describe
 from shoal.envs.wrapping import wrappings
 from shoal.errors import ConfigError, EnvError
@@ -107,16 +107,21 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
         self.spec = None
         self.incidents: list[Incident] = []  # the newest failures
         self.num_incidents = 0
+        # Of the episodes that go on: of one that a failure ends, nobody else tells.
+        self._returns: NDArray[np.float64] = np.zeros(num_envs)
+        self._lengths: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self._last: Parts | None = None  # where the next actions are taken
         self._is_stepping = False
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes everywhere; the seeds of all environments follow from `seed`, or the first of several.
+        """Begin new episodes everywhere; seeds follow from `seed`, or in each environment from its own of a list.
 
         Every environment gets `options` with this reset, and not with those that follow in the course of steps.
         """
+        if options is not None and not isinstance(options, Mapping):
+            raise ConfigError(f"options: must be a dict (got {options!r})")
         if options and "reset_mask" in options:
             raise ConfigError("options: reset_mask: episodes that end are reset in the same step; leave it out")
         return self.reset_with(seed, dict.fromkeys(range(self.num_envs), options) if options else {})
@@ -126,11 +131,13 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """`reset`, with options of its own for each environment that has some, by its row."""
         self._check_open()
+        seeds = _seeds_of(seed, self.num_envs)
         if self._is_stepping:
             self.step_wait()
         if options:
             self.call_each({row: partial(_give_options, options=dict(given)) for row, given in options.items()})
-        answers = self._groups.reset(_one_seed(seed))
+        answers = self._groups.reset(seeds)
+        self._returns[:], self._lengths[:] = 0, 0
         self._last = _joined([each.obs for each in answers])
         infos: dict[str, Any] = {}
         self._tell_infos([each.infos for each in answers], infos)
@@ -165,10 +172,14 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
         terminated = np.concatenate([each.terminated for each in steps])
         truncated = np.concatenate([each.truncated for each in steps]) | failed
         rewards = np.concatenate([each.rewards for each in steps]).astype(np.float64)
+        self._returns += rewards
+        self._lengths += ~failed
         infos: dict[str, Any] = {}
         self._tell_infos([each.infos for each in steps], infos)
-        if (terminated | truncated).any():
+        ended = terminated | truncated
+        if ended.any():
             self._tell_ends(steps, infos)
+            self._returns[ended], self._lengths[ended] = 0, 0
         self._tell_incidents([incident for each in steps for incident in each.incidents], infos)
         self._last = _joined([each.obs for each in steps])
         return self._batched(self._last), rewards, terminated, truncated, infos
@@ -211,13 +222,28 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _rows_of(self, actions: Any) -> NDArray[Any]:
         """Our rows `[N, A]` of a batch of actions; one that is none of the space is refused."""
-        spec = self._action_spec
+        columns = [self._numbers_of(leaf, actions) for leaf in self._action_spec.leaves]
         try:
-            if len(spec.leaves) == 1 and not spec.leaves[0].path:
-                return spec.encoded([np.asarray(actions).reshape(self.num_envs, spec.size)])
-            return spec.encode(list(iterate(self.action_space, actions)))
-        except (ValueError, TypeError) as error:
+            return self._action_spec.encoded(columns)
+        except ValueError as error:
             raise EnvError(f"step: {error}") from None
+
+    def _numbers_of(self, leaf: ActionLeaf, actions: Any) -> NDArray[Any]:
+        """The numbers `[N, size]` of one leaf of a batch of actions; none of another shape are made to fit."""
+        shape = (self.num_envs, *(leaf.space.shape or ()))
+        place = f" at {path_name(leaf.path)!r}" if leaf.path else ""
+        wanted = f"actions{place} must be numbers of shape {shape}"
+        try:
+            for key in leaf.path:
+                actions = actions[key]
+            found = np.asarray(actions)
+        except (KeyError, IndexError, TypeError, ValueError):  # a key is missing, or lists are of several lengths
+            raise EnvError(f"step: {wanted} (got {_shown(actions)})") from None
+        is_numbers = found.dtype.kind in "biuf"
+        if not is_numbers or found.shape != shape:
+            got = f"shape {found.shape}" if is_numbers else _shown(actions)
+            raise EnvError(f"step: {wanted} (got {got})")
+        return found.reshape(self.num_envs, leaf.size)
 
     def _batched(self, parts: Parts) -> Any:
         return batched_obs(self._obs_spec, parts)
@@ -230,14 +256,19 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, Any]):
             told = {episode.env_index: episode for episode in each.episodes}
             ends = np.flatnonzero(each.terminated | each.truncated | each.failed).tolist()
             for row in ends:
-                if each.failed[row]:
-                    final, episode = self._obs_spec.get(self._last, first + row), None
+                episode = None if each.failed[row] else told.get(first + row)
+                if episode is None:
+                    final, final_info = self._obs_spec.get(self._last, first + row), self._cut_short(first + row)
                 else:
                     parts = tuple(part[None] for part in each.finals[row])
-                    final, episode = self._obs_spec.get(parts, 0), told.get(first + row)
-                last_info = each.infos.get(row, (None, None))[0]
-                self._add_info(infos, {"final_obs": final, "final_info": _final_info(episode, last_info)}, first + row)
+                    last_info = each.infos.get(row, (None, None))[0]
+                    final, final_info = self._obs_spec.get(parts, 0), _final_info(episode, last_info)
+                self._add_info(infos, {"final_obs": final, "final_info": final_info}, first + row)
             first += len(each.rewards)
+
+    def _cut_short(self, row: int) -> dict[str, Any]:
+        """The last info of an episode that a failure has ended."""
+        return {"failed": True, "episode": {"r": float(self._returns[row]), "l": int(self._lengths[row])}}
 
     def _tell_infos(self, groups: list[dict[int, Infos]], infos: dict[str, Any]) -> None:
         """What the environments told of where the next actions are taken: of a reset if there was one."""
@@ -271,9 +302,7 @@ def _batched_leaf(leaf: ObsLeaf, part: NDArray[Any]) -> Any:
     return np.array(numbers, leaf.space.dtype).reshape(len(part), *(leaf.space.shape or ()))
 
 
-def _final_info(episode: Episode | None, told: Mapping[str, Any] | None) -> dict[str, Any]:
-    if episode is None:
-        return {"failed": True}
+def _final_info(episode: Episode, told: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**episode.metrics, **(told or {}), "episode": {"r": episode.reward, "l": episode.length}}
 
 
@@ -309,10 +338,24 @@ def _joined(groups: list[Parts]) -> Parts:
     return tuple(np.concatenate(parts) for parts in zip(*groups, strict=True))
 
 
-def _one_seed(seed: int | Sequence[int | None] | None) -> int | None:
-    if seed is None or isinstance(seed, int | np.integer):
-        return None if seed is None else int(seed)
-    return next((int(each) for each in seed if each is not None), None)
+def _seeds_of(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+    """One seed for each environment: its own of several, or the only one, which their places tell apart."""
+    given = [seed] * num_envs
+    if isinstance(seed, list | tuple) or (isinstance(seed, np.ndarray) and seed.ndim == 1):
+        given = list(seed)
+        if len(given) != num_envs:
+            raise ConfigError(f"seed: {num_envs} environments need as many seeds, or one number (got {len(given)})")
+    for each in given:
+        is_whole = isinstance(each, int | np.integer) and not isinstance(each, bool)
+        if each is not None and (not is_whole or each < 0):  # type: ignore[operator]
+            raise ConfigError(f"seed: must be a whole number of at least 0, or a list of them (got {_shown(seed)})")
+    return [None if each is None else int(each) for each in given]  # type: ignore[arg-type]
+
+
+def _shown(value: Any) -> str:
+    """What was given, on one line that is not long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _config_tree(env: Any, num_envs: int, num_workers: int, config: Mapping[str, Any]) -> dict[str, Any]:

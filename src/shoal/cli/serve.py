@@ -288,7 +288,7 @@ def _tell(service: Service, host: str, url: str, token: str, token_file: Path | 
 
 
 def _curl(service: Service, url: str, token: str, token_file: Path | None, socket_path: Path | None) -> str:
-    """A line that asks the first policy for an action, or for what it is where that takes more than one request."""
+    """A line that asks the first policy for an action, or for what it is where observations are long."""
     door = next(iter(service.doors.values()))
     words = ["curl"]
     if socket_path is not None:
@@ -297,8 +297,8 @@ def _curl(service: Service, url: str, token: str, token_file: Path | None, socke
         shown = token if token_file is None else f"$(cat {shlex.quote(str(token_file))})"
         words += ["-H", f'"Authorization: Bearer {shown}"']
     path = f"/v1/policies/{door.name}"
-    example = json.dumps({"observation": door.served.form.example()})
-    if not door.served.has_memory and len(example) <= LONGEST_EXAMPLE:
+    example = json.dumps(door.example())
+    if len(example) <= LONGEST_EXAMPLE:
         words += ["--json", shlex.quote(example)]
         path += "/actions"
     where = "http://localhost" if socket_path is not None else url

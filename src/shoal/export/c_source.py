@@ -142,8 +142,8 @@ class CSource:
             "/* Call it once before the first action, and wherever an episode begins. */",
             f"void {name}_reset({name}_state *state);",
             "",
-            "/* The likeliest action. Returns 0, or else leaves action as it was: 1: a number is not finite; "
-            "2: a mask allows nothing. */",
+            "/* The likeliest action. Returns 0, or else leaves action and memory as they were: "
+            "1: a number is not finite; 2: a mask allows nothing. */",
             f"int {name}_act({name}_state *state, const double *obs, double *action);",
             "",
             "#ifdef __cplusplus",
@@ -181,6 +181,8 @@ class CSource:
             f"    for (int k = 0; k < {plan.num_obs}; k++)",
             "        if (!(fabs(obs[k]) <= FLT_MAX)) return 1;",
         ]
+        if plan.sees_reward:
+            self.body.append("    if (!(fabsf(state->reward[0]) <= FLT_MAX)) return 1;")
         if plan.mask is not None:
             self._check_mask()
         begin = 0

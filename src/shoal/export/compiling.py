@@ -48,7 +48,7 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ShoalError(f"the export cannot be proved: {command[0]} failed: {error}") from error
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())[:400]
+        said = " ".join((done.stderr or done.stdout).split())[:400] or "it said nothing; CC and FC name the compilers"
         raise ShoalError(f"the export cannot be proved: {command[0]} ended with code {done.returncode}: {said}")
     return done.stdout + done.stderr
 

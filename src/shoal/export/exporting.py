@@ -66,6 +66,13 @@ FORMATS = {
 }
 
 
+KNOWN_ENDINGS = {form.ending for form in FORMATS.values()} - {""} | {
+    *(".c", ".h", ".f90", ".f", ".so", ".o", ".md", ".txt", ".json", ".yaml", ".zip", ".gz", ".pth", ".pkl", ".npz"),
+    ".safetensors",
+}
+"""Whoever types one of these means a file of that kind."""
+
+
 @dataclass(frozen=True)
 class Exported:
     """What was written, and how it was proved."""
@@ -86,13 +93,13 @@ def place_of(format_name: str, output: str | None, experiment: str) -> Path:
     place = Path(output).expanduser().absolute()
     if ending and place.is_dir():
         place = place / (name + ending)
-    elif ending and not place.suffix:
+    elif ending and place.suffix.lower() not in KNOWN_ENDINGS:  # a dot may be a part of the name, as in an env's
         place = place.with_name(place.name + ending)
     if ending and place.suffix != ending:
         raise ConfigError(f"-o {output}: --format {format_name} writes a file that ends with {ending}")
     if not ending and place.is_file():
         raise ConfigError(f"-o {output}: --format {format_name} writes a folder, and this is a file; give another name")
-    if not ending and place.suffix in (".c", ".h", ".f90", ".md"):
+    if not ending and place.suffix.lower() in KNOWN_ENDINGS:
         raise ConfigError(
             f"-o {output}: --format {format_name} writes a folder of files; write -o {Path(output).with_suffix('')}"
         )

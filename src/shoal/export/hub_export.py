@@ -159,6 +159,9 @@ def _card(subject: Subject, runs_alone: bool, has_video: bool) -> str:
         f"| actions | `{_one_line(subject.policy.action_spec.space)}` |",
         f"| parameters | {len(subject.policy.network.params):,} |",
     ]
+    memory = _memory(subject)
+    if memory:
+        text.append(f"| memory | {memory} |")
     for key, words in RESULTS.items():
         value = _finite(subject.summary, key)
         if value is not None:
@@ -167,23 +170,38 @@ def _card(subject: Subject, runs_alone: bool, has_video: bool) -> str:
         text += ["", f"A recorded episode is in [{VIDEO}]({VIDEO})."]
     text += ["", "## Use", ""]
     if runs_alone:
-        text += [
-            "`policy.py` needs NumPy alone:",
-            "",
-            "```python",
-            "from policy import Policy",
-            "",
-            "policy = Policy()",
-            "action = policy.act(obs)",
-            "```",
-            "",
-        ]
+        text += ["`policy.py` needs NumPy alone:", "", "```python", *_lines_of_use(subject.policy), "```", ""]
+    if memory:
+        text += ["The policy has a memory of the episode: it begins empty with each, and every step moves it on.", ""]
     text += [
         f"`{WEIGHTS}` has every parameter by its name, and mean, deviations and limit of the observation filter",
         f"where there is one; `{CONFIG}` has the spaces and the whole configuration of the training.",
         "",
     ]
     return "\n".join(text)
+
+
+def _memory(subject: Subject) -> str:
+    """What a policy remembers of an episode, in words; empty without memory."""
+    policy, model = subject.policy, subject.model
+    if policy.recurrence is None:
+        return ""
+    kinds = {"LSTM": model.use_lstm, "GRU": model.use_gru, "attention": model.use_attention}
+    kind = next((name for name, is_used in kinds.items() if is_used), "of a custom model")
+    previous = policy.recurrence.previous
+    seen = [name for name, is_seen in (("action", previous.with_action), ("reward", previous.with_reward)) if is_seen]
+    return f"{kind}; sees the last {' and '.join(seen)}" if seen else kind
+
+
+def _lines_of_use(policy: Policy) -> list[str]:
+    """A program that asks `policy.py`."""
+    lines = ["from policy import Policy", "", "policy = Policy()"]
+    if policy.recurrence is None:
+        return [*lines, "action = policy.act(obs)"]
+    lines += ["policy.reset()  # where an episode begins", "action = policy.act(obs)"]
+    if policy.recurrence.previous.with_reward:
+        return [*lines, "action = policy.act(next_obs, reward)  # each further step, with the reward of the last"]
+    return [*lines, "action = policy.act(next_obs)  # each further step"]
 
 
 RESULTS = {

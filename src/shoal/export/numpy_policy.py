@@ -33,15 +33,19 @@ class NumpyPolicy:
         size = cell["size"] if cell else 0
         self.hidden, self.memory = np.zeros(size, np.float32), np.zeros(size, np.float32)
         self.before = np.zeros(self.plan["previous_size"], np.float32)
+        self.is_begun = False
 
-    def act(self, obs: Any, reward: float = 0.0) -> Any:
-        """The action for an observation.
+    def act(self, obs: Any, reward: float | None = None) -> Any:
+        """The action for an observation; a ValueError refuses what is none, and the memory stays as it was.
 
-        `reward` is what followed the last action, for policies that were trained to see it.
+        `reward` is what followed the last action. A policy that was trained to see it needs it, but for the first
+        action of an episode.
         """
         plan, row = self.plan, self._row(obs)
+        if plan["mask"]:
+            self._check_mask(plan["mask"], row)
         if plan["sees_reward"]:
-            self.before[-1] = reward
+            self.before[-1] = self._reward(reward)
         features = []
         if plan["encoding"]:
             features.append(_encoded(plan["encoding"], row))
@@ -55,7 +59,19 @@ class NumpyPolicy:
         self.outputs = _dense(plan["head"], x)
         if plan["mask"]:
             self._rule_out(plan["mask"], row)
+        self.is_begun = True
         return self._action()
+
+    def _reward(self, reward: float | None) -> float:
+        """The reward before this step, which is nothing where an episode begins."""
+        if reward is None:
+            if self.is_begun:
+                raise ValueError("the policy sees the last reward: type act(obs, reward), or reset() for a new episode")
+            return 0.0
+        number = float(reward)
+        if not abs(number) <= float(np.finfo(np.float32).max):
+            raise ValueError(f"the reward is not finite (got {number})")
+        return number
 
     def _row(self, obs: Any) -> Any:
         """All numbers of an observation, one leaf after another."""
@@ -87,14 +103,17 @@ class NumpyPolicy:
         self.hidden = (1 - z) * np.tanh(n_x + _sigmoid(r_x + r_h) * n_h) + z * self.hidden
         return self.hidden
 
-    def _rule_out(self, mask: dict[str, Any], row: Any) -> None:
-        """Give outputs that the mask rules out a value that is never the largest."""
+    def _check_mask(self, mask: dict[str, Any], row: Any) -> None:
+        """Refuse a mask that allows nothing."""
         allowed, begin = row[mask["source"]] != 0, 0
         for count in mask["counts"]:
             if not allowed[begin : begin + count].any():
                 raise ValueError("action_mask allows no action")
             begin += count
-        outputs = mask["outputs"]
+
+    def _rule_out(self, mask: dict[str, Any], row: Any) -> None:
+        """Give outputs that the mask rules out a value that is never the largest."""
+        allowed, outputs = row[mask["source"]] != 0, mask["outputs"]
         self.outputs[outputs] = np.where(allowed, self.outputs[outputs], np.float32(-1e30))
 
     def _action(self) -> Any:

@@ -167,7 +167,10 @@ def make_torchscript(request: Request) -> Made:
     module = _module(request, "torchscript")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # libtorch and FTorch load nothing newer
-        torch.jit.save(_traced(request, module), str(file))
+        traced = request.folder / "traced.pt"
+        torch.jit.save(_traced(request, module), str(traced))
+        _copy_without_places(traced, file)
+        traced.unlink()
         loaded = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
     return _made(request, module, file, loaded)
 
@@ -182,11 +185,33 @@ def make_torch_export(request: Request) -> Made:
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(module, two, dynamic_shapes={"inputs": tuple({0: batch} for _ in two)})
+            _forget_places(program)
             torch.export.save(program, file)
         except Exception as error:
             raise _refused("torch_export", error, "torchscript") from error
         loaded = torch.export.load(file).module()
     return _made(request, module, file, loaded)
+
+
+def _copy_without_places(traced: Path, file: Path) -> None:
+    """Copy a TorchScript file but for what says where on this machine each line of Python was."""
+    reader, writer = torch._C.PyTorchFileReader(str(traced)), torch._C.PyTorchFileWriter(str(file))
+    names = reader.get_all_records()
+    version = next(name for name in names if name in ("version", ".data/version"))
+    writer.set_min_version(int(reader.get_record(version)))
+    for name in names:
+        if name not in (version, "byteorder", ".data/serialization_id") and not name.endswith(".debug_pkl"):
+            record = reader.get_record(name)  # the writer has those three of its own
+            writer.write_record(name, record, len(record))
+    writer.write_end_of_file()
+
+
+def _forget_places(program: torch.export.ExportedProgram) -> None:
+    """Take from a program where on this machine each line of Python was."""
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
 
 
 def _module(request: Request, format_name: str) -> PolicyModule:

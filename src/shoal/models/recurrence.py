@@ -62,13 +62,23 @@ class PreviousStep:
         for row, (action, reward) in enumerate(zip(actions, rewards, strict=True)):
             if action is not None:
                 taken = self._spec.encode([action])
+                if not np.isfinite(taken).all():
+                    raise ValueError(f"prev_action: must be finite numbers (got {action!r})")
                 out[row, : self.action_size] = self._features(taken, np.zeros(1))[0, : self.action_size]
             if reward is not None:
-                try:
-                    out[row, -1] = float(reward)
-                except (TypeError, ValueError):
-                    raise ValueError(f"prev_reward: must be a number (got {reward!r})") from None
+                out[row, -1] = _finite(reward)
         return out
+
+
+def _finite(reward: Any) -> float:
+    """A reward as the network takes it; what is none would stay in the memory to the end of the episode."""
+    try:
+        number = float(reward)
+    except (TypeError, ValueError):
+        raise ValueError(f"prev_reward: must be a number (got {reward!r})") from None
+    if not abs(number) <= float(np.finfo(np.float32).max):
+        raise ValueError(f"prev_reward: must be a finite number (got {reward!r})")
+    return number
 
 
 def _width(leaf: ActionLeaf) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -206,13 +207,21 @@ class _Paths:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return json.loads(body, parse_constant=_no_number)
+        return json.loads(body, parse_constant=_no_number, object_pairs_hook=_object)
     except RecursionError:
         raise HTTPException(400, "the body is not JSON that can be read: it is nested too deep") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise HTTPException(400, f"the body is not JSON: {str(error)[:200]}") from None
     except ValueError:  # Python converts no integer of so many digits, in quadratic time
         raise HTTPException(400, "the body cannot be read: a whole number in it has too many digits") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise HTTPException(400, f"the body is not clear: an object in it has the key {name[:60]!r} more than once")
+    return found
 
 
 def _no_number(text: str) -> float:

@@ -103,10 +103,10 @@ def _session_paths(door: Door, base: str) -> dict[str, Any]:
         "operationId": f"{name}_end_session",
         "parameters": {"session": "$response.body#/session"},
     }
-    step = {
-        "operationId": f"{name}_actions",
-        "requestBody": {"observation": door.served.form.example(), "session": "$response.body#/session"},
-    }
+    body = {**door.example(), "session": "$response.body#/session"}
+    if door.served.uses_prev_reward:
+        body["prev_reward"] = 0.0
+    step = {"operationId": f"{name}_actions", "requestBody": body}
     responses = _responses("201", "The session of an episode that begins.", begun)
     responses["201"]["links"] = {"step": step, "end": link}
     return {
@@ -139,20 +139,28 @@ def _request_schema(door: Door) -> Schema:
     explore = {"type": "boolean", "default": False, "description": "Sample actions; without, take the most likely."}
     single: dict[str, Schema] = {"observation": one, "explore": explore}
     many: dict[str, Schema] = {"observations": _list(one, most), "explore": explore}
-    if served.has_memory:
-        single["session"] = {"type": "string"}
-        many["sessions"] = {**_list({"type": "string"}, most), "uniqueItems": True}
+    if not served.has_memory:
+        return {"oneOf": [_object(single, ("explore",)), _object(many, ("explore",))]}
+    first = {**single, "session": {"type": "null", "description": "An episode begins; the answer has its session."}}
+    single["session"] = {"type": "string"}
+    many["sessions"] = {**_list({"type": "string"}, most), "uniqueItems": True}
     if served.uses_prev_reward:
-        reward = {"type": ["number", "null"], "minimum": -LARGEST_REWARD, "maximum": LARGEST_REWARD}
-        single["prev_reward"] = reward
+        reward = {
+            "type": ["number", "null"],
+            "minimum": -LARGEST_REWARD,
+            "maximum": LARGEST_REWARD,
+            "description": "The reward of the step before, which every step needs; null where an episode begins.",
+        }
+        first["prev_reward"] = single["prev_reward"] = reward
         many["prev_rewards"] = _list(reward, most)
-    optional = ("explore", "prev_reward", "prev_rewards")
-    return {"oneOf": [_object(single, optional), _object(many, optional)]}
+    optional = ("explore",)
+    return {"oneOf": [_object(first, ("explore", "prev_reward")), _object(single, optional), _object(many, optional)]}
 
 
 def _answer_schema(door: Door) -> Schema:
     action = action_schema(door.served.policy.action_spec.space)
-    single = _object({"action": action, "training_iteration": _COUNT})
+    one = {"action": action, "training_iteration": _COUNT}
+    single = _object({**one, "session": {"type": "string"}} if door.served.has_memory else one, ("session",))
     many = _object({"actions": _list(action, door.limits.max_batch), "training_iteration": _COUNT})
     return {"oneOf": [single, many]}
 
@@ -166,6 +174,7 @@ def _facts_schema() -> Schema:
             "checkpoint": {"type": "string"},
             "training_iteration": _COUNT,
             "has_memory": {"type": "boolean"},
+            "needs_prev_reward": {"type": "boolean"},
             "is_masked": {"type": "boolean"},
             "max_batch": _COUNT,
             "example": {"type": "object"},

@@ -60,6 +60,9 @@ class Door:
             raise HTTPException(422, str(error)) from None
         if self.batcher.is_full:
             raise HTTPException(503, "too many requests wait; send it again", {"Retry-After": "1"})
+        begun = [session for session in question.sessions if not session.is_open]
+        for session in begun:
+            self._keep(session)
         for session in question.sessions:
             session.is_busy = True
         try:
@@ -68,9 +71,13 @@ class Door:
             for session in question.sessions:
                 session.is_busy = False
         if answer.refusal is not None:
+            for session in begun:
+                self.sessions.end(session.id)
             raise HTTPException(422, answer.refusal)
         self.metrics.actions.add(len(answer.actions), policy=self.name)
-        told = {"action": answer.actions[0]} if is_single else {"actions": answer.actions}
+        told: dict[str, Any] = {"action": answer.actions[0]} if is_single else {"actions": answer.actions}
+        for session in begun:
+            told["session"] = session.id
         return {**told, "training_iteration": answer.iteration}
 
     async def reload(self) -> bool:
@@ -103,11 +110,14 @@ class Door:
 
     def new_session(self) -> ServedEpisode:
         """A session, if there may be one more."""
-        session = self.sessions.begin()
-        if session is None:
+        session = self.sessions.new()
+        self._keep(session)
+        return session
+
+    def _keep(self, session: ServedEpisode) -> None:
+        if not self.sessions.keep(session):
             sentence = f"there are {self.limits.max_sessions} sessions; end one, or come again"
             raise HTTPException(503, sentence, {"Retry-After": "1"})
-        return session
 
     def facts(self) -> dict[str, Any]:
         """What a client may want to know of the policy."""
@@ -119,10 +129,20 @@ class Door:
             "checkpoint": loaded.checkpoint.name,
             "training_iteration": loaded.iteration,
             "has_memory": self.served.has_memory,
+            "needs_prev_reward": self.served.uses_prev_reward,
             "is_masked": self.served.policy.obs_spec.mask is not None,
             "max_batch": self.limits.max_batch,
-            "example": {"observation": self.served.form.example()},
+            "example": self.example(),
         }
+
+    def example(self) -> dict[str, Any]:
+        """The body of a request that is answered as it stands."""
+        found: dict[str, Any] = {"observation": self.served.form.example()}
+        if self.served.has_memory:
+            found["session"] = None
+        if self.served.uses_prev_reward:
+            found["prev_reward"] = None
+        return found
 
     def _question(self, body: Any) -> tuple[Question, bool]:
         """What a request asks, and whether for a single action."""
@@ -147,7 +167,7 @@ class Door:
         if not self.served.has_memory:
             return Question(parts, explore), is_single
         sessions = self._sessions_of(body, len(given), is_single)
-        return Question(parts, explore, sessions, self._rewards(body, len(given), is_single)), is_single
+        return Question(parts, explore, sessions, self._rewards(body, sessions, is_single)), is_single
 
     def _list(self, name: str, value: Any) -> list[Any]:
         most = self.limits.max_batch
@@ -159,9 +179,12 @@ class Door:
         """The session of each row."""
         name = "session" if is_single else "sessions"
         if name not in body:
-            raise ValueError(f"{name} is missing: {self.name} has memory; POST to sessions where an episode begins")
+            begin = "give null where an episode begins" if is_single else "POST to sessions where an episode begins"
+            raise ValueError(f"{name} is missing: {self.name} has memory; {begin}")
         if ("sessions" if is_single else "session") in body:
             raise ValueError("session belongs to observation, and sessions, a list, to observations")
+        if is_single and body[name] is None:
+            return (self.sessions.new(),)
         given = [body[name]] if is_single else self._list(name, body[name])
         if not all(isinstance(each, str) for each in given):
             raise ValueError(f"{name} must be text, as POST to sessions has answered")
@@ -180,8 +203,22 @@ class Door:
             raise HTTPException(409, "the session still answers another request; send the next step after it")
         return session
 
-    def _rewards(self, body: dict[str, Any], count: int, is_single: bool) -> tuple[float | None, ...]:
-        """The reward before each row, where the policy uses it."""
+    def _rewards(
+        self, body: dict[str, Any], sessions: Sequence[ServedEpisode], is_single: bool
+    ) -> tuple[float | None, ...]:
+        """The reward before each row, where the policy uses it; without one it would act as after another."""
+        rewards = self._given_rewards(body, len(sessions), is_single)
+        if self.served.uses_prev_reward:
+            for session, reward in zip(sessions, rewards, strict=True):
+                if reward is None and session.state is not None:
+                    name = "prev_reward" if is_single else "prev_rewards"
+                    raise ValueError(
+                        f"{name} is missing: {self.name} sees the reward of the step before, and only where an "
+                        "episode begins there is none"
+                    )
+        return rewards
+
+    def _given_rewards(self, body: dict[str, Any], count: int, is_single: bool) -> tuple[float | None, ...]:
         name, other = ("prev_reward", "prev_rewards") if is_single else ("prev_rewards", "prev_reward")
         if other in body:
             raise ValueError("prev_reward belongs to observation, and prev_rewards, a list, to observations")

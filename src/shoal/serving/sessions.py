@@ -18,6 +18,7 @@ class ServedEpisode:
     id: str
     state: list[Array] | None = None  # None: the episode begins
     prev_action: Any = None
+    is_open: bool = False  # it is kept until its client ends it, or does not use it for long
     is_busy: bool = False  # a request of it is being answered
     used_at: float = field(default_factory=monotonic)
 
@@ -33,14 +34,17 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self) -> ServedEpisode | None:
-        """A new session, whose id nobody can guess; None if there are too many."""
+    def new(self) -> ServedEpisode:
+        """An episode that begins, whose id nobody can guess; `keep` keeps it."""
+        return ServedEpisode(secrets.token_urlsafe(16), used_at=self._clock())
+
+    def keep(self, session: ServedEpisode) -> bool:
+        """Remember a new session; False if there are too many."""
         self.forget_old()
-        if len(self._open) >= self.most:
-            return None
-        session = ServedEpisode(secrets.token_urlsafe(16), used_at=self._clock())
-        self._open[session.id] = session
-        return session
+        session.is_open = len(self._open) < self.most
+        if session.is_open:
+            self._open[session.id] = session
+        return session.is_open
 
     def find(self, session_id: str) -> ServedEpisode | None:
         """The session of an id, which counts as used now; None if there is none, or no more."""

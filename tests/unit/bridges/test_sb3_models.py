@@ -281,7 +281,7 @@ def test_files_that_are_not_what_they_say_are_refused(tmp_path: Path) -> None:
         ((str(tmp_path), "--env", "CartPole-v1"), "checkpoint of RLlib"),
         ((model, "--env", "Pendulum-v1"), "are a Discrete|observations"),
         ((model, "--env", "Acrobot-v1"), "its observations are"),
-        ((model, "--env", "CartPole-v1", "--vecnormalize", model), "cannot be read as it stands"),
+        ((model, "--env", "CartPole-v1", "--vecnormalize", model), "is no file of VecNormalize.save"),
         ((model, "--env", "CartPole-v1", "--policy-id", "a"), "leave it out"),
         ((model, "--env", "CartPole-v1", "--set", "model.fcnet_hiddens=[8,8]"), "where it needs"),
         ((str(changed(tmp_path, policy=None)), "--env", "CartPole-v1"), "no model of Stable-Baselines3"),

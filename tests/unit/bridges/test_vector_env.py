@@ -149,6 +149,60 @@ def test_a_seed_leads_to_the_same_episodes_at_any_time() -> None:
     assert not np.array_equal(first[0], first[1])
 
 
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_each_environment_may_have_a_seed_of_its_own(isolation: Any) -> None:
+    with closing(shoal.make_vec("CartPole-v1", num_envs=3, env_isolation=isolation)) as env:
+        first, _ = env.reset(seed=[1, 2, 3])
+        for seeds in ((1, 2, 3), np.array([1, 2, 3]), [np.int64(1), 2, 3]):
+            np.testing.assert_array_equal(env.reset(seed=seeds)[0], first)
+        other, _ = env.reset(seed=[1, 7, 3])
+        np.testing.assert_array_equal(other[[0, 2]], first[[0, 2]])
+        assert not np.array_equal(other[1], first[1])
+        np.testing.assert_array_equal(env.reset(seed=[5, 5, 5])[0], env.reset(seed=5)[0])
+        some, _ = env.reset(seed=[1, None, 3])
+        np.testing.assert_array_equal(some[[0, 2]], first[[0, 2]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"seed": [1, 2]}, r"seed: 3 environments need as many seeds, or one number \(got 2\)"),
+        ({"seed": -1}, r"seed: must be a whole number of at least 0, or a list of them \(got -1\)"),
+        ({"seed": [1, -1, 2]}, r"seed: must be a whole number .* \(got \[1, -1, 2\]\)"),
+        ({"seed": "a"}, "seed: must be a whole number .* \\(got 'a'\\)"),
+        ({"seed": 1.7}, r"seed: must be a whole number .* \(got 1\.7\)"),
+        ({"seed": True}, r"seed: must be a whole number .* \(got True\)"),
+        ({"options": 3}, r"options: must be a dict \(got 3\)"),
+    ],
+)
+def test_what_is_no_seed_and_no_options_is_one_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    with closing(shoal.make_vec("CartPole-v1", num_envs=3)) as env:
+        with pytest.raises(shoal.ConfigError, match=f"^{sentence}$"):
+            env.reset(**arguments)
+        env.reset(seed=1)
+
+
+@pytest.mark.parametrize(
+    ("env", "actions", "sentence"),
+    [
+        ("Pendulum-v1", np.zeros(2), r"actions must be numbers of shape \(2, 1\) \(got shape \(2,\)\)"),
+        ("CartPole-v1", [0, 1, 0], r"actions must be numbers of shape \(2,\) \(got shape \(3,\)\)"),
+        ("CartPole-v1", [[0], [1]], r"actions must be numbers of shape \(2,\) \(got shape \(2, 1\)\)"),
+        ("CartPole-v1", None, r"actions must be numbers of shape \(2,\) \(got None\)"),
+        ("CartPole-v1", [[0], [0, 1]], r"actions must be numbers of shape \(2,\) \(got \[\[0\], \[0, 1\]\]\)"),
+        (Everything, {"force": np.zeros((2, 2))}, r"actions at 'gear' must be numbers of shape \(2,\) \(got \{.*\}\)"),
+        (Everything, None, r"actions at 'force' must be numbers of shape \(2, 2\) \(got None\)"),
+        (Everything, {"force": np.zeros((2, 3)), "gear": [1, 1]}, r".* shape \(2, 2\) \(got shape \(2, 3\)\)"),
+    ],
+)
+def test_actions_of_another_shape_are_refused_and_not_made_to_fit(env: Any, actions: Any, sentence: str) -> None:
+    with closing(shoal.make_vec(env, num_envs=2)) as vector:
+        vector.reset(seed=1)
+        with pytest.raises(shoal.EnvError, match=f"^step: {sentence}$"):
+            vector.step(actions)
+        vector.step(vector.action_space.sample())
+
+
 def test_gymnasiums_wrappers_go_around_it() -> None:
     with closing(RecordEpisodeStatistics(shoal.make_vec("CartPole-v1", num_envs=2))) as env:
         env.reset(seed=1)
@@ -182,6 +236,7 @@ def test_a_failing_environment_is_restarted_alone_and_told(hangs: bool, caplog: 
         np.testing.assert_array_equal(truncated, [False, True])
         assert infos["final_obs"][1] == [2]  # the last sound one
         assert infos["final_info"]["failed"].tolist() == [False, True]
+        assert {name: infos["final_info"]["episode"][name].tolist() for name in "rl"} == {"r": [0, 2], "l": [0, 2]}
         told = "env_step_timeout_s" if hangs else "no convergence"
         assert told in infos["incident"][1]
         assert told in caplog.text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -185,6 +186,122 @@ def test_c_refuses_what_is_no_observation(tmp_path: Path) -> None:
     obs = {"action_mask": rows[0, :5].astype(np.float32), "observations": rows[0, 5:].astype(np.float32)}
     assert answers[0, 1:].tolist() == what.policy.compute_single_action(obs, explore=False).tolist()
     assert answers[1, 1:].tolist() == answers[0, 1:].tolist()  # as it was
+
+
+BAD_REWARD = """
+#include "controller.h"
+#include <math.h>
+#include <stdio.h>
+int main(void)
+{
+    controller_state state;
+    const double obs[CONTROLLER_NUM_OBS] = {0.1, 0.2, 0.3};
+    const float rewards[] = {0.0f, NAN, INFINITY, 0.5f};
+    double action[CONTROLLER_NUM_ACTION];
+    controller_reset(&state);
+    for (int n = 0; n < 4; n++) {
+        state.reward[0] = rewards[n];
+        printf("%d", controller_act(&state, obs, action));
+        for (int k = 0; k < CONTROLLER_NUM_ACTION; k++) printf(" %.17g", action[k]);
+        printf("\\n");
+    }
+    return 0;
+}
+"""
+
+
+def after_rewards(what: Subject, *rewards: float | None) -> list[np.ndarray[Any, Any]]:
+    """What a policy with memory does for one observation, again and again, after these rewards."""
+    found, state, action = [], what.policy.get_initial_state(), None
+    for reward in rewards:
+        action, state, _ = what.policy.compute_single_action(
+            np.array([0.1, 0.2, 0.3], np.float32), state, prev_action=action, prev_reward=reward, explore=False
+        )
+        found.append(flat(what.policy, action))
+    return found
+
+
+@needs_c
+def test_c_refuses_a_reward_that_is_no_number_and_remembers_nothing_of_it(tmp_path: Path) -> None:
+    what = POLICIES["lstm"]()
+    written(what, "c", tmp_path)
+    folder = tmp_path / "controller"
+    (folder / "main.c").write_text(BAD_REWARD)
+    subprocess.run(["cc", "-std=c99", "-o", "main", "main.c", "controller.c", "-lm"], cwd=folder, check=True)
+    done = subprocess.run([folder / "main"], capture_output=True, text=True, check=True)
+    answers = np.array([line.split() for line in done.stdout.splitlines()], np.float64)
+    assert answers[:, 0].tolist() == [0, 1, 1, 0]
+    first, second = after_rewards(what, None, 0.5)
+    for row, expected in enumerate((first, first, first, second)):
+        np.testing.assert_allclose(answers[row, 1:], expected, atol=1e-3)
+
+
+def test_the_numpy_file_refuses_rewards_that_are_none_and_remembers_nothing_of_them(tmp_path: Path) -> None:
+    what = POLICIES["lstm"]()
+    written(what, "numpy", tmp_path)
+    policy = numpy_policy_of(tmp_path / "controller.py")
+    obs, (first, second) = [0.1, 0.2, 0.3], after_rewards(what, None, 0.5)
+    for _ in range(2):
+        policy.reset()
+        with pytest.raises(ValueError, match="the reward is not finite"):
+            policy.act(obs, np.nan)
+        np.testing.assert_allclose(flat(what.policy, policy.act(obs)), first, atol=1e-3)
+        for reward in (np.nan, np.inf, 1e39):
+            with pytest.raises(ValueError, match=r"the reward is not finite \(got "):
+                policy.act(obs, reward)
+        with pytest.raises(ValueError, match=r"sees the last reward: type act\(obs, reward\), or reset\(\) for a new"):
+            policy.act(obs)
+        np.testing.assert_allclose(flat(what.policy, policy.act(obs, 0.5)), second, atol=1e-3)
+
+
+def test_the_numpy_file_remembers_nothing_of_a_mask_that_allows_nothing(tmp_path: Path) -> None:
+    written(POLICIES["masked_lstm"](), "numpy", tmp_path)
+    policy = numpy_policy_of(tmp_path / "controller.py")
+    obs = {"action_mask": np.ones(5), "observations": np.array([0.1, 0.2, 0.3])}
+    policy.act(obs)
+    before = policy.hidden.copy(), policy.before.copy()
+    with pytest.raises(ValueError, match="action_mask allows no action"):
+        policy.act({**obs, "action_mask": np.zeros(5)}, 2.0)
+    np.testing.assert_array_equal(policy.hidden, before[0])
+    np.testing.assert_array_equal(policy.before, before[1])
+
+
+def numpy_policy_of(file: Path) -> Any:
+    """The policy of a file that was exported."""
+    spec = importlib.util.spec_from_file_location("controller", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Policy()
+
+
+@needs_c
+@needs_fmpy
+@pytest.mark.parametrize("version", ["2.0", "3.0"])
+def test_an_fmu_refuses_a_reward_that_is_no_number_and_remembers_nothing_of_it(version: str, tmp_path: Path) -> None:
+    import fmpy
+
+    what = POLICIES["squashed_gru"]()
+    file = written(what, "fmu", tmp_path, version).files[0]
+    description = fmpy.read_model_description(str(file))
+    variables = description.modelVariables
+    *seen, reward = [v.valueReference for v in variables if v.causality == "input"]
+    outputs = [v.valueReference for v in variables if v.causality == "output"]
+    fmu, _, set_real, _, get_real = begun_fmu(description, fmpy.extract(str(file), str(tmp_path / "u")))
+    set_real(seen, [0.1, 0.2, 0.3])
+    first, second = after_rewards(what, None, 0.5)
+    fmu.doStep(0.0, 1.0)
+    np.testing.assert_allclose(get_real(outputs), first, atol=1e-3)
+    for bad in (np.nan, np.inf):
+        set_real([reward], [bad])
+        with pytest.raises(fmpy.fmi1.FMICallException, match=r"3|rror"):
+            fmu.doStep(1.0, 1.0)
+    set_real([reward], [0.5])
+    fmu.doStep(1.0, 1.0)
+    np.testing.assert_allclose(get_real(outputs), second, atol=1e-3)
+    fmu.terminate()
+    fmu.freeInstance()
 
 
 @needs_c
@@ -380,6 +497,41 @@ def test_a_module_of_pytorch_acts_as_the_policy(kind: str, format_name: str, tmp
     assert json.loads(made.files[-1].read_text())["any_batch"]
 
 
+def all_bytes(file: Path) -> Iterator[tuple[str, bytes]]:
+    """The bytes of a file, and of each member if it is an archive."""
+    yield file.name, file.read_bytes()
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                yield name, archive.read(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "format_name"), [("lstm", "torchscript"), ("lstm", "torch_export"), ("attention", "onnx")]
+)
+def test_a_file_of_pytorch_names_no_folder_of_the_machine_that_made_it(
+    kind: str, format_name: str, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    if format_name == "onnx":
+        pytest.importorskip("onnxruntime")
+    file = written(POLICIES[kind](), format_name, tmp_path).files[0]
+    folders = {tmp_path, Path.home(), Path(__file__).parent, Path(made.__file__).parent, Path(torch.__file__).parent}
+    for name, content in all_bytes(file):
+        for folder in folders:
+            assert str(folder).encode() not in content, name
+        assert b"exporting.py" not in content, name
+
+
+def test_a_wrong_shape_is_told_without_the_exporters_own_stack(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    policy = torch.jit.load(str(written(POLICIES["sequence"](), "torchscript", tmp_path).files[0]))
+    with pytest.raises(RuntimeError) as refused:
+        policy(torch.zeros(1, 7))
+    assert "site-packages" not in str(refused.value)
+    assert str(Path(made.__file__).parent) not in str(refused.value)
+
+
 @pytest.mark.repeats(1)
 @pytest.mark.parametrize("kind", kinds_in("hub"))
 def test_a_hub_folder_has_a_card_weights_and_configuration(kind: str, tmp_path: Path) -> None:
@@ -406,6 +558,38 @@ def test_a_hub_folder_has_a_card_weights_and_configuration(kind: str, tmp_path: 
     assert ("filter.mean" in arrays) == (what.policy.filter is not None)
     assert (folder / "policy.py").is_file() == (TOLD[kind, "numpy"] == "yes")
     assert (folder / "replay.mp4").read_bytes() == b"video"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "lines"),
+    [
+        ("filtered", None, ["policy = Policy()", "action = policy.act(obs)", "```"]),
+        (
+            "squashed_gru",
+            "| memory | GRU; sees the last action and reward |",
+            [
+                "policy.reset()  # where an episode begins",
+                "action = policy.act(obs)",
+                "action = policy.act(next_obs, rew",
+            ],
+        ),
+        (
+            "picture_gru",
+            "| memory | GRU |",
+            ["policy.reset()", "action = policy.act(obs)", "action = policy.act(next_obs)"],
+        ),
+        ("attention", "| memory | attention |", []),
+    ],
+)
+def test_a_card_says_how_a_policy_with_memory_is_asked(
+    kind: str, told: str | None, lines: list[str], tmp_path: Path
+) -> None:
+    written(POLICIES[kind](), "hub", tmp_path)
+    card = (tmp_path / "controller/README.md").read_text()
+    assert told in card if told else "memory" not in card
+    use = card[card.index("## Use") :].splitlines()
+    begin = use.index("policy = Policy()") + (kind != "filtered") if lines else 0
+    assert all(line.startswith(start) for line, start in zip(use[begin:], lines, strict=False)), use
 
 
 def test_a_card_has_what_the_evaluation_of_its_checkpoint_gave(tmp_path: Path) -> None:

@@ -18,16 +18,16 @@ from shoal.serving.tokens import token_in
 def test_sessions_are_forgotten_when_nobody_uses_them() -> None:
     now = [0.0]
     sessions = Sessions(timeout_s=10, most=2, clock=lambda: now[0])
-    first, second = sessions.begin(), sessions.begin()
-    assert first is not None
-    assert second is not None
-    assert sessions.begin() is None
+    first, second = sessions.new(), sessions.new()
+    assert sessions.keep(first)
+    assert sessions.keep(second)
+    assert not sessions.keep(sessions.new())
     now[0] = 6.0
     assert sessions.find(first.id) is first
     now[0] = 11.0
     assert sessions.find(second.id) is None
     assert sessions.find(first.id) is first
-    assert sessions.begin() is not None
+    assert sessions.keep(sessions.new())
     now[0] = 30.0
     first.is_busy = True
     sessions.forget_old()
