@@ -114,7 +114,7 @@ def flag(message: Mapping[str, Any], name: str) -> bool:
     """A flag of an answer: true, false, 1 or 0; a misspelt one must not pass for false."""
     value = message.get(name)
     if value not in (True, False):
-        raise EnvError(f"the program's answer needs true or false as {name}: {shown(json.dumps(message))}")
+        raise EnvError(f"the program's answer needs true, false, 1 or 0 as {name}: {shown(json.dumps(message))}")
     return bool(value)
 
 
