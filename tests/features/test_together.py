@@ -142,7 +142,7 @@ def test_a_video_of_environments_made_anew_shows_as_many_episodes_as_are_wanted(
         assert frames == sum(length + 1 for length in shown)
 
 
-@pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e30])
+@pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e10])
 def test_softq_takes_no_closed_action(trainer_of, temperature) -> None:
     trainer = trainer_of(
         run="DQN",

@@ -75,10 +75,20 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
+    is_left = _left_by_parent(child, parent, control, woken)
+    if child is not None:
+        _end(child, is_ray, grace_s)
+    if is_left or os.getppid() != parent:  # it may have ended together with the command, or since
+        _clean_up(folder, rescue)
+    return 0 if child is None else _code(child.returncode)
+
+
+def _left_by_parent(child: subprocess.Popen[bytes] | None, parent: int, control: int, woken: int) -> bool:
+    """Wait until the command ends or is to end, and pass signals on; whether the parent has let go or has ended."""
     waiting = selectors.DefaultSelector()
     waiting.register(control, selectors.EVENT_READ)
     waiting.register(woken, selectors.EVENT_READ)
-    told, is_left = b"", False  # what its parent says; whether it has let go of the pipe, or has ended
+    told, is_left = b"", False  # what the parent says; whether it is gone
     while (child is None or child.poll() is None) and not is_left and b"end\n" not in told:
         for key, _ in waiting.select():
             if key.fd == woken:
@@ -94,11 +104,7 @@ def keep(control: int, grace_s: float, folder: str, rescue: str, command: list[s
             if child is not None:
                 with contextlib.suppress(OSError):
                     child.send_signal(int(line))
-    if child is not None:
-        _end(child, is_ray, grace_s)
-    if is_left or os.getppid() != parent:  # it may have ended together with the command, or since
-        _clean_up(folder, rescue)
-    return 0 if child is None else _code(child.returncode)
+    return is_left
 
 
 def _end(child: subprocess.Popen[bytes], is_ray: bool, grace_s: float) -> None:

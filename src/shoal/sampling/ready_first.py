@@ -123,9 +123,11 @@ class ReadyFirstSampler(OwnPaceSampler):
         if self.vector.incidents:  # whose rows may not have answered yet: it takes long to start a process again
             new = self.vector.incidents[fragment.num_incidents :]
             rows = np.union1d(rows, np.array([each.env_index - self._indices.start for each in new], np.int64))
-        for row in rows[shared.taken[rows] > 0].tolist():
-            count, begin = int(shared.taken[row]), int(fragment.times[row])
-            shared.taken[row] = 0
+        # Two processes may write as one until that is noticed, so the number is read once, and held to what was asked.
+        counts = np.minimum(shared.taken[rows], shared.stretch[rows] - 1)
+        shared.taken[rows] = 0
+        for row, count in zip(rows[counts > 0].tolist(), counts[counts > 0].tolist(), strict=True):
+            begin = int(fragment.times[row])
             fragment.add_stretch(row, count, shared)
             self.steps_sampled += count
             for place in np.flatnonzero(shared.passed_lengths[row, :count]).tolist():

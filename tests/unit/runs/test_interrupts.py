@@ -216,19 +216,6 @@ def test_a_full_device_is_a_loss_that_nobody_notices(tmp_path: Path) -> None:
         assert (tmp_path / "good").read_text() == "words\n" * 3
 
 
-def test_ray_leaves_the_signals_to_the_run() -> None:
-    from shoal.parallel.private_ray import _keeping_signals
-
-    @_keeping_signals
-    def start() -> None:
-        signal.signal(signal.SIGTERM, lambda *_: None)
-
-    with Interrupts(hold=True) as interrupts:
-        start()
-        send(signal.SIGTERM)
-        assert interrupts.signal == signal.SIGTERM
-
-
 @pytest.mark.parametrize(("variables", "is_shown"), [({}, True), ({"OMPI_COMM_WORLD_RANK": "0"}, False)])
 def test_the_cursor_is_shown_again_on_a_persons_terminal_alone(variables: dict[str, str], is_shown: bool) -> None:
     child = "from shoal.runs.interrupts import Interrupts; Interrupts(hold=True)._end_at_once(15)"
