@@ -194,7 +194,7 @@ def described(
 
 
 def _lacks_results(path: Path, progress: Progress, cache: RunCache) -> bool:
-    """Whether a run has fewer results than it has made iterations, as the end of its chain tells, without a reason."""
+    """Whether a run's results end before its chain does, and nothing tells why."""
     if not progress.last:
         return checked_results(path).verdict == "problem"
     linked = 0
