@@ -30,6 +30,13 @@ logger = logging.getLogger("shoal.runs")
 _set_handler = signal.signal  # Python's own, whatever stands in its place while a run trains
 
 
+def _is_locking(frame: FrameType | None) -> bool:
+    """Whether logging may just have taken a lock that nothing gives back yet; what writes may be raised out of."""
+    if frame is None or frame.f_globals.get("__name__") != "logging":
+        return False
+    return frame.f_code.co_name not in ("emit", "flush")
+
+
 class Interrupts:
     """Notes the first signal in `signal`; inside `cutting()` also raises `Interrupted`.
 
@@ -70,6 +77,7 @@ class Interrupts:
         self._late_at: float | None = None
         self._wakeups: tuple[socket.socket, socket.socket] | None = None
         self._is_deaf = False  # somebody has closed them
+        self._postponed: int | None = None  # a signal that came where nothing may be raised
 
     def install(self) -> None:
         """Take the handlers, again if a library or an environment has replaced them; only the main thread can."""
@@ -165,7 +173,7 @@ class Interrupts:
             if signal.getsignal(number) == self._handle:
                 _set_handler(number, signal.SIG_DFL)
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._owner:
             # In a forked child, before it could give the handlers back: what is raised here would come out of whatever
             # library is told of the fork at the moment, as a traceback.
@@ -175,7 +183,7 @@ class Interrupts:
         if self._is_repeated:
             self._is_repeated = False
             if self._cutting:
-                raise Interrupted
+                self._cut(number, frame)
             return
         if self.signal is not None:
             if not self._is_echo(number):
@@ -183,9 +191,18 @@ class Interrupts:
             return
         self.signal, self._heard_at = number, monotonic()
         if self._cutting:
-            raise Interrupted
-        if self._away and not self._hold and number == signal.SIGINT:
+            self._cut(number, frame)
+        elif self._away and not self._hold and number == signal.SIGINT:
             raise KeyboardInterrupt
+
+    def _cut(self, number: int, frame: FrameType | None) -> None:
+        """Raise, but where a lock of logging would stay taken for ever: there it is done a moment later."""
+        if not _is_locking(frame):
+            raise Interrupted
+        self._postponed = number
+        if self._wakeups is not None:
+            with suppress(OSError):
+                self._wakeups[1].send(b"\0")
 
     def _is_echo(self, number: int) -> bool:
         """Whether a further signal says no more than the first: a walltime and a lost terminal never do."""
@@ -196,6 +213,11 @@ class Interrupts:
     def _insist(self, main: int) -> None:
         """Raise again what a bare `except:` of somebody's has swallowed; runs in a thread of its own."""
         while not self._is_done_after(INSIST_S / 2):
+            if self._postponed is not None:
+                again, self._postponed = self._postponed, None
+                self._is_repeated = True
+                signal.pthread_kill(main, again)
+                continue
             number, heard_at = self.signal, self._heard_at
             if number is None and self._unheard is not None:
                 number, heard_at = self._unheard

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -214,6 +217,29 @@ def test_a_full_device_is_a_loss_that_nobody_notices(tmp_path: Path) -> None:
         assert lost.loss is not None
         assert kept.loss is None
         assert (tmp_path / "good").read_text() == "words\n" * 3
+
+
+def test_no_signal_is_raised_where_logging_has_just_taken_a_lock() -> None:
+    lock = threading.Lock()
+
+    def take() -> None:
+        lock.acquire()
+        signal.raise_signal(signal.SIGTERM)
+
+    take_in_logging = FunctionType(take.__code__, {**vars(logging), "signal": signal}, closure=take.__closure__)
+    deadline = time.monotonic() + 60
+
+    def call(interrupts: Interrupts) -> None:
+        with interrupts.cutting():
+            take_in_logging()
+            lock.release()
+            while time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    with Interrupts(hold=True) as interrupts, pytest.raises(Interrupted):
+        call(interrupts)
+    assert not lock.locked(), "it was raised before the lock could be given back"
+    assert time.monotonic() < deadline, "and a moment later where it could be"
 
 
 @pytest.mark.parametrize(("variables", "is_shown"), [({}, True), ({"OMPI_COMM_WORLD_RANK": "0"}, False)])
